@@ -30,6 +30,7 @@ from ..instances import (
     is_stream,
 )
 from ..instances.common.choices import Limit, Status, Tied
+from ..instances.common.errors import quote
 from ..instances.common.quantities import show_bytes, show_proved, show_time, text_table
 from ..instances.formats.files import load, load_plan, save
 from ..instances.model.summary import Summarised
@@ -299,6 +300,8 @@ def plan(
     """
     if isinstance(model, nn.Module) and inputs is None:
         raise InputError("inputs: give those of one microbatch, such as a tensor")
+    if not isinstance(devices, int | Cluster):
+        raise InputError(f"devices: {quote(devices)}; give their number, or a Cluster")
     made = make(model) if isinstance(model, str) else made_of(model, inputs)
     training = made.model.training
     problem = problem or (PipelineJob(MICROBATCHES) if training else Throughput("contiguous"))

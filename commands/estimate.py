@@ -168,8 +168,8 @@ def print_estimate(found: Estimate) -> None:
     from ..instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 
     layout, device = found.layout, found.cluster.accelerator
-    each = f" of {layout.sequence:,} tokens" if layout.sequence > 1 else ""
-    batch = f"{layout.global_batch:,} sequences{each}"
+    tokens = f" × {layout.sequence:,} tokens" if layout.sequence > 1 else " sequences"
+    batch = f"{layout.global_batch:,}{tokens}"
     time = new_table(
         f"{found.model.name} on {layout.devices} {device.name}, {batch}", "time", ("s", "")
     )

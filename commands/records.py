@@ -34,7 +34,9 @@ def list_records(folder: Folder = None, as_json: JSON = False) -> None:
     if as_json:
         print_json({"records": [vars(record) | {"gap": record.gap} for record in records]})
         return
-    table = Table("instance", "asked", "objective", "bound", "gap", "published")
+    table = Table()
+    for title in ("instance", "asked", "objective", "bound", "gap", "published"):
+        table.add_column(title, overflow="fold")  # names and numbers whole, on any terminal
     for r in records:
         numbers = (f"{r.objective:.8g}", f"{r.bound:.8g}", show_gap(r.gap))
         table.add_row(r.instance, r.asked, *numbers, r.published)

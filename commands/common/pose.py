@@ -454,7 +454,7 @@ def choose_cluster(
 
 
 def choose_ties(
-    workload: Workload, tied: Tied | None, problem: str, microbatches: int | None
+    workload: Workload, tied: Tied | None, problem: str, microbatches: object
 ) -> Workload:
     """Return the workload with its tied weights in the form asked for.
 
@@ -465,7 +465,9 @@ def choose_ties(
     iteration = problem == "pipeline" and workload.layers is None
     if tied is None and not (iteration and are_copied(workload)):
         return workload
-    return tied_as(workload, tied or Tied.COPIES, microbatches or 1 if iteration else 1)
+    if not (iteration and isinstance(microbatches, int)):  # what is no number is refused later
+        microbatches = 1
+    return tied_as(workload, tied or Tied.COPIES, microbatches)
 
 
 def choose_network(

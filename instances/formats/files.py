@@ -162,8 +162,9 @@ def load_plan(path: str | Path, workload: Workload, cluster: Cluster | None = No
     source = read_source(path)
     if outline.made_for(source)[0] != workload.fingerprint and _is_for_a_form(path, workload):
         source.fail(
-            f"the plan was made for {workload.name} in the form that its problem counts; "
-            "load_plan_with_form of stagecut.instances.formats.files returns both"
+            f"the plan was made for another form of {workload.name} (tied weights, or what its "
+            "problem assumes): plan again; in Python, load_plan_with_form of "
+            "stagecut.instances.formats.files returns form and plan"
         )
     return plan_json.read_plan(source, workload, cluster)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
 from ..common.arrays import Ints, frozen
-from ..common.errors import InputError, quote
+from ..common.errors import InputError, near_names, quote
 from ..common.quantities import check_count
 from ..common.units import NodeId
 from .cluster import Cluster
@@ -154,8 +154,10 @@ def matching(pattern: str, workload: Workload, said: str) -> list[int]:
         if any(name == pattern or fnmatchcase(name, pattern) for name in names)
     ]
     if not found:
+        hint = near_names(pattern, (*map(str, workload.ids), *workload.names), "")
         raise InputError(
             f"{said}: no node of {workload.name} has an id or name that matches {quote(pattern)}"
+            + (f"; {hint}" if hint else "")
         )
     return found
 

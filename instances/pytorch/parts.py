@@ -31,7 +31,7 @@ from .record import Storages, is_free, record, written
 from .to_workload import Grouping, OperatorTimes, ties_of, to_workload
 from .tracing.leaves import as_fake, has_no_data, mode_of, off_meta, own, swapped_tensors, tensors
 from .tracing.trace import trace
-from .tracing.traced import Traced, as_exported, flat_inputs, parameters_of, quiet, reason_of
+from .tracing.traced import Traced, as_exported, flat_inputs, on_inputs, parameters_of, quiet
 from .tracing.unchanged import unchanged
 
 
@@ -259,7 +259,7 @@ def _of_run(
                 return _watched(model, args, kwargs, training, mode_of(held))
         return _watched(model, args, kwargs, training, None)
     except Exception as error:  # any code of the model may run here
-        raise InputError(f"model: it fails on its inputs: {reason_of(error, model)}") from None
+        raise on_inputs(error, model) from None
 
 
 def _watched(

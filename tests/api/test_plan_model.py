@@ -175,6 +175,10 @@ def test_it_refuses_in_one_line() -> None:
         stagecut.plan(model, inputs, devices=small)
     with pytest.raises(InputError, match="no such file"):
         stagecut.plan("nowhere.py:make", devices=2)
+    with pytest.raises(InputError, match='devices: "2"; give their number'):
+        stagecut.plan(model, inputs, devices="2")  # type: ignore[call-overload]
+    with pytest.raises(InputError, match=r"on its inputs: .* to give a list, write \(\[…\],\)"):
+        stagecut.plan(model, [inputs, inputs], devices=2, estimate="h100")
     with pytest.raises(StagecutError, match=r"call model\.train"):
         stagecut.plan(
             model.eval(), inputs, devices=2, problem=stagecut.PipelineJob(schedule="stream")

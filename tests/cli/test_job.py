@@ -28,7 +28,7 @@ def test_a_plan_is_found_written_judged_and_handed_over(
     assert code == 0, err
     for words in ("tokens/s/GPU", "plan: DP 8, ", "bound: no layout", "what is usually done"):
         assert words in out
-    assert "llama3-8b on 8 h100-sxm, 64 sequences of 4,096 tokens" in " ".join(out.split())
+    assert "llama3-8b on 8 h100-sxm, 64 × 4,096 tokens" in " ".join(out.split())
     plan = load_job_plan(file)
     assert plan.gap <= 1e-3
     assert plan.layout.devices == 8

@@ -33,6 +33,17 @@ def test_a_plan_goes_from_command_to_command(
         assert run_command(["solve", workload, *OPTIONS, "--start", plan]) == 0
 
 
+@pytest.mark.parametrize("number", ["abc", "[1, 2]"])
+def test_microbatches_that_are_no_number_are_refused(
+    number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["bert-large-training", "--problem", "pipeline", "--set", f"microbatches={number}"]
+    assert run_command(["solve", *asked]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.endswith("it must be a whole number\n")
+
+
 def test_a_workload_without_ties_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

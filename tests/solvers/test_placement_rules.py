@@ -22,6 +22,7 @@ from stagecut import (
     Throughput,
     Workload,
     accelerators_and_cpus,
+    load,
     solve,
 )
 from stagecut.formulations.rules.cases import only_case, without_rules
@@ -156,6 +157,8 @@ def test_rules_that_name_nothing_are_refused(problem: Any) -> None:
             planned(workload, problem, **rule)
     with pytest.raises(InputError, match="node a matches two of its patterns"):
         planned(workload, problem, apart=(("a", "[ab]"),))
+    with pytest.raises(InputError, match=r'matches "embeding"; did you mean embedding\?'):
+        planned(load("gpt2-xl"), Throughput(), pins=(("embeding", 0),))
 
 
 @pytest.mark.parametrize("problem", [Throughput(), Latency()])

@@ -29,7 +29,7 @@ from ...common.errors import InputError
 from ...common.units import ON_NUMBERS
 from .around import BackwardLost, export_around, export_uncut, refused
 from .leaves import as_fake, has_no_data, known, mode_of, own, register, swapped_tensors, tensors
-from .traced import Traced, flat_inputs, parameters_of, quiet, reason_of, why_of
+from .traced import Traced, flat_inputs, on_inputs, parameters_of, quiet, reason_of, why_of
 from .unchanged import unchanged
 
 _REGIONS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
@@ -143,7 +143,7 @@ def trace_on_numbers(
             with unchanged(model, (args, kwargs)), quiet(), torch.set_grad_enabled(training):
                 model(*args, **kwargs)
         except Exception as own:
-            raise InputError(f"model: it fails on its inputs: {reason_of(own, model)}") from None
+            raise on_inputs(own, model) from None
         raise InputError(
             f"model: torch.export failed: {because}; operator by operator it fails, too: "
             f"{reason_of(error, model)}"

@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
+from ...common.errors import InputError
 from ...common.units import ON_NUMBERS, TO_RUN
 
 #: Characters of a reason that are shown.
@@ -103,6 +104,14 @@ def reason_of(error: BaseException, model: nn.Module) -> str:
         return f"{type(error).__name__}: {what}"
     path, line = where
     return f"{type(error).__name__}: {what} (in module {path or type(model).__name__}, {line})"
+
+
+def on_inputs(error: BaseException, model: nn.Module) -> InputError:
+    """Return the error of a model that does not run on its inputs."""
+    said = f"model: it fails on its inputs: {reason_of(error, model)}"
+    if isinstance(error, TypeError) and "positional argument" in str(error):
+        said += "; items of a list are inputs of their own: to give a list, write ([…],)"
+    return InputError(said)
 
 
 def why_of(error: Exception, model: nn.Module) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from brute_job import (
     all_layouts,
+    alternating_job,
     best_of_all,
     bytes_needed,
     host_job,
@@ -107,6 +108,17 @@ def test_the_best_of_all_plans(seed: int) -> None:
 def test_odd_jobs(seed: int) -> None:
     """The same for odd batches and sequences, encoders, predictions, one layer."""
     assert check(seed, odd_job) != "open"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_layers_that_alternate(seed: int) -> None:
+    """Stages have as many layers of each type as the order of types has between their ends."""
+    assert check(seed, alternating_job) != "open"
+
+
+def test_embedding_and_head_of_a_v_are_on_one_rank() -> None:
+    """Nothing is sent between tied ones there, whatever other schedules send."""
+    assert check(43, alternating_job) == "torchtitan"
 
 
 def test_a_plan_that_does_not_fit_leads_to_one_beside_it() -> None:
