@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import gpu_fit
 import numpy as np
 from published_rows import Case, cases, read_rows
 from scipy.optimize import least_squares
@@ -31,7 +32,7 @@ from stagecut.runtime.estimate import iteration_times
 COMMON = ("kernels.product", "kernels.memory", "host")
 #: Parameters of which little is known before: 0.05 of error would pay for a factor of e, and of
 #: shares of peaks and bandwidths for a quarter more or less.
-LOOSE = ("host", "hooks", "step", "broadcast", "links.skew", "passes", "kernels.depth")
+LOOSE = ("host", "hooks", "step", "broadcast", "links.skew", "kernels.depth")
 #: Where the host's time per kernel starts for Megatron of today, which issues most from Python.
 EAGER = {"host": 3e-5}
 #: What a share of a peak or of a bandwidth can be at most.
@@ -56,7 +57,7 @@ TABLES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     ),
     "h100/fsdp": ({}, (*COMMON, "kernels.attention", "kernels.attention_backward")),
     "h100/torchtitan": (
-        {"passes": 2.5},
+        {},
         (*COMMON, "kernels.product8", "kernels.attention", "kernels.attention_backward",
          "links.peer", "tensor_hidden"),
     ),
@@ -74,6 +75,8 @@ TABLES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
+#: Tables that measurements of kernels and of ranks on one GPU make (`gpu_fit.py`).
+MEASURED = ("h100/stagecut",)
 #: Tables of devices of which no run is in the files: where they start, and who measured it.
 STATED: dict[str, tuple[dict[str, float], str]] = {
     "mi300x/megatron": (
@@ -199,6 +202,10 @@ def main() -> None:
         ratio = predicted(own, table) / np.array([case.seconds for case in own])
         print(f"{name}: {len(own)} rows, median |error| {np.median(abs(ratio - 1)):.1%}")
         written[name] = {key: value for key, value in asdict(table).items() if key != "name"}
+    for name in MEASURED:
+        if options.only in (None, name):
+            table = gpu_fit.fit(Calibration(name), changed, value)
+            written[name] = {key: value for key, value in asdict(table).items() if key != "name"}
     for name, (values, source) in STATED.items():
         table = changed(Calibration(name, fitted=source), list(values), list(values.values()))
         written[name] = {key: value for key, value in asdict(table).items() if key != "name"}

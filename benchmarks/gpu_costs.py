@@ -24,6 +24,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 
 import gpu_kernels
@@ -46,10 +47,14 @@ def device_name(device: torch.device) -> str:
 
 
 def machine(device: torch.device) -> dict[str, str]:
-    """Return the machine and versions of a measurement."""
+    """Return date, machine and versions of a measurement."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     versions = [f"Python {platform.python_version()}", f"torch {torch.__version__}"]
-    return {"machine": f"{os.cpu_count()} cores, {name}", "versions": "; ".join(versions)}
+    return {
+        "date": date.today().isoformat(),
+        "machine": f"{os.cpu_count()} cores, {name}",
+        "versions": "; ".join(versions),
+    }
 
 
 def kernel_rows(
@@ -74,7 +79,7 @@ def kernel_predictions(one: gpu_kernels.Kernel, chip: Accelerator) -> dict[str, 
     """Return microseconds of a kernel by the tables of two software families."""
     return {
         column: 1e6 * gpu_kernels.predicted(one, chip, calibration(chip.family, software))
-        for column, software in (("predicted_us", "torchtitan"), ("megatron_us", "megatron"))
+        for column, software in (("predicted_us", "stagecut"), ("megatron_us", "megatron"))
     }
 
 
@@ -139,13 +144,14 @@ def measure(part: str, options: argparse.Namespace, device: torch.device) -> int
             writer.writerow({key: shown(value) for key, value in row.items()})
             file.flush()
             took = time.monotonic() - begin
-            cells = " ".join(f"{shown(v)}" for v in list(row.values())[2:-2])
+            cells = " ".join(f"{shown(v)}" for v in list(row.values())[2:-3])
             print(f"{took:5.1f} s  {name}: {cells}", flush=True)
     return failed
 
 
 def take(folder: Path) -> None:
     """Put what was measured into `results/`, beside what the costs say now."""
+    same = {"revision": results.origin(str(SEED))["revision"]}  # before a table is written
     for part, again in (("kernels", kernel_again), ("ranks", gpu_ranks.predicted_again)):
         with (folder / f"gpu_{part}.csv").open(encoding="utf-8", newline="") as file:
             measured = list(csv.DictReader(file))
@@ -153,7 +159,7 @@ def take(folder: Path) -> None:
         for row in measured:
             chip = accelerator(row["machine"].partition(", ")[2])
             now = {key: str(shown(value)) for key, value in again(row, chip).items()}
-            rows.append({key: now.get(key, value) for key, value in row.items()})
+            rows.append({key: now.get(key, value) for key, value in row.items()} | same)
         results.write(f"gpu_{part}", rows, str(SEED))
 
 

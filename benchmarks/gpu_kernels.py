@@ -8,6 +8,7 @@ next turn.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,13 +22,17 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stagecut.instances.costs.calibration import Calibration, fused_attention, pointwise, product
-from stagecut.instances.costs.description import Block
+from stagecut.instances.costs.description import Block, Norm
 from stagecut.instances.costs.hardware import Accelerator, NumberFormat
-from stagecut.instances.costs.layout import RECIPES
+from stagecut.instances.costs.layers import activation_bytes, loss_bytes, norm_bytes
+from stagecut.instances.costs.layout import RECIPES, Layout, Software
 from stagecut.instances.costs.models import shipped_model, shipped_models
+from stagecut.instances.costs.stages import clipping_bytes, optimizer_bytes
 from stagecut.runtime.execution.job.running import cross_entropy
 from stagecut.runtime.execution.job.transformer import _rotated as rotated
 
+#: PyTorch's operations one by one, as they are measured here.
+EAGER = Layout(software=Software.STAGECUT)
 Shape = Mapping[str, int]
 Call = Callable[[], object]
 BF16 = NumberFormat.BF16
@@ -175,24 +180,20 @@ def loss_call(backward: bool) -> Callable[[Shape, torch.device], Call]:
     return make
 
 
-def optimizer_call(clipped: bool) -> Callable[[Shape, torch.device], Call]:
-    """Return what makes a step of fused AdamW over 16 tensors in 32 bits."""
+def optimizer_call(s: Shape, device: torch.device) -> Call:
+    """Return a step of fused AdamW over 16 tensors in 32 bits, `clipped` or not."""
+    each = s["parameters"] // 16
+    held = [torch.nn.Parameter(torch.randn(each, device=device)) for _ in range(16)]
+    for one in held:
+        one.grad = torch.randn_like(one)
+    optimizer = torch.optim.AdamW(held, lr=1e-4, fused=True)
 
-    def make(s: Shape, device: torch.device) -> Call:
-        each = s["parameters"] // 16
-        held = [torch.nn.Parameter(torch.randn(each, device=device)) for _ in range(16)]
-        for one in held:
-            one.grad = torch.randn_like(one)
-        optimizer = torch.optim.AdamW(held, lr=1e-4, fused=True)
+    def step() -> None:
+        if s["clipped"]:
+            torch.nn.utils.clip_grad_norm_(held, 1.0, foreach=True)
+        optimizer.step()
 
-        def step() -> None:
-            if clipped:
-                torch.nn.utils.clip_grad_norm_(held, 1.0, foreach=True)
-            optimizer.step()
-
-        return step
-
-    return make
+    return step
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
@@ -230,6 +231,10 @@ def product_cost(s: Shape, device: Accelerator, table: Calibration) -> float:
     return product(s["m"], s["n"], s["k"], s.get("count", 1), device, BF16, table.kernels)
 
 
+def alone_cost(s: Shape, device: Accelerator, table: Calibration) -> float:
+    return s["count"] * product(s["m"], s["n"], s["k"], 1, device, BF16, table.kernels)
+
+
 def inputs_cost(s: Shape, device: Accelerator, table: Calibration) -> float:
     return product(s["m"], s["k"], s["n"], 1, device, BF16, table.kernels)
 
@@ -254,9 +259,7 @@ def pointwise_cost(
     """Return the cost of so many bytes for each element of sizes of these names."""
 
     def cost(s: Shape, device: Accelerator, table: Calibration) -> float:
-        moved = each * table.passes
-        for name in names:
-            moved *= s[name]
+        moved = each * math.prod(s[name] for name in names)
         return pointwise(moved, kernels, device, table.kernels)
 
     return cost
@@ -264,7 +267,7 @@ def pointwise_cost(
 
 def optimizer_cost(s: Shape, device: Accelerator, table: Calibration) -> float:
     recipe = RECIPES["fsdp-bf16"]
-    moved = 3 * recipe.gradient_bytes + 2 * recipe.moment_bytes + recipe.weight_bytes
+    moved = optimizer_bytes(recipe) + s["clipped"] * clipping_bytes(recipe)
     return s["parameters"] * moved / (device.bandwidth * table.optimizer)
 
 
@@ -281,56 +284,60 @@ KINDS = {
     "product, weights": Kind(product_call("weights"), weights_cost),
     "experts, forward": Kind(grouped_call("forward"), product_cost),
     "experts, weights": Kind(grouped_call("weights"), weights_cost),
-    "experts, one by one": Kind(grouped_call("one by one"), product_cost),
+    "experts, one by one": Kind(grouped_call("one by one"), alone_cost),
     "attention, forward": Kind(attention_call(False), attention_cost(False)),
     "attention, backward": Kind(attention_call(True), attention_cost(True)),
     "attention by cuDNN, forward": Kind(attention_call(False, "cudnn"), attention_cost(False)),
     "attention by cuDNN, backward": Kind(attention_call(True, "cudnn"), attention_cost(True)),
     "RMS norm, forward": Kind(
-        pointwise_call(rms_norm, hidden_state, row), pointwise_cost(4, "tokens", "width")
+        pointwise_call(rms_norm, hidden_state, row),
+        pointwise_cost(norm_bytes(EAGER, Norm.RMS, 2)[0], "tokens", "width"),
     ),
     "RMS norm, backward": Kind(
         pointwise_call(rms_norm, hidden_state, row, backward=True),
-        pointwise_cost(8, "tokens", "width"),
+        pointwise_cost(norm_bytes(EAGER, Norm.RMS, 2)[1], "tokens", "width"),
     ),
     "layer norm, forward": Kind(
-        pointwise_call(layer_norm, hidden_state, row, row), pointwise_cost(4, "tokens", "width")
+        pointwise_call(layer_norm, hidden_state, row, row),
+        pointwise_cost(norm_bytes(EAGER, Norm.LAYER, 2)[0], "tokens", "width"),
     ),
     "layer norm, backward": Kind(
         pointwise_call(layer_norm, hidden_state, row, row, backward=True),
-        pointwise_cost(10, "tokens", "width"),
+        pointwise_cost(norm_bytes(EAGER, Norm.LAYER, 2)[1], "tokens", "width"),
     ),
     "SwiGLU, forward": Kind(
-        pointwise_call(swiglu, hidden_state, hidden_state), pointwise_cost(6, "tokens", "width")
+        pointwise_call(swiglu, hidden_state, hidden_state),
+        pointwise_cost(activation_bytes(EAGER, True, 2)[0], "tokens", "width"),
     ),
     "SwiGLU, backward": Kind(
         pointwise_call(swiglu, hidden_state, hidden_state, backward=True),
-        pointwise_cost(10, "tokens", "width"),
+        pointwise_cost(activation_bytes(EAGER, True, 2)[1], "tokens", "width"),
     ),
     "GELU, forward": Kind(
-        pointwise_call(F.gelu, hidden_state), pointwise_cost(4, "tokens", "width")
+        pointwise_call(F.gelu, hidden_state),
+        pointwise_cost(activation_bytes(EAGER, False, 2)[0], "tokens", "width"),
     ),
     "GELU, backward": Kind(
-        pointwise_call(F.gelu, hidden_state, backward=True), pointwise_cost(6, "tokens", "width")
+        pointwise_call(F.gelu, hidden_state, backward=True),
+        pointwise_cost(activation_bytes(EAGER, False, 2)[1], "tokens", "width"),
     ),
     "residual": Kind(
         pointwise_call(torch.add, hidden_state, hidden_state), pointwise_cost(6, "tokens", "width")
     ),
     "rotary, forward": Kind(
-        pointwise_call(rotary, heads), pointwise_cost(4, "tokens", "h", "d", kernels=2)
+        pointwise_call(rotary, heads), pointwise_cost(30, "tokens", "h", "d", kernels=2)
     ),
     "rotary, backward": Kind(
         pointwise_call(rotary, heads, backward=True),
-        pointwise_cost(4, "tokens", "h", "d", kernels=2),
+        pointwise_cost(31, "tokens", "h", "d", kernels=2),
     ),
     "cross-entropy, forward": Kind(
-        loss_call(False), pointwise_cost(34, "tokens", "vocabulary", kernels=6)
+        loss_call(False), pointwise_cost(loss_bytes(EAGER, 1)[0], "tokens", "vocabulary", kernels=6)
     ),
     "cross-entropy, backward": Kind(
-        loss_call(True), pointwise_cost(14, "tokens", "vocabulary", kernels=6)
+        loss_call(True), pointwise_cost(loss_bytes(EAGER, 1)[1], "tokens", "vocabulary", kernels=6)
     ),
-    "AdamW": Kind(optimizer_call(False), optimizer_cost),
-    "AdamW, clipped": Kind(optimizer_call(True), optimizer_cost),
+    "AdamW": Kind(optimizer_call, optimizer_cost),
 }
 
 
@@ -406,8 +413,8 @@ def others() -> Iterator[Kernel]:
         for what in ("cross-entropy, forward", "cross-entropy, backward"):
             yield kernel(what, tokens=8192, vocabulary=vocabulary)
     for millions in (64, 512):
-        yield kernel("AdamW", parameters=millions << 20)
-        yield kernel("AdamW, clipped", parameters=millions << 20)
+        for clipped in (0, 1):
+            yield kernel("AdamW", parameters=millions << 20, clipped=clipped)
     for count, m, n, k in (
         (8, 2048, 28672, 4096), (8, 2048, 4096, 14336), (128, 512, 1536, 2048),
         (16, 512, 1536, 2048), (64, 768, 2816, 2048), (32, 256, 4096, 7168),

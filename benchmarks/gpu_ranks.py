@@ -27,7 +27,7 @@ from torch.library import _scoped_library
 from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from stagecut.instances.costs.calibration import calibration
+from stagecut.instances.costs.calibration import Calibration, calibration
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.collectives import LinkEfficiency
 from stagecut.instances.costs.description import ModelDescription
@@ -48,7 +48,6 @@ FREE = LinkEfficiency(1e12, 1e12, 0.0, 0.0, 0.0, 0.0)
 TERMS = {
     "attention": ("flash", "fmha", "attention", "mha"),
     "products": ("gemm", "nvjet", "cutlass", "xmma", "cublas", "splitk"),
-    "optimizer": ("adam",),
     "copies": ("memcpy", "memset", "chunk_cat", "split_with_sizes", "catarray"),
 }
 
@@ -92,7 +91,7 @@ def case(model: str, layers: int, microbatch: int, sequence: int, **more: Any) -
         global_batch=microbatch * data,
         recompute=recompute,
         recipe="fsdp-bf16",  # type: ignore[arg-type]  # its name will do
-        software=Software.TORCHTITAN,
+        software=Software.STAGECUT,
         **more,
     )
     return RankCase(model, layers, layout)
@@ -164,11 +163,13 @@ def shrunk(model: ModelDescription) -> ModelDescription:
 # What the costs say.
 
 
-def predicted(one: RankCase, model: ModelDescription, chip: Accelerator) -> dict[str, float]:
+def predicted(
+    one: RankCase, model: ModelDescription, chip: Accelerator, table: Calibration | None = None
+) -> dict[str, float]:
     """Return seconds of passes, of their terms and of the optimizer, and GiB by category."""
     layout = one.layout
     cluster = training_cluster(f"{chip.name}:8x{-(-layout.devices // 8)}")
-    table = calibration(chip.family, layout.software)
+    table = table or calibration(chip.family, layout.software)
     prices = LayerPrices(model, cluster, replace(table, links=FREE))
     (stage,) = stage_times(layout, prices)
     memory = rank_memory(model, layout)
@@ -182,15 +183,19 @@ def predicted(one: RankCase, model: ModelDescription, chip: Accelerator) -> dict
         "recomputation_s": stage.terms["recomputation"],
         "host_s": stage.terms["host"],
         "state_gib": (memory.parameters + memory.optimizer) / GIB,
-        "kept_gib": (memory.activations + memory.logits) / GIB,
         "peak_gib": memory.allocated / GIB,
     }
 
 
+def case_of(row: Mapping[str, str]) -> RankCase:
+    """Return the case of a row."""
+    key = row["model"], int(row["layers"]), row["layout"]
+    return next(one for one in cases() if (one.model, one.layers, one.text) == key)
+
+
 def predicted_again(row: Mapping[str, str], chip: Accelerator) -> dict[str, object]:
     """Return what the costs say of the case of a row."""
-    key = row["model"], int(row["layers"]), row["layout"]
-    one = next(one for one in cases() if (one.model, one.layers, one.text) == key)
+    one = case_of(row)
     said = predicted(one, one.description(), chip)
     return {f"predicted_{name}": value for name, value in said.items()}
 
@@ -238,7 +243,7 @@ class TimedJob(RunningJob):
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         loss = super()._loss(logits, targets)
-        self.ahead = moment(self.device), held_now(self.device)
+        self.ahead = moment(self.device)
         return loss
 
 
@@ -355,14 +360,12 @@ def _step(
         torch.cuda.synchronize()
     if not math.isfinite(float(loss)):
         raise ValueError(f"the loss is {float(loss)}: kernels are not timed on such numbers")
-    ahead, kept = job.ahead
     return {
-        "forward_s": between(start, ahead),
-        "backward_s": between(ahead, behind),
+        "forward_s": between(start, job.ahead),
+        "backward_s": between(job.ahead, behind),
         "optimizer_s": between(begin, end),
         "issued_s": issued,
         "state_gib": state / GIB,
-        "kept_gib": (kept - state) / GIB,
     }
 
 

@@ -216,7 +216,7 @@ def run_job_plan(
         raise InputError("--report: the first step does more than others; take at least 2 --steps")
     options = JobOptions(
         schedule=asked.schedule, clip=clip, device=asked.device, threads=asked.threads,
-        checkpoint=asked.checkpoint, every=asked.every or 0, resume=asked.resume,
+        checkpoint=asked.checkpoint, every=asked.every, resume=asked.resume,
         measure=report or asked.record is not None, timeout_s=asked.timeout_s,
     )  # fmt: skip
     if os.environ.get("RANK", "0") == "0" and tokens is None:

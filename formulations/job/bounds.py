@@ -394,11 +394,13 @@ def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
     """Return the least seconds of traffic and optimizer, at a mean rank."""
     names = ("tensor", "context", "expert", "expert_tensor", *OFFLOAD)
     degrees = np.array([[getattr(one, name) for name in names] for one in space.settings])
+    in_v = np.array([schedule in V_SCHEDULES for schedule in space.schedules])
     columns = (
         degrees[space.setting].T,
         space.pipeline[None],
         space.data[None],
         space.zero[None],
+        in_v[space.schedule][None],  # embedding and head on one rank
     )
     keys = np.concatenate(columns).T
     _, first, place = np.unique(keys, axis=0, return_index=True, return_inverse=True)

@@ -89,19 +89,20 @@ def state_bytes(space: JobSpace, points: Ints) -> StateBytes:
     sharded = (zero == 3) & (shards > 1)
     stays = sharded & (space.pipeline[points] > 1) & (not fused(template))
     lazily = (not fused(template)) & (m == 1)
+    copied = recipe.gather_bytes < recipe.weight_bytes
+    once = (zero < 3) & ((shards > 1) | copied) & (not fused(template))
     each = {}
     for name, divisor in (("shared", shards), ("routed", routed_shards)):
         whole = np.zeros(len(points))
         for size, stage, there in (
-            (recipe.weight_bytes, 3, 1 - weights),
+            (recipe.weight_bytes, 3 if fused(template) else 1, 1 - weights),
             (recipe.gradient_bytes, 2, ~lazily),
             (recipe.master_bytes + recipe.moment_bytes, 1, 1 - optimizer),
         ):
             whole += there * size / np.where(zero >= stage, divisor, 1)
         unit = np.ones(len(points)) if name == "shared" else (copies > 1)
-        whole += stays * (
-            recipe.reduce_bytes * ~lazily + (1 + FRAGMENTATION) * recipe.gather_bytes * unit
-        )
+        whole += stays * recipe.reduce_bytes * ~lazily
+        whole += (stays | once) * (1 + FRAGMENTATION) * recipe.gather_bytes * unit
         each[name] = whole
     gathered = sharded * (1 + FRAGMENTATION) * recipe.gather_bytes
     return StateBytes(each["shared"], each["routed"], gathered * ~stays)

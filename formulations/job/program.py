@@ -23,9 +23,13 @@ C_s are the collectives in F_s on links that gathering needs: equation (4) of do
 seconds in which what s has in host memory comes or goes.
 Traffic of a rank is below its true seconds where those are not linear (all-reduce is the faster of
 ring and tree). Where layers of two types follow each other once (dense ones, then mixtures of
-experts), z_s says that stage s has none of the second type, and n_sτ keep that order; of models in
-which types alternate, the order is relaxed. So the optimum is a bound for every plan at this point,
-and if layers are alike, and its longest path among those found, it is the plan's time.
+experts), z_s says that stage s has none of the second type, and n_sτ keep that order; where types
+a, b alternate, in the first j layers N_ja and N_jb of them,
+
+    least ≤ Σ_{q≤s} ( n_qb − L_b / L_a n_qa ) ≤ most of N_jb − L_b / L_a N_ja over j            (16)
+
+which of a regular alternation leaves its own places alone. So the optimum is a bound for every plan
+at this point, and if its longest path is among those found, it is the plan's time.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 from scipy.sparse import csc_array, vstack
@@ -113,6 +117,8 @@ class PointCosts:
 LEAST_PIECES = 8
 #: A number of parameters far below that of any rank, from which on traffic is taken as a line.
 FEW = 1.0
+#: By what rounding may move a number of layers.
+ROUNDING = 1e-7
 
 
 def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
@@ -280,7 +286,8 @@ class ProgramBuilder:
         families = {
             "layers": self.layers, "range": self.layers, "recomputed": self.layers,
             "recomputes": self.layers, "one_number": self.one_number,
-            "before": self.order_of_types, "behind": self.order_of_types, "memory": self.memory,
+            "ends": self.alternation, "again": self.alternation, "before": self.order_of_types,
+            "behind": self.order_of_types, "memory": self.memory,
             "loss": self.memory, "heavier": self.memory, "has": self.memory,
             "wait": self.waits, "slowed": self.waits, "unit": self.waits,
             "host": self.host_memory, "slower": self.slower_kinds, "traffic": self.traffic,
@@ -399,7 +406,10 @@ class ProgramBuilder:
         model = self.space.model
         types = model.types_of_layers[: model.layers]
         first = _first_layers(types)
-        if not first or self.stages == 1:
+        if self.stages == 1:
+            return
+        if not first:
+            self.alternation(types)
             return
         a, b = types[0], types[-1]
         self.z = self.build.columns(self.stages)
@@ -409,6 +419,23 @@ class ProgramBuilder:
             if s:
                 pair = [self.n[s, a], self.z[s - 1]]
                 self.build.row(f"behind[{s}]", pair, [1.0, -float(first)], -np.inf, 0.0)
+
+    def alternation(self, types: tuple[int, ...]) -> None:
+        """Layers in front of a place are as many of each type as the order of types has there (16).
+
+        Each stage begins and ends at a place, and what is recomputed of it are its first layers.
+        """
+        for a, b in combinations(sorted(set(types)), 2):
+            steps = {a: -self.rates.count[b] / self.rates.count[a], b: 1.0}
+            ahead = np.cumsum([0.0, *(steps.get(one, 0.0) for one in types)])
+            low, high = float(ahead.min()) - ROUNDING, float(ahead.max()) + ROUNDING
+            for s in range(self.stages):
+                before = self.n[:s, [a, b]]
+                for name, last in (("ends", self.n), ("again", self.r)):
+                    if last is not None and s + 1 < self.stages:
+                        columns = np.vstack((before, last[s, [a, b]])).ravel()
+                        factors = np.tile([steps[a], steps[b]], s + 1)
+                        self.build.row(f"{name}[{s},{a},{b}]", columns, factors, low, high)
 
     def memory(self) -> None:
         """Every rank has the bytes that it needs, at each moment when it may hold most (5)."""

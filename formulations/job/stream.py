@@ -158,7 +158,9 @@ def state_staging(task: Task[PipelineJob]) -> Staging:
     rounds = problem.in_flight == "pipedream"
     if microbatches is None:
         if not rounds:
-            raise InputError(f"{workload.name}: microbatches in a batch are not known; give them")
+            raise InputError(
+                f"{workload.name}: microbatches in a batch are not known; say --microbatches"
+            )
         microbatches = 1  # no batches: nothing depends on it
     second = 1 / TIME_UNITS.get(workload.time_unit, 1.0)  # in the workload's unit
     bandwidth = layers.bandwidth if problem.bandwidth is None else problem.bandwidth / second

@@ -193,9 +193,7 @@ def stage_times(costs: MappingCosts, slots: Ints, sends_to: Ints) -> Floats:
     times: Floats = ring_stage_times(
         costs.latency,
         costs.inverse,
-        costs.base,
-        costs.own,
-        costs.overlap,
+        (costs.base, costs.own, costs.overlap),
         costs.boundary,
         costs.ring,
         slots,

@@ -21,11 +21,12 @@ SPREAD_STEPS = 8_000_000
 
 
 @kernel
-def ring_stage_times(latency, inverse, base, own, overlap, boundary, ring, slots, sends_to):
+def ring_stage_times(latency, inverse, compute, boundary, ring, slots, sends_to):
     """Stage times with rings in seconds, shape (S,); `slots` and `sends_to` as in a solution.
 
-    `base`, `own` and `overlap` are as in `MappingCosts`.
+    `compute` is base, own and overlap of `MappingCosts`.
     """
+    base, own, overlap = compute
     stages, replicas = slots.shape
     times = base.copy()
     for s in range(stages):

@@ -35,9 +35,12 @@ class Tokens:
         return cls(inner, outer, outer if fused(layout) else inner)
 
 
+_PYTORCH = (Software.FSDP, Software.TORCHTITAN, Software.STAGECUT)
+
+
 def fused(layout: Layout) -> bool:
     """Whether layers are Megatron's fused ones rather than PyTorch's modules."""
-    return layout.software not in (Software.FSDP, Software.TORCHTITAN)
+    return layout.software not in _PYTORCH
 
 
 def input_bytes(layout: Layout) -> float:

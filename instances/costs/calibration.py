@@ -55,6 +55,9 @@ ELEMENT = {
 
 #: Part of the peak that is left where rows are multiples of so many bytes alone.
 LOADED = {16: 1.0, 8: 0.67, 4: 0.5, 2: 0.36}
+#: The same once more on Hopper: its own matrix instructions take what the copy engine has loaded,
+#: 16 bytes at a time, and other rows are left to Ampere's (`benchmarks/results/gpu_kernels.csv`).
+UNMAPPED = {"h100": 0.45}
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,10 @@ def product(
         return 0.0
     element = ELEMENT[precision]
     rows_of = (m, n) if turned else (n, k)
-    peak = device.peak[precision] * LOADED[min(map(_load, rows_of, (element, element)))]
+    load = min(map(_load, rows_of, (element, element)))
+    peak = device.peak[precision] * LOADED[load]
+    if load < 16:
+        peak *= UNMAPPED.get(device.family, 1.0)
     if not turned:
         k = math.ceil(k * element / 16) * 16 / element
     reached = reach.product
@@ -154,9 +160,10 @@ class Calibration:
     # how nearly a pass takes the longer of device's and host's time: the exponent q of
     # `layers.add_up`
     sharpness: float = 4.0
-    # bytes that pointwise operations move without a compiler, over those of fused ones
-    passes: float = 1.0
-    optimizer: float = 0.7  # part of the memory bandwidth that the optimizer's step reaches
+    # seconds that the host takes longer, in either pass, for a linear layer that tensor-parallel
+    # ranks divide: PyTorch finds out by each operation how its result lies (DTensor)
+    divided: float = 0.0
+    optimizer: float = 0.774  # part of the memory bandwidth that the optimizer's step reaches
     hidden: float = 0.9  # part of overlapped communication that computation really hides
     # seconds that computation takes longer for each second of replicas' collectives beside it:
     # their kernels take units and memory bandwidth from it; over the rows of dense models with
@@ -177,6 +184,7 @@ _NEAREST = ("h100", "a100", "b200", "v100")
 _ALIKE = {
     Software.TORCHTITAN: (Software.FSDP,),
     Software.FSDP: (Software.TORCHTITAN,),
+    Software.STAGECUT: (Software.TORCHTITAN, Software.FSDP),
     Software.MEGATRON_DEEPSPEED: (Software.MEGATRON,),
 }
 

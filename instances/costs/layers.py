@@ -151,14 +151,25 @@ def memory_bound(
 ) -> LayerPart:
     """Return the part of pointwise kernels that move so many bytes in either pass."""
     device, reach = at.cluster.accelerator, at.calibration.kernels
-    passes = 1.0 if at.layout.compiled else at.calibration.passes
-    return LayerPart(
-        module,
-        "pointwise",
-        pointwise(forward * passes, kernels, device, reach),
-        pointwise(backward * passes, kernels, device, reach),
-        kernels=kernels,
-    )
+    ahead, behind = (pointwise(moved, kernels, device, reach) for moved in (forward, backward))
+    return LayerPart(module, "pointwise", ahead, behind, kernels=kernels)
+
+
+def one_by_one(layout: Layout) -> bool:
+    """Whether pointwise operations run as PyTorch's, a kernel for each, and none is fused.
+
+    What these move is counted, and where their kernels reach less than the bandwidth, what others
+    would move in that time (`benchmarks/results/gpu_kernels.csv`).
+    """
+    eager = layout.software in (Software.TORCHTITAN, Software.STAGECUT)
+    return eager and not layout.compiled
+
+
+def norm_bytes(layout: Layout, kind: Norm, moved: float) -> tuple[float, float]:
+    """Return bytes of a norm of a tensor of so many in either pass."""
+    if one_by_one(layout):
+        return 3.2 * moved, 7.5 * moved
+    return 2 * moved, (5 if kind is Norm.LAYER else 4) * moved
 
 
 def tensor_collective(
@@ -218,11 +229,15 @@ def attention_parts(
     else:
         yield linear(at, "linear", q_out + kv_out, hidden)
     if attention.qk_norm:
-        moved = 4 * tokens * (heads + kv) * key
-        yield memory_bound(at, "layernorm", moved, 2 * moved, 2)
+        moved = 2 * tokens * (heads + kv) * key
+        yield memory_bound(at, "layernorm", *norm_bytes(layout, Norm.RMS, moved), 2)
     if rotary:
-        moved = 4 * tokens * (heads + kv) * key
-        yield memory_bound(at, "linear", moved, moved, 2)
+        moved = 2 * tokens * (heads + kv) * key
+        if one_by_one(layout):
+            # Four products of halves with cosines and sines, a sum, a difference, both joined.
+            yield memory_bound(at, "linear", 15 * moved, 15.5 * moved, 24)
+        else:
+            yield memory_bound(at, "linear", 2 * moved, 2 * moved, 2)
     yield core_attention(at, attention, cross)
     yield from context_exchange(at, attention)
     yield linear(at, "linear", hidden, heads * value)
@@ -309,10 +324,20 @@ def feed_forward_parts(
     """Return the parts of a feed-forward layer between norm and residual, without collectives."""
     width = layer.width / tensor
     yield linear(at, module, (2 if layer.gated else 1) * width, hidden, tokens)
-    read = 2 if layer.gated else 1
     moved = 2 * tokens * width
-    yield memory_bound(at, module, (read + 1) * moved, (2 * read + 1) * moved)
+    yield memory_bound(at, module, *activation_bytes(at.layout, layer.gated, moved))
     yield linear(at, module, hidden, width, tokens)
+
+
+def activation_bytes(layout: Layout, gated: bool, moved: float) -> tuple[float, float, float]:
+    """Return bytes of an activation between two matrices in either pass, and its kernels.
+
+    `moved` are those of one tensor. One by one, a gate's activation is written and read again.
+    """
+    if gated and one_by_one(layout):
+        return 5 * moved, 9 * moved, 2
+    read = 2 if gated else 1
+    return (read + 1) * moved, (2 * read + 1) * moved, 1
 
 
 def expert_parts(at: Setting, experts: Experts, hidden: int) -> Iterator[LayerPart]:
@@ -329,13 +354,12 @@ def expert_parts(at: Setting, experts: Experts, hidden: int) -> Iterator[LayerPa
     yield grouped(at, into)
     rows = routed_rows(experts, layout)
     between = 2 * rows * out.k
-    read = 2 if experts.gated else 1
     if experts.bias and not layout.compiled:
         # GPT-OSS: bias, two clamps, sigmoid, gate and the router's weights are operations of
         # their own, some in 32 bits; going backward each has one or two.
         yield memory_bound(at, "moe_act", 31 * between, 60 * between, 12)
     else:
-        yield memory_bound(at, "moe_act", (read + 1) * between, (2 * read + 1) * between)
+        yield memory_bound(at, "moe_act", *activation_bytes(layout, experts.gated, between))
     yield grouped(at, out)
     if experts.shared is not None:
         yield from feed_forward_parts(
@@ -345,18 +369,22 @@ def expert_parts(at: Setting, experts: Experts, hidden: int) -> Iterator[LayerPa
 
 
 def grouped(at: Setting, one: Product) -> LayerPart:
-    """Return the part of a grouped product, a matrix of rows for each expert."""
+    """Return the part of a grouped product, a matrix of rows for each expert.
+
+    This project's runtime takes one expert after the other, each with its part of the activation.
+    """
     device, reach, precision = at.cluster.accelerator, at.calibration.kernels, at.precision
-    rows = max(1.0, one.m)
-    forward = product(rows, one.n, one.k, one.count, device, precision, reach)
-    inputs = product(rows, one.k, one.n, one.count, device, precision, reach)
-    weights = product(one.n, one.k, rows, one.count, device, precision, reach, turned=True)
+    rows, alone = max(1.0, one.m), at.layout.software is Software.STAGECUT
+    times, count = (one.count, 1) if alone else (1, one.count)
+    forward = times * product(rows, one.n, one.k, count, device, precision, reach)
+    inputs = times * product(rows, one.k, one.n, count, device, precision, reach)
+    weights = times * product(one.n, one.k, rows, count, device, precision, reach, turned=True)
     held = one.n * one.k * one.count
     weights += 2 * at.layout.recipe.gradient_bytes * held / (device.bandwidth * reach.memory)
     if precision not in _WIDE:
         forward += pointwise(4 * rows * one.count * one.k, 1, device, reach)
         inputs += pointwise(4 * rows * one.count * one.n, 1, device, reach)
-    return LayerPart("moe", "products", forward, inputs, weights, 2)
+    return LayerPart("moe", "products", forward, inputs, weights, 2 * times)
 
 
 def exchange_of_tokens(at: Setting, experts: Experts, hidden: int) -> LayerPart:
@@ -392,12 +420,13 @@ def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Ite
     outer = 2 * at.outer * hidden
     layer_norm = block.norm is Norm.LAYER
     for _ in range(block.norms):
-        yield memory_bound(at, "layernorm", 2 * outer, (5 if layer_norm else 4) * outer, 1)
+        yield memory_bound(at, "layernorm", *norm_bytes(at.layout, block.norm, outer))
     mask = 0.5 if block.dropout else 0.0
+    ahead, behind = 3 + mask, (3 if one_by_one(at.layout) else 2) + mask
     for attention, cross in ((block.attention, 0), (block.cross_attention, encoded)):
         if attention is not None:
             yield from attention_parts(at, attention, hidden, cross, rotary=not layer_norm)
-            yield memory_bound(at, "residual", (3 + mask) * outer, (2 + mask) * outer)
+            yield memory_bound(at, "residual", ahead * outer, behind * outer)
     if block.feed_forward is not None:
         t = at.layout.tensor
         yield from feed_forward_parts(at, block.feed_forward, hidden, t, at.tokens)
@@ -405,7 +434,7 @@ def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Ite
     if block.experts is not None:
         yield from expert_parts(at, block.experts, hidden)
     if block.feed_forward is not None or block.experts is not None:
-        yield memory_bound(at, "residual", (3 + mask) * outer, (2 + mask) * outer)
+        yield memory_bound(at, "residual", ahead * outer, behind * outer)
 
 
 def recomputed(part: LayerPart, layout: Layout) -> float:
@@ -426,6 +455,7 @@ def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
     shorter than the host takes to issue them and others longer.
     """
     host = 0.0 if at.layout.graphs is Graphs.ITERATION else at.calibration.host
+    divided = at.calibration.divided if at.layout.tensor > 1 and host else 0.0
     again = [(part, recomputed(part, at.layout)) for part in parts]
     forward = sum(part.forward for part in parts)
     inputs = sum(part.inputs for part in parts)
@@ -433,15 +463,17 @@ def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
     repeated = sum(share * part.forward for part, share in again)
     issued = host * sum(_issued(part, at) for part in parts)
     issued_again = host * sum(share * _issued(part, at) for part, share in again)
+    placed = divided * sum(part.term == "products" for part in parts)
+    placed_again = divided * sum(share for part, share in again if part.term == "products")
     terms = dict.fromkeys(TERMS, 0.0)
     for part in parts:
         terms[part.term] += part.forward + part.inputs + part.weights
     terms["recomputation"] = repeated
     wait = sum(part.wait for part in parts)
     waits = wait + sum(share * part.wait for part, share in again)
-    ahead = _both(forward - wait, issued, at) + wait
+    ahead = _both(forward - wait, issued + placed, at) + wait
     work = inputs + weights + repeated
-    backward = _both(work - waits, 2 * issued + issued_again, at) + waits
+    backward = _both(work - waits, 2 * issued + issued_again + placed + placed_again, at) + waits
     terms["host"] = ahead - forward + backward - work
     busy = [0.0] * 6
     for part, share in again:
@@ -592,13 +624,21 @@ def head_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:
         rows = multiple * math.ceil(model.vocabulary / (multiple * at.layout.tensor))
         logits = at.tokens * rows
         yield linear(at, "head", rows, model.hidden)
-        # 32-bit logits: cast, maximum, difference, exponentials, sum, quotient, and the gradient;
-        # fused, as by Megatron since it has fused attention, they move a third of it.
-        layout = at.layout
-        megatron = layout.software is Software.MEGATRON and layout.fused_attention
-        forward, backward = (12, 8) if layout.compiled or megatron else (34, 14)
-        yield memory_bound(at, "head", forward * logits, backward * logits, 6)
+        yield memory_bound(at, "head", *loss_bytes(at.layout, logits), 6)
         yield tensor_collective(at, "head", model.hidden, leaves=False)
+
+
+def loss_bytes(layout: Layout, logits: float) -> tuple[float, float]:
+    """Return bytes of the cross-entropy of so many logits in either pass.
+
+    32-bit logits: cast, maximum, difference, exponentials, sum, quotient, and the gradient; fused,
+    as by Megatron since it has fused attention, they move a third of it.
+    """
+    if one_by_one(layout):
+        return 25 * logits, 26 * logits
+    megatron = layout.software is Software.MEGATRON and layout.fused_attention
+    forward, backward = (12, 8) if layout.compiled or megatron else (34, 14)
+    return forward * logits, backward * logits
 
 
 def embedding_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:

@@ -95,6 +95,8 @@ class Software(Choice):
     MEGATRON_DEEPSPEED = "megatron-deepspeed"
     FSDP = "fsdp"
     TORCHTITAN = "torchtitan"
+    #: This project's own runtime: PyTorch's modules and operations one by one.
+    STAGECUT = "stagecut"
     OTHER = "other"
 
 

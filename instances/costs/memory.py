@@ -325,7 +325,9 @@ def rank_memory(
             return bytes_each * (held.shared + held.routed)
         return bytes_each * (held.shared / shards + held.routed / routed_shards)
 
-    parameters = divided(recipe.weight_bytes, 3) * (1 - layout.offload_weights)
+    # FSDP2 divides what the optimizer updates under every stage.
+    parameters = divided(recipe.weight_bytes, 3 if fused(layout) else 1)
+    parameters *= 1 - layout.offload_weights
     gradients = divided(recipe.gradient_bytes, 2)
     if stays_gathered(layout):  # added up whole, and divided at the end
         gradients += recipe.reduce_bytes * (held.shared + held.routed)
@@ -344,7 +346,7 @@ def rank_memory(
         always += 2 * each * at.outer * model.hidden
     # Gradients exist before the backward pass where they are allocated once or add up.
     lazily = not fused(layout) and layout.microbatches == 1
-    before = Moment(gathered=gathered_ends(model, layout, rank, layers), communication=always)
+    before = Moment(gathered=gathered_always(model, layout, rank, held), communication=always)
     if not lazily:
         before = replace(before, gradients=gradients)
     moments = [replace(before, activations=activations, logits=logits)]
@@ -353,6 +355,10 @@ def rank_memory(
         moments.append(replace(before, activations=activations, workspace=heaviest))
     else:
         moments += backward_moments(model, layout, layers, activations, before, lazily)
+    if computes_with_copies(layout) and layout.replicas == 1:
+        # A rank alone is one unit of FSDP2, whose gradients are cast when all are there.
+        both = recipe.gather_bytes + recipe.gradient_bytes
+        moments.append(replace(before, gradients=both * (held.shared + held.routed)))
     most = max(moments, key=lambda one: one.held)
     moving = most.held - most.gradients
     modern = fused(layout) and layout.fused_attention
@@ -380,14 +386,22 @@ def stays_gathered(layout: Layout) -> bool:
     return layout.zero == 3 and layout.shards > 1 and layout.pipeline > 1 and not fused(layout)
 
 
-def gathered_ends(model: ModelDescription, layout: Layout, rank: int, layers: list[Sizes]) -> float:
-    """Bytes of gathered weights that stay: embedding and head, or all that stay gathered."""
-    if layout.zero < 3 or layout.shards == 1:
+def computes_with_copies(layout: Layout) -> bool:
+    """Whether passes run on copies of the weights in fewer bytes, as those of FSDP2 do."""
+    return not fused(layout) and layout.recipe.gather_bytes < layout.recipe.weight_bytes
+
+
+def gathered_always(model: ModelDescription, layout: Layout, rank: int, held: Held) -> float:
+    """Bytes of gathered weights that stay: embedding and head, or all `held` on the rank."""
+    once = not fused(layout) and layout.zero < 3  # FSDP2 gathers once for both passes
+    if layout.zero < 3 and not once:
         return 0.0
-    weights = sum(ends_held(model, layout, stage) for stage in layout.rank_stages(rank))
-    if stays_gathered(layout) or not layout.reshard_after_forward:
-        weights += sum(unit_held(layer.held, layout) for layer in layers)
-    return layout.recipe.gather_bytes * weights
+    if layout.shards == 1 and not computes_with_copies(layout):
+        return 0.0
+    if once or stays_gathered(layout) or not layout.reshard_after_forward:
+        return layout.recipe.gather_bytes * unit_held(held, layout)
+    ends = sum(ends_held(model, layout, stage) for stage in layout.rank_stages(rank))
+    return layout.recipe.gather_bytes * ends
 
 
 def unit_held(held: Held, layout: Layout) -> float:
@@ -411,7 +425,7 @@ def backward_moments(
     """
     recipe, each = layout.recipe, element_bytes(layout)
     sharded = layout.zero == 3 and layout.shards > 1 and not stays_gathered(layout)
-    shards = layout.shards if layout.zero >= 2 else 1
+    shards = layout.shards
     passed_on = each * Tokens.of(layout).outer * model.hidden
     made, left, sent = 0.0, activations, 0.0
     if lazily and model.head and layout.stages == 1:

@@ -18,7 +18,7 @@ from .calibration import Calibration
 from .collectives import Group, UsedLinks, all_gather, all_reduce, links_of, message
 from .hardware import TrainingCluster
 from .layers import LayerPrices, LayerTimes, axis_stride, rank_parameters
-from .layout import Layout
+from .layout import Layout, Recipe
 from .memory import RankStages, stage_kept, stays_gathered
 
 
@@ -296,6 +296,22 @@ def tied_all_reduce(layout: Layout, prices: LayerPrices) -> float:
     return all_reduce(moved, group, prices.cluster, prices.calibration.links)
 
 
+def optimizer_bytes(recipe: Recipe) -> float:
+    """Return the bytes that an optimizer's step reads and writes of a weight.
+
+    Its gradient is read, its states are read and written; the weight is written, and read where it
+    has no copy to be updated.
+    """
+    states = recipe.master_bytes + recipe.moment_bytes
+    weight = recipe.weight_bytes * (1 if recipe.master_bytes else 2)
+    return recipe.gradient_bytes + 2 * states + weight
+
+
+def clipping_bytes(recipe: Recipe) -> float:
+    """Return the bytes of clipping: a gradient is read for the norm, read again and written."""
+    return 3 * recipe.gradient_bytes
+
+
 def optimizer_step(layout: Layout, prices: LayerPrices, dense: float, routed: float) -> float:
     """Return the seconds of clipping and of the optimizer's step over so many weights of a rank."""
     recipe, device = layout.recipe, prices.cluster.accelerator
@@ -304,8 +320,7 @@ def optimizer_step(layout: Layout, prices: LayerPrices, dense: float, routed: fl
         routed /= max(1, min(layout.shards, layout.expert_data))
     held = dense + routed
     kept = recipe.master_bytes + recipe.moment_bytes
-    # Gradients are read for norm, scaling and step, states read and written, weights written.
-    moved = held * (3 * recipe.gradient_bytes + 2 * kept + recipe.weight_bytes)
+    moved = held * (optimizer_bytes(recipe) + clipping_bytes(recipe))
     here = (
         moved * (1 - layout.offload_optimizer) / (device.bandwidth * prices.calibration.optimizer)
     )

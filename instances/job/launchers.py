@@ -161,7 +161,7 @@ _DEEPSPEED = LauncherSettings(
 # would keep more there than they promise; attention by gathered keys and values or exchanged heads;
 # modules to recompute are named by the user.
 _STAGECUT = LauncherSettings(
-    software=Software.FSDP,
+    software=Software.STAGECUT,
     recipe="fsdp-bf16",
     formats=frozenset({NumberFormat.BF16, NumberFormat.FP32}),
     schedules=frozenset(JobSchedule),

@@ -8,7 +8,7 @@ what ranks share and clips. One loop (`own_loop/loop.py`) runs the pieces of a r
 weights, `own_loop/training_pieces.py` cuts training plans, `own_loop/teams.py` has who computes a
 stage of a tensor degree together. `guard/failures.py` keeps the ranks together and tells the first
 error, `guard/identity.py` what all ranks must have alike; `checkpoint.py` writes and restores
-(`model_state.py` merges); `trainer.py` runs batches through the loop.
+in `checkpoint_folder.py` (`model_state.py` merges); `trainer.py` runs batches through the loop.
 `options.py` has what users say, `steps.py` what every run does, `first_step.py` compares with one
 process, `run.py` is the front door.
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import io
-import json
 import os
 import pickle
 import shutil
@@ -37,7 +36,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 
 from ...instances import InputError
 from ...instances.formats.source import Record
-from ...instances.formats.writing import why_not
+from ...instances.formats.writing import layout, why_not, write_whole
 from ..measure.group import of_all_ranks
 
 #: What reading raises of files that are damaged: whatever torch's own code then meets.
@@ -95,8 +94,8 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint; all ranks call this together, each with the state that it has.
 
-    What several ranks have is the lowest one's; for the rest see `Manifest`. What cannot be
-    written is an `InputError`, and what was in its place stays as it is.
+    What several ranks have is the lowest one's; for the rest see `Manifest`. It takes the place of
+    what was there; what cannot be written is an `InputError`, and that stays as it is.
     """
     unfinished = final.parent / f".{final.name}.unfinished"
     rank = dist.get_rank()
@@ -114,16 +113,16 @@ def write_checkpoint(
         files, names = ({k: v for each in all_of for k, v in each.items()}
                         for all_of in zip(*everyone, strict=True))  # fmt: skip
         manifest = Manifest(FORMAT, microbatches, plan, model, files, names)
+        write_whole(unfinished / MANIFEST, layout(msgspec.to_builtins(manifest)))
+        before = final.parent / f".{final.name}.before"
         with _told(final):
-            with (unfinished / MANIFEST).open("w", encoding="utf-8") as out:
-                json.dump(msgspec.to_builtins(manifest), out, indent=1)
-                out.flush()
-                os.fsync(out.fileno())
             _to_disk(unfinished)
-            if not (final / MANIFEST).is_file():  # what lost its manifest is no checkpoint any more
-                shutil.rmtree(final, ignore_errors=True)
+            if final.exists():
+                shutil.rmtree(before, ignore_errors=True)
+                final.rename(before)
             unfinished.rename(final)
             _to_disk(final.parent)
+            shutil.rmtree(before, ignore_errors=True)
     dist.barrier()
 
 

@@ -32,9 +32,51 @@ OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
 }
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """Options of a run.
+@dataclass(frozen=True, kw_only=True)
+class ProcessOptions:
+    """Options of whatever runs on a group of processes.
+
+    Parameters
+    ----------
+    device
+        ``cpu`` (gloo), ``cuda`` (NCCL), or ``auto``: ``cuda`` where there is one.
+    threads
+        Of torch in each process; default: the cores that the process may use, shared by the
+        processes on this host.
+    timeout_s
+        Seconds that a rank may keep the others waiting; see `failures.guarded`.
+    checkpoint, every
+        Folder for checkpoints, written at the end and, if given, after every so many steps.
+    resume
+        Go on from the newest checkpoint.
+    """
+
+    device: str = "auto"
+    threads: int | None = None
+    timeout_s: float = TIMEOUT_S
+    checkpoint: Path | None = None
+    every: int | None = None
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what no run can have."""
+        for what in ("threads", "every"):
+            value = getattr(self, what)
+            if value is not None and value < 1:
+                raise InputError(f"{what}: {value}; it must be at least 1")
+        if not self.timeout_s > 0:
+            raise InputError(f"timeout: {self.timeout_s:g}; it must be above 0")
+        if self.checkpoint is None and (self.every is not None or self.resume):
+            raise InputError("checkpoint: say in which folder checkpoints are")
+
+    def is_due(self, step: int, *, last: bool) -> bool:
+        """Return whether a checkpoint is due when so many steps are done."""
+        return last or (self.every is not None and step % self.every == 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(ProcessOptions):
+    """Options of a plan's run, beside those of all.
 
     Parameters
     ----------
@@ -53,19 +95,8 @@ class RunOptions:
         ``sgd``, ``adam`` or ``adamw``, or what makes one of parameters.
     learning_rate
         Of an optimizer by name.
-    device
-        ``cpu`` (gloo), ``cuda`` (NCCL), or ``auto``: ``cuda`` where there is one.
-    threads
-        Of torch in each process; default: the cores that the process may use, shared by the
-        processes on this host.
     record
         File for what every rank did and when.
-    timeout_s
-        See `failures.guarded`.
-    checkpoint, every
-        Folder for checkpoints, written after every so many steps; see `checkpoint`.
-    resume
-        Go on from the newest checkpoint.
     check
         Compare loss and gradients of the first step with those of one process, which every rank
         computes; see `check_first_step`.
@@ -78,17 +109,13 @@ class RunOptions:
     recompute: bool = False
     optimizer: str | MakeOptimizer = "sgd"
     learning_rate: float = 0.01
-    device: str = "auto"
-    threads: int | None = None
     record: Path | None = None
-    timeout_s: float = TIMEOUT_S
-    checkpoint: Path | None = None
-    every: int | None = None
-    resume: bool = False
     check: bool = False
 
     def __post_init__(self) -> None:
-        for what in ("steps", "microbatches", "replicas", "threads", "every"):
+        """Refuse what no run can have."""
+        super().__post_init__()
+        for what in ("steps", "microbatches", "replicas"):
             value = getattr(self, what)
             if value is not None and value < 1:
                 raise InputError(f"{what}: {value}; it must be at least 1")
@@ -99,10 +126,6 @@ class RunOptions:
             raise InputError(f"optimizer: {self.optimizer!r} is not one of {', '.join(OPTIMIZERS)}")
         if not 0 <= self.learning_rate < math.inf:
             raise InputError(f"lr: {self.learning_rate:g}; it must be a number of at least 0")
-        if not self.timeout_s > 0:
-            raise InputError(f"timeout: {self.timeout_s:g}; it must be above 0")
-        if self.checkpoint is None and (self.every is not None or self.resume):
-            raise InputError("checkpoint: say in which folder checkpoints are")
         if self.check and (self.resume or self.schedule in ASYNCHRONOUS):
             raise InputError("check: only of a run from its beginning, by a synchronous schedule")
         if self.schedule in ASYNCHRONOUS:

@@ -77,8 +77,7 @@ def take_steps(
                     on_step(steps[-1])
             if guard is not None:
                 guard.tick()
-            last = done == options.steps
-            if options.checkpoint is not None and (last or done % (options.every or done + 1) == 0):
+            if options.checkpoint is not None and options.is_due(done, last=done == options.steps):
                 save(
                     options.checkpoint, done, trainer.trained(), trainer.whole, microbatches=taken,
                     **hashes,

@@ -41,6 +41,7 @@ from .cuts_kernel import StageEnds, add_stage
 from .layouts import layouts
 from .parameters import (
     CUT_SHARE,
+    FIRST_CUTOFF,
     IDEAL_SLICE,
     JOINT_DEVICES,
     JOINT_PLACES,
@@ -255,10 +256,13 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
             search.note("all cuts: too many ideals; the bound is that of the work shared out")
             return
         at_least = least_stage_prices(task, ideals, prices)
-        value, stage = best_cut(
-            task, ideals, at_least, prices.longest_run, search.objective * unit, search
-        )
-        search.raise_bound(value * (1 - 1e-9) / unit, "all cuts at least prices")
+        step, cutoff, stage = FIRST_CUTOFF, shared, None
+        while stage is None and cutoff < search.objective * unit and not search.should_stop():
+            # of few stages below a low cutoff, the DP has little to do
+            cutoff = min(search.objective * unit, cutoff * (1 + step))
+            value, stage = best_cut(task, ideals, at_least, prices.longest_run, cutoff, search)
+            search.raise_bound(value * (1 - 1e-9) / unit, "all cuts at least prices")
+            step *= 2
     if stage is not None:
         _map(task, search, stage)
     while not search.should_stop() and search.gap > OPTIMAL_GAP:

@@ -85,8 +85,8 @@ def balanced_partition(
     unit_of, units = partition_units(workload)
     if stages > units.size:
         raise InputError(
-            f"{workload.name}: {stages} stages, but only {units.size} groups of nodes that can be "
-            "apart; take fewer stages"
+            f"{workload.name}: {stages} stages, but its nodes can be cut into {units.size} at "
+            "most; take fewer stages"
         )
     levels, groups = [units], []
     limit = COARSE_UNIT_SHARE * units.seconds.sum() / stages

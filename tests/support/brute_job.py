@@ -78,6 +78,21 @@ def odd_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, Tra
     return _long_enough(model, job), cluster, job
 
 
+def alternating_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
+    """Return a job of a model whose two types of layers take turns, in a pipeline."""
+    base = shipped_model(draw.choice(("gemma3-1b", "llama4-scout", "gpt-oss-20b")))
+    two = [next(one for one in base.blocks if one != base.blocks[0]), base.blocks[0]]
+    every = draw.choice((2, 3))  # layer of the rarer type
+    layers, first = draw.randint(4, 6), draw.randrange(every)
+    blocks = tuple(two[(k + first) % every > 0] for k in range(layers))
+    job = TrainingJob(
+        global_batch=draw.choice((4, 8)), sequence=draw.choice((1024, 4096)),
+        launcher=draw.choice(("any", "megatron", "torchtitan")), microbatch=1, tensor=1,
+        zero=draw.choice((0, 2)),
+    )  # fmt: skip
+    return replace(base, name="alternating", blocks=blocks), training_cluster("h100:1x3"), job
+
+
 def profiled_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
     """Return a job of a model that was measured layer by layer, for tensor degrees 1 and 2."""
     types = []

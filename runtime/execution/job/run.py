@@ -34,7 +34,8 @@ from ..checkpoint_folder import (
     sole_writer,
     write_checkpoint,
 )
-from ..guard.failures import TIMEOUT_S, guarded
+from ..guard.failures import guarded
+from ..options import ProcessOptions
 from ..steps import StepResult, alone_if_it_can_be, threads_per_process
 from .measured import MeasuredStep, measured_step
 from .parallelize import ParallelizePlan
@@ -48,9 +49,9 @@ MakeJob = Callable[[], tuple[nn.Module, ParallelizePlan]]
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
-@dataclass(frozen=True)
-class JobOptions:
-    """Options of a job's run.
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(ProcessOptions):
+    """Options of a job's run, beside those of all.
 
     Parameters
     ----------
@@ -58,43 +59,24 @@ class JobOptions:
         In place of the layout's; see `RunningJob`.
     clip
         Largest norm of all gradients together; 0: they are not clipped.
-    device
-        ``cpu`` (gloo), ``cuda`` (NCCL), or ``auto``: ``cuda`` where there is one.
-    threads
-        Of torch in each process; default: the host's cores, shared by its processes.
-    checkpoint
-        Folder of checkpoints, by `torch.distributed.checkpoint`; one at the end in any case.
-    every
-        Steps between checkpoints; 0: none but the last.
-    resume
-        Begin with the newest checkpoint there, of this or another layout.
     measure
         Whether the last step is measured by term, which takes at least two.
-    timeout_s
-        Seconds that a rank may keep the others waiting.
 
     Examples
     --------
-    >>> JobOptions(clip=1.0).every
-    0
+    >>> JobOptions(clip=1.0).device
+    'auto'
     """
 
     schedule: str | None = None
     clip: float = 0.0
-    device: str = "auto"
-    threads: int | None = None
-    checkpoint: Path | None = None
-    every: int = 0
-    resume: bool = False
     measure: bool = False
-    timeout_s: float = TIMEOUT_S
 
     def __post_init__(self) -> None:
         """Refuse what no run can have."""
+        super().__post_init__()
         if not 0 <= self.clip < math.inf:
             raise InputError(f"clip: {self.clip:g}; it must be a number of at least 0")
-        if self.checkpoint is None and (self.every or self.resume):
-            raise InputError("checkpoint: say in which folder checkpoints are")
 
 
 @dataclass(frozen=True)
@@ -237,9 +219,7 @@ def train_job(
             done += 1
             if on_step is not None and dist.get_rank() == 0:
                 on_step(StepResult(done - 1, losses[-1], time.perf_counter() - begun))
-            if options.checkpoint is not None and (
-                last or (options.every and done % options.every == 0)
-            ):
+            if options.checkpoint is not None and options.is_due(done, last=last):
                 save_job(options.checkpoint / f"step-{done:08}", job, optimizers)
     if options.measure and len(losses) < 2:
         raise InputError("report: the first step does more than the others; take at least two")

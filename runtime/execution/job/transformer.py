@@ -360,14 +360,16 @@ class ExpertMatrices(nn.Module):  # type: ignore[misc]
     def forward(self, tokens: Tensor, counts: Tensor) -> Tensor:
         """Return each token's output; `counts` says how many tokens each expert has."""
         made = []
+        # taken one by one from a parameter, each would have a gradient as large as all of it
+        ups, downs = self.up.unbind(), self.down.unbind()
         for e, part in enumerate(tokens.split(counts.tolist())):
-            inner = part @ self.up[e] + (self.up_bias[e] if self.biased else 0)
+            inner = part @ ups[e] + (self.up_bias[e] if self.biased else 0)
             if self.gated:
                 gate, inner = inner.chunk(2, -1)
                 inner = F.silu(gate) * inner
             else:
                 inner = F.gelu(inner)
-            made.append(inner @ self.down[e] + (self.down_bias[e] if self.biased else 0))
+            made.append(inner @ downs[e] + (self.down_bias[e] if self.biased else 0))
         return torch.cat(made)
 
 

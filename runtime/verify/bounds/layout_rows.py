@@ -34,6 +34,7 @@ from ....instances.costs.layout import JobSchedule, Layout
 from ....instances.costs.memory import (
     CONTEXT_BYTES,
     FRAGMENTATION,
+    computes_with_copies,
     passes_in_flight,
     stays_gathered,
 )
@@ -196,13 +197,21 @@ class PointRefutation:
             held *= 1 - layout.offload_optimizer
             held += gradients / (parts if layout.zero >= 2 else 1)
             weights = recipe.weight_bytes * (1 - layout.offload_weights)
-            held += weights / (parts if layout.zero >= 3 else 1)
+            held += weights / (parts if layout.zero >= 3 or not fused(layout) else 1)
             if stays_gathered(layout):
-                gathered = not found or layout.expert_data > 1
                 held += 0.0 if lazily else recipe.reduce_bytes
+            if stays_gathered(layout) or self._gathers_once:
+                gathered = not found or layout.expert_data > 1
                 held += (1 + FRAGMENTATION) * recipe.gather_bytes * gathered
             found.append(held)
         return found[0], found[1]
+
+    @property
+    def _gathers_once(self) -> bool:
+        """Whether FSDP2 holds all weights of a rank gathered, or copied, during an iteration."""
+        layout = self.layout
+        there = layout.shards > 1 or computes_with_copies(layout)
+        return there and not fused(layout) and layout.zero < 3
 
     @property
     def besides(self) -> Floats:
@@ -426,6 +435,8 @@ class PointRefutation:
             most = self.count[second]
             self.add(n[:, second] + most * z, -np.inf, most)
             self.add(n[1:, first] - self.count[first] * z[:-1], -np.inf, 0.0)
+        else:
+            self._alternating(n)
         self._memory()
         self._slower_kinds(unit)
         self._beside(unit)
@@ -434,6 +445,23 @@ class PointRefutation:
         end = np.zeros(self.columns)
         end[self.at["ends"]] = 1.0
         self.add(end, -np.inf, 1.0 - self.constant * unit)
+
+    def _alternating(self, n: Floats) -> None:
+        """A stage ends, and its recomputed layers do, where so many of each type are before.
+
+        What the first layers have more of one type than its share beside another stays in a range.
+        """
+        order = np.array([self.probes.types.index(kind) for kind in self.probes.order])
+        r = np.eye(self.columns)[self.at["r"]]
+        for a, b in itertools.combinations(range(len(self.count)), 2):
+            share = self.count[b] / self.count[a]
+            more = np.cumsum((order == b) - share * (order == a))
+            low, high = min(0.0, more.min()) - 1e-7, max(0.0, more.max()) + 1e-7
+            ends = np.cumsum(n[:, b] - share * n[:, a], axis=0)
+            self.add(ends, low, high)
+            if self.recomputes:
+                ends = np.vstack((np.zeros(self.columns), ends[:-1]))
+                self.add(ends + r[:, b] - share * r[:, a], low, high)
 
     def _recomputed(self, n: Floats) -> None:
         r, y = np.eye(self.columns)[self.at["r"]], np.eye(self.columns)[self.at["y"]]

@@ -10,6 +10,7 @@ import pytest
 from stagecut.instances.costs.calibration import (
     ELEMENT,
     LOADED,
+    UNMAPPED,
     Calibration,
     Efficiency,
     calibration,
@@ -61,7 +62,9 @@ def test_odd_widths_are_padded_and_loaded_in_smaller_pieces() -> None:
         for m, n, k in ((8192, odd, 8192), (8192, 8192, odd)):
             seconds = product(m, n, k, 1, H100, NumberFormat.BF16, REACH)
             padded = product(8192, 8192, 8192, 1, H100, NumberFormat.BF16, REACH)
-            assert seconds == pytest.approx(padded / LOADED[load], rel=1e-2)
+            assert seconds == pytest.approx(
+                padded / (LOADED[load] * UNMAPPED[H100.family]), rel=1e-2
+            )
             assert seconds < 2 * m * n * k / H100.vector
 
 
@@ -129,7 +132,8 @@ def test_tables_are_shares_of_what_the_sheet_promises() -> None:
         )  # fmt: skip
         assert all(0 < share <= 1 for share in shares), table.name
         assert table.fitted, table.name
-        assert table.rows or table.fitted.startswith("not fitted:"), table.name
+        measured = "gpu_kernels.csv" in table.fitted
+        assert table.rows or measured or table.fitted.startswith("not fitted:"), table.name
 
 
 def test_what_stands_in_for_a_table_says_so() -> None:

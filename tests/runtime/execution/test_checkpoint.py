@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 
 from ranks import launched  # noqa: E402
 from run_workers import BATCH, Model, train  # noqa: E402
+from torch import distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save  # noqa: E402
 
@@ -30,6 +31,7 @@ from stagecut.runtime.execution.checkpoint_folder import (  # noqa: E402
     locked,
     newest,
     read_checkpoint,
+    write_checkpoint,
 )
 from stagecut.runtime.execution.model_state import load_weights  # noqa: E402
 
@@ -322,6 +324,21 @@ def test_what_cannot_be_merged_is_said_in_one_line(
     refused("manifest.json: damaged", step)
     refused("no such folder", tmp_path / "nowhere")
     refused("no such folder", tmp_path / ("x" * 5000))
+
+
+def test_a_checkpoint_takes_the_place_of_another(tmp_path: Path) -> None:
+    path = tmp_path / "kept" / "last"
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        for number in range(3):
+            state = {"model": {"w": torch.full((2,), float(number))}}
+            write_checkpoint(path, state, {"w": "w", "tied": "w"})
+    finally:
+        dist.destroy_process_group()
+    merged = merge_checkpoint(path)
+    assert merged["w"].tolist() == [2.0, 2.0]
+    assert merged["tied"] is merged["w"]
+    assert [file.name for file in path.parent.iterdir()] == ["last"]
 
 
 def test_tied_weights_are_in_a_state_under_all_their_names() -> None:

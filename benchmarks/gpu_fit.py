@@ -1,0 +1,102 @@
+"""Table of efficiencies of this project's own runtime, from what `gpu_costs.py` measured on a GPU.
+
+Every second row of `results/gpu_kernels.csv`, and of the dense models in `results/gpu_ranks.csv`,
+is fitted on; the others judge. Kernels say what they reach of the device, the longer the more they
+count; the host's seconds per kernel are those of a rank's passes that no tensor rank divides, and
+passes that they divide say what it takes more for a linear layer. `fit_calibration.py` writes the
+table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import median
+
+import gpu_kernels
+import gpu_ranks
+import numpy as np
+import results
+from scipy.optimize import least_squares
+
+from stagecut.instances.costs.calibration import Calibration
+from stagecut.instances.costs.clusters import accelerator
+
+#: What kernels are fitted for.
+KERNELS = (
+    "kernels.product", "kernels.depth", "kernels.memory", "kernels.launch", "kernels.attention",
+    "kernels.attention_backward", "optimizer",
+)  # fmt: skip
+#: Microseconds from which on a kernel counts whole; shorter ones hang on the gaps between them.
+WHOLE = 300.0
+
+
+def dense(rows: Sequence[results.Row]) -> list[results.Row]:
+    """Return the ranks of models without experts whose blocks no compiler fuses."""
+    cases = ((row, gpu_ranks.case_of(row)) for row in rows)
+    return [
+        row
+        for row, one in cases
+        if not one.layout.compiled and one.description().blocks[0].experts is None
+    ]
+
+
+def fit(
+    table: Calibration,
+    changed: Callable[[Calibration, Sequence[str], Sequence[float]], Calibration],
+    value: Callable[[Calibration, str], float],
+) -> Calibration:
+    """Return a table fitted from the one given; `changed` and `value` set and get its numbers."""
+
+    def best(
+        table: Calibration, names: Sequence[str], errors: Callable[[Calibration], list[float]]
+    ) -> Calibration:
+        def residuals(x: np.ndarray) -> np.ndarray:
+            return np.array(errors(changed(table, names, np.exp(x))))
+
+        begin = np.log([value(table, name) for name in names])
+        found = least_squares(residuals, begin, loss="soft_l1", f_scale=0.05, diff_step=0.02)
+        return changed(table, names, [float(f"{v:.3g}") for v in np.exp(found.x)])
+
+    kernels, ranks = results.read("gpu_kernels")[::2], dense(results.read("gpu_ranks"))[::2]
+    counts = np.sqrt([min(1.0, float(row["measured_us"]) / WHOLE) for row in kernels])
+    table = best(table, KERNELS, lambda one: list(counts * kernel_errors(kernels, one)))
+    divided = [row for row in ranks if gpu_ranks.case_of(row).layout.tensor > 1]
+    issued = [
+        float(row["measured_issued_s"]) / float(row["measured_kernels"])
+        for row in ranks
+        if row not in divided
+    ]
+    table = replace(table, host=float(f"{median(issued):.3g}"), divided=1e-3)
+    table = best(table, ("divided",), lambda one: rank_errors(divided, one))
+    machine = kernels[0]["machine"].partition(", ")[2]
+    return replace(
+        table,
+        fitted=f"{len(kernels)} kernels and {len(ranks)} ranks of jobs, measured on one {machine}: "
+        "every second row of gpu_kernels.csv and gpu_ranks.csv",
+    )
+
+
+def kernel_errors(rows: Sequence[results.Row], table: Calibration) -> list[float]:
+    """Return the logarithms of predicted over measured seconds of kernels."""
+    found = []
+    for row in rows:
+        chip = accelerator(row["machine"].partition(", ")[2])
+        one = gpu_kernels.parsed(row["what"], row["shape"])
+        seconds = gpu_kernels.predicted(one, chip, table)
+        found.append(float(np.log(1e6 * seconds / float(row["measured_us"]))))
+    return found
+
+
+def rank_errors(rows: Sequence[results.Row], table: Calibration) -> list[float]:
+    """Return the logarithms of predicted over measured seconds of both passes of ranks."""
+    found = []
+    for row in rows:
+        one = gpu_ranks.case_of(row)
+        chip = accelerator(row["machine"].partition(", ")[2])
+        said = gpu_ranks.predicted(one, one.description(), chip, table)
+        found += [
+            float(np.log(said[name] / float(row[f"measured_{name}"])))
+            for name in ("forward_s", "backward_s")
+        ]
+    return found
