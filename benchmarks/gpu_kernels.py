@@ -231,6 +231,10 @@ def product_cost(s: Shape, device: Accelerator, table: Calibration) -> float:
     return product(s["m"], s["n"], s["k"], s.get("count", 1), device, BF16, table.kernels)
 
 
+def alone_cost(s: Shape, device: Accelerator, table: Calibration) -> float:
+    return s["count"] * product(s["m"], s["n"], s["k"], 1, device, BF16, table.kernels)
+
+
 def inputs_cost(s: Shape, device: Accelerator, table: Calibration) -> float:
     return product(s["m"], s["k"], s["n"], 1, device, BF16, table.kernels)
 
@@ -280,7 +284,7 @@ KINDS = {
     "product, weights": Kind(product_call("weights"), weights_cost),
     "experts, forward": Kind(grouped_call("forward"), product_cost),
     "experts, weights": Kind(grouped_call("weights"), weights_cost),
-    "experts, one by one": Kind(grouped_call("one by one"), product_cost),
+    "experts, one by one": Kind(grouped_call("one by one"), alone_cost),
     "attention, forward": Kind(attention_call(False), attention_cost(False)),
     "attention, backward": Kind(attention_call(True), attention_cost(True)),
     "attention by cuDNN, forward": Kind(attention_call(False, "cudnn"), attention_cost(False)),

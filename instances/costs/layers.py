@@ -369,18 +369,22 @@ def expert_parts(at: Setting, experts: Experts, hidden: int) -> Iterator[LayerPa
 
 
 def grouped(at: Setting, one: Product) -> LayerPart:
-    """Return the part of a grouped product, a matrix of rows for each expert."""
+    """Return the part of a grouped product, a matrix of rows for each expert.
+
+    This project's runtime takes one expert after the other, each with its part of the activation.
+    """
     device, reach, precision = at.cluster.accelerator, at.calibration.kernels, at.precision
-    rows = max(1.0, one.m)
-    forward = product(rows, one.n, one.k, one.count, device, precision, reach)
-    inputs = product(rows, one.k, one.n, one.count, device, precision, reach)
-    weights = product(one.n, one.k, rows, one.count, device, precision, reach, turned=True)
+    rows, alone = max(1.0, one.m), at.layout.software is Software.STAGECUT
+    times, count = (one.count, 1) if alone else (1, one.count)
+    forward = times * product(rows, one.n, one.k, count, device, precision, reach)
+    inputs = times * product(rows, one.k, one.n, count, device, precision, reach)
+    weights = times * product(one.n, one.k, rows, count, device, precision, reach, turned=True)
     held = one.n * one.k * one.count
     weights += 2 * at.layout.recipe.gradient_bytes * held / (device.bandwidth * reach.memory)
     if precision not in _WIDE:
         forward += pointwise(4 * rows * one.count * one.k, 1, device, reach)
         inputs += pointwise(4 * rows * one.count * one.n, 1, device, reach)
-    return LayerPart("moe", "products", forward, inputs, weights, 2)
+    return LayerPart("moe", "products", forward, inputs, weights, 2 * times)
 
 
 def exchange_of_tokens(at: Setting, experts: Experts, hidden: int) -> LayerPart:

@@ -592,5 +592,5 @@ def test_wrong_input() -> None:
         DeviceMapping(topology("ring:5"), 2, 0)
     with pytest.raises(InputError, match="mode"):
         DeviceMapping(topology("ring:5"), 2, 2, "all")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="groups of nodes"):
+    with pytest.raises(InputError, match="can be cut into 2 at most"):
         solve(chain(0, 2), problem=DeviceMapping(topology("ring:5"), 3, 1))
