@@ -241,8 +241,10 @@ def _fixed(
         return fixed
     fixed += loses * (rates.messages[s][:, None] * (p > 1) + output[:, None] * flight.sum(axis=1))
     fixed[:, 0] += ends[:, 0]
-    inside = np.where(rates.count > 0, rates.working[s], np.inf).min(axis=1)
-    inside *= (space.zero[group] < 3) & fused(space.settings[int(s[0])])
+    whole = fused(space.settings[int(s[0])])  # else modules free what they kept one by one
+    inside = rates.working[s] + rates.matrix[s] * (not whole and space.microbatches[group[0]] > 1)
+    inside = np.where(rates.count > 0, inside, np.inf).min(axis=1)
+    inside *= (space.zero[group] < 3) | (not whole)
     fixed += loses * inside[:, None]
     fixed[:, last] += ends[:, 1] + loses * np.maximum(rates.loss[s] - inside, 0.0)
     return fixed

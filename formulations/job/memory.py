@@ -5,7 +5,8 @@ A rank k that holds n_sτ layers of type τ in its stages s, r_sτ of them recom
     c_k + Σ_s Σ_τ [ state_τ n_sτ + x a_s (A_τ n_sτ − A'_τ r_sτ) ] + x max(loss_k, X_k) ≤ memory  (5)
 
 with a_s microbatches of the stage in flight, at each moment when the rank may hold most, x = 1 +
-the share that the allocator loses, and c_k what is there in any case. With Megatron's kernels and
+the share that the allocator loses, and c_k what is there in any case; for PyTorch's modules X_k is
+the least of the layer that its backward pass begins with. With Megatron's kernels and
 ZeRO below 3 this is `rank_memory`, term by term; with sharded weights it leaves out moments of the
 backward pass, and is a bound below.
 """
@@ -45,6 +46,9 @@ class MemoryRows:
     loss: float
     #: Shape (K,): x X.
     working: Floats
+    #: x times what is inside the backward pass of a rank's last layer at least, where PyTorch's
+    #: modules free what they kept one by one; else 0.
+    last: float
     #: The rank that has the head.
     head: int
 
@@ -140,6 +144,7 @@ def memory_rows(space: JobSpace, rates: Rates, point: int) -> MemoryRows:
     if p * v == 1:
         tied, further = _copies_of_embedding(space, i)
         fixed[:, 0] -= (tied + further) * per[0] + tied * state.gathered[0]
+    inside = rates.working[i] + rates.matrix[i] * (space.microbatches[point] > 1)
     return MemoryRows(
         limit=space.job.memory_limit(space.cluster),
         fixed=fixed,
@@ -150,6 +155,7 @@ def memory_rows(space: JobSpace, rates: Rates, point: int) -> MemoryRows:
         loss=float(loses * rates.loss[i]),
         # With sharded weights activations are gone by the time that a layer works: left out.
         working=loses * rates.working[i] * (fused(setting) and space.zero[point] < 3),
+        last=0.0 if fused(setting) else float(loses * inside[rates.count > 0].min()),
         head=last,
     )
 

@@ -441,7 +441,7 @@ class ProgramBuilder:
         """Every rank has the bytes that it needs, at each moment when it may hold most (5)."""
         rows = memory_rows(self.space, self.rates, self.point)
         there = np.flatnonzero(self.rates.count)
-        x = float(rows.working[there].min())
+        x = max(float(rows.working[there].min()), rows.last)
         heavier = [kind for kind in there.tolist() if rows.working[kind] > x]
         if heavier:
             self.u = self.build.columns((self.ranks, len(heavier)))
@@ -472,7 +472,7 @@ class ProgramBuilder:
                     np.array([*factors, rows.working[kind] - x]) * scale, -np.inf,
                     (free - x) * scale,
                 )  # fmt: skip
-            if self.y is not None and x:
+            if self.y is not None and rows.working[there].any():
                 columns = [*columns, self.y[k]]
                 factors = [*factors, float(rows.saved[there].min())]
             self.build.row(

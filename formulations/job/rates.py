@@ -52,6 +52,8 @@ class Rates:
     away: Floats
     away_saved: Floats
     working: Floats
+    #: Shape (S, K): bytes of the gradient of its largest matrix.
+    matrix: Floats
     #: Shape (S, 2): bytes kept per microbatch besides, in the first and the last stage.
     ends_kept: Floats
     #: Shape (S,): bytes of the loss.
@@ -160,7 +162,7 @@ def _on_one_kind(space: JobSpace, prices: LayerPrices, stopped: Callable[[], boo
         np.zeros((s, kinds, 3)), np.zeros((s, kinds, 2)), np.zeros((s, 2, 3)),
         np.zeros((s, kinds, 6)), np.zeros((s, kinds, 6)), np.zeros((s, 2, 6)),
         np.zeros((s, kinds)), np.zeros((s, kinds)), np.zeros((s, kinds)), np.zeros((s, kinds)),
-        np.zeros((s, kinds)), np.zeros((s, 2)), np.zeros(s),
+        np.zeros((s, kinds)), np.zeros((s, kinds)), np.zeros((s, 2)), np.zeros(s),
         np.zeros((s, kinds, 2)), np.zeros((s, kinds, 2)),
         np.zeros((s, 2, 2)), np.zeros((s, 2, 2)), np.zeros((s, 2)), np.zeros(s),
     )  # fmt: skip
@@ -216,6 +218,7 @@ def _memory(
         out.kept[i, k], out.away[i, k] = (1 - part) * whole, part * whole
         out.saved[i, k], out.away_saved[i, k] = (1 - part) * saved, part * saved
         out.working[i, k] = plain.working if by_layer else again.working
+        out.matrix[i, k] = element_bytes(setting) * plain.matrix
         out.held[i, k] = again.held.shared, again.held.routed
     empty = replace(divided, stages=((), ()))
     out.ends_kept[i] = [stage_kept(model, ends, stage, empty) for stage in (0, 1)]

@@ -359,7 +359,7 @@ def rank_memory(
         # A rank alone is one unit of FSDP2, whose gradients are cast when all are there.
         both = recipe.gather_bytes + recipe.gradient_bytes
         moments.append(replace(before, gradients=both * (held.shared + held.routed)))
-    most = max(moments, key=lambda one: one.held)
+    most = max(moments, key=lambda one: one.held + FRAGMENTATION * (one.held - one.gradients))
     moving = most.held - most.gradients
     modern = fused(layout) and layout.fused_attention
     return RankMemory(

@@ -310,7 +310,7 @@ def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> list[i
     needed, flight = bytes_at(fullest), rows.flight[fullest, rank]
     last = rank == rows.head
     work = rows.working[every].max(initial=0.0)
-    over = needed + max(work, rows.loss if last else 0.0) - rows.limit
+    over = needed + max(work, rows.last, rows.loss if last else 0.0) - rows.limit
     left = [len(own) for own in stages]
     counts = [0] * len(stages)
     if over > 0 and len(every):

@@ -49,6 +49,7 @@ def by_rows(space: JobSpace, table: Rates, point: int, layout: Layout) -> list[f
             found[moment, rank] += (rows.state[own] + kept).sum()
         most = (rows.working[own] + rows.saved[own] * again * (rows.working[own] > 0)).max()
         inside[rank] = max(inside[rank], most)
+    inside = [max(one, rows.last) for one in inside]
     inside[rows.head] = max(inside[rows.head], rows.loss)
     return [a + b for a, b in zip(found.max(axis=0), inside, strict=True)]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ....instances.common.arrays import Floats
+from ....instances.costs.activations import element_bytes
 from ....instances.costs.layers import LayerPrices, rank_parameters
 from ....instances.costs.layout import JobSchedule, Layout
 from ....instances.costs.memory import (
@@ -41,6 +42,8 @@ class ProbedStages:
     again: Floats
     #: Shape (K,): bytes inside a layer's backward pass, by type; the least of a recomputed one.
     each_working: Floats
+    #: Shape (K,): bytes of the gradient of its largest matrix.
+    matrix: Floats
     reworking: float
     #: Bytes of the loss.
     loss: float
@@ -154,6 +157,7 @@ class Probes:
         return ProbedStages(
             ends, layers, again,
             np.array([one.working for one in sizes]),
+            element_bytes(setting) * np.array([one.matrix for one in sizes]),
             min(divided.sizes[kind].working for kind in types),
             loss_bytes(model, setting),
             np.array([ends_held(model, setting, stage) for stage in range(3)]),

@@ -221,6 +221,14 @@ class PointRefutation:
         return fused(self.layout) and self.layout.zero < 3
 
     @property
+    def inside(self) -> float:
+        """Least bytes inside a layer's backward pass while all activations are there."""
+        if fused(self.layout):
+            return self.probed.working * self.works
+        adds = self.layout.microbatches > 1  # a gradient to the one of microbatches before
+        return float((self.probed.each_working + adds * self.probed.matrix).min())
+
+    @property
     def heavier(self) -> list[int]:
         """Types of layers that take more than the least inside their backward pass."""
         each = self.probed.each_working
@@ -237,9 +245,8 @@ class PointRefutation:
         own = shared * ends[:, SHARED] + routed * ends[:, EXPERTS]
         own = own + loses * self.flight[0] * ends[:, KEPT]
         free = self.probes.limit - self.besides - own[self.of_rank].sum(axis=1)
-        inside = probed.working * self.works
-        free -= loses * inside
-        free[self.last] -= loses * max(0.0, probed.loss - inside)
+        free -= loses * self.inside
+        free[self.last] -= loses * max(0.0, probed.loss - self.inside)
         least = flight.min(axis=1)
         free -= ((flight - least[:, None]) * self.low[self.of_rank]).sum(axis=1) * kept.min()
         if (free < 0).any():
@@ -496,11 +503,10 @@ class PointRefutation:
             for j, kind in enumerate(self.heavier):
                 inside = loses * self.probed.each_working[kind]
                 self.add((rows + inside * u[:, j]) / limit, -np.inf, free / limit)
-            if self.works:
-                free -= loses * self.probed.working
-                if self.recomputes:
-                    rise = loses * max(0.0, self.probed.reworking - self.probed.working)
-                    rows[np.arange(self.ranks), self.at["y"]] = rise
+            free -= loses * self.inside
+            if self.works and self.recomputes:
+                rise = loses * max(0.0, self.probed.reworking - self.probed.working)
+                rows[np.arange(self.ranks), self.at["y"]] = rise
             self.add(rows / limit, -np.inf, free / limit)
 
     def _beside(self, unit: float) -> None:
