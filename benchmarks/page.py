@@ -931,7 +931,14 @@ SECTIONS = (
         "Objective over the best proved bound after 5 CPU s: median over the workloads, largest in "
         "brackets (`learned.py measure`); none of them was in training. See "
         "[what limits learning](decisions/learning-steps.md).",
-        ("learned", "learned_longer", "learned_times", "learned_policies", "learned_curve"),
+        (
+            "learned",
+            "learned_ten",
+            "learned_longer",
+            "learned_times",
+            "learned_policies",
+            "learned_curve",
+        ),
         learned,
     ),
     Section(
