@@ -46,7 +46,6 @@ from ....instances.costs.stages import (
     replica_traffic,
     tied_all_reduce,
 )
-from ...estimate import schedule_steps
 from .layout_probes import (
     AWAY,
     BUSY,
@@ -62,8 +61,8 @@ from .layout_probes import (
     Probes,
     W,
     least_of,
+    longest_paths,
 )
-from .longest_kernel import count_longest
 
 #: Programs of one point at most, each with the longest paths of the solution before.
 ROUNDS = 60
@@ -686,31 +685,3 @@ def _level(whole: Floats, factor: Floats) -> Floats:
         busy &= ~slow
     share = np.where(busy, (level / whole - 1) / factor, 0.0)
     return np.asarray(share / share.sum())
-
-
-def longest_paths(layout: Layout, passes: Floats, sent: float) -> list[Path]:
-    """Return the longest path of a schedule, and those where each rank is 3 % or half slower.
-
-    Returns
-    -------
-    list of (array, float)
-        How often a path has F, B (whole) and W of each stage, shape (stages, 3), and messages.
-    """
-    p, stages = layout.pipeline, layout.stages
-    steps = schedule_steps(layout.schedule.value, p, layout.chunks, layout.microbatches)
-    kinds = 1 + 2 * p
-    scale = np.ones((stages, kinds))
-    for rank in range(p):
-        own = list(layout.rank_stages(rank))
-        scale[own, 1 + rank] = 1.03
-        scale[own, 1 + p + rank] = 1.5
-    duration = steps.durations(*(passes[:, [kind]] * scale for kind in range(3)))
-    end, messages = np.zeros(len(steps.task) + 1), np.zeros(kinds)
-    tally = np.zeros((kinds, 4 * stages))
-    count_longest(steps, duration, sent, end, tally, messages)
-    found = []
-    for row, moved in zip(tally.reshape(kinds, stages, 4), messages, strict=True):
-        forward, whole, inputs, weights = row.T
-        path = np.stack((forward, whole + inputs, weights - inputs), axis=1)
-        found.append((path, float(moved)))
-    return found
