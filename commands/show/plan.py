@@ -238,25 +238,25 @@ def _stage_table(report: Report, title: str, of_unit: str) -> Table:
 
 
 def _call_table(report: Report, title: str, of_unit: str) -> Table:
-    titles = ("call", "nodes", f"start{of_unit}", "finish", "in", "compute", "out")
-    table = new_table(title, "device", titles)
+    titles = ("call", "nodes", "start", "finish", "in", "compute", "out")
+    table = new_table(f"{title}; times{of_unit}" if of_unit else title, "device", titles)
     for call in report.calls:
         if call.number:
             table.add_row(
                 call.device_name,
                 str(call.number),
                 str(len(call.nodes)),
-                f"{call.start:.6g}",
-                f"{call.finish:.6g}",
-                f"{call.transfer_in:.4g}",
-                f"{call.compute:.6g}",
-                f"{call.transfer_out:.4g}",
+                f"{call.start:.5g}",
+                f"{call.finish:.5g}",
+                f"{call.transfer_in:.3g}",
+                f"{call.compute:.5g}",
+                f"{call.transfer_out:.3g}",
             )
     on_cpus = [call for call in report.calls if not call.number]
     if on_cpus:
         begin, end = min(c.start for c in on_cpus), max(c.finish for c in on_cpus)
         compute = sum(c.compute for c in on_cpus)
-        row = ("CPUs", "", str(len(on_cpus)), f"{begin:.6g}", f"{end:.6g}", "", f"{compute:.6g}")
+        row = ("CPUs", "", str(len(on_cpus)), f"{begin:.5g}", f"{end:.5g}", "", f"{compute:.5g}")
         table.add_row(*row, "")
     return table
 

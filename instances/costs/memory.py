@@ -391,15 +391,23 @@ def computes_with_copies(layout: Layout) -> bool:
     return not fused(layout) and layout.recipe.gather_bytes < layout.recipe.weight_bytes
 
 
+def gathers_once(layout: Layout) -> bool:
+    """Whether a rank's weights are gathered, or copied, once for both passes.
+
+    FSDP2 does so below ZeRO 3.
+    """
+    there = layout.shards > 1 or computes_with_copies(layout)
+    return there and not fused(layout) and layout.zero < 3
+
+
 def gathered_always(model: ModelDescription, layout: Layout, rank: int, held: Held) -> float:
     """Bytes of gathered weights that stay: embedding and head, or all `held` on the rank."""
-    once = not fused(layout) and layout.zero < 3  # FSDP2 gathers once for both passes
-    if layout.zero < 3 and not once:
-        return 0.0
-    if layout.shards == 1 and not computes_with_copies(layout):
-        return 0.0
-    if once or stays_gathered(layout) or not layout.reshard_after_forward:
+    sharded = layout.zero == 3 and layout.shards > 1
+    stays = stays_gathered(layout) or (sharded and not layout.reshard_after_forward)
+    if stays or gathers_once(layout):
         return layout.recipe.gather_bytes * unit_held(held, layout)
+    if not sharded:
+        return 0.0
     ends = sum(ends_held(model, layout, stage) for stage in layout.rank_stages(rank))
     return layout.recipe.gather_bytes * ends
 

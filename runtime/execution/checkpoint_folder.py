@@ -135,7 +135,9 @@ class _ExplainingWriter(dcp.FileSystemWriter):  # type: ignore[misc]  # torch is
 
     def write_data(self, plan: Any, planner: Any) -> Any:
         """Write what this rank has: here an error still has its cause."""
-        with _told(self._final):
+        with _told(self._final), warnings.catch_warnings():
+            # torch 2.6 itself asks tensors for storages of the old kind
+            warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
             return super().write_data(plan, planner)
 
 

@@ -199,6 +199,7 @@ def draw_traces(
         axes.set_ylim(max(0.0, least - 0.3 * room), most + 0.5 * room)
     axes.set_xlim(left=0)
     axes.set_xlabel("seconds", fontsize=8)
+    axes.set_ylabel("objective, in the workload's unit", fontsize=8)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -16,9 +16,12 @@ from training_cases import random_training_case
 from typer.testing import CliRunner
 
 from stagecut import InputError, Latency, PipelineJob, Throughput, Workload, save, solve
+from stagecut.cli import run_command
 from stagecut.commands.diff import diff
-from stagecut.commands.simulate import simulate
+from stagecut.commands.simulate import print_simulation, simulate
 from stagecut.instances import DeviceMapping, accelerators_and_cpus, topology
+from stagecut.runtime.simulate.simulator import simulate_stages
+from stagecut.runtime.simulate.stages import chain as simulator_chain
 
 app = typer.Typer()
 app.command()(simulate)
@@ -180,3 +183,17 @@ def test_two_plans_side_by_side(files: Path) -> None:
     assert answer["first"]["objective"] > 0
     same = json.loads(_run("diff", files / "plan.json", files / "plan.json", "--json").stdout)
     assert same["moved"] == []
+
+
+def test_tables_show_numbers_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    stages = simulator_chain([1.23456e-3, 2.34567e-3], [1.23456e-3, 2.34567e-3])
+    print_simulation("a chain", simulate_stages(stages, "1f1b", 3))
+    two = ["--accelerators", "2", "--memory", "4GiB", "--method", "greedy"]
+    assert run_command(["solve", "gpt2-xl", "--problem", "latency", *two]) == 0
+    said = capsys.readouterr().out
+    assert "times (ms)" in said
+    assert "…" not in said
+    assert "0.0074074" in said  # seconds of compute, all digits

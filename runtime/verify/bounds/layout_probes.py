@@ -1,4 +1,4 @@
-"""What stages of a training job take, probed once for each setting, and longest paths of schedules."""
+"""What stages of a training job take, probed once for each setting of a layout."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from ....instances.costs.memory import (
 )
 from ....instances.costs.stages import StageParts, kinds_of_rank, stage_time
 from ....instances.job.problem import TrainingJob
-from ...estimate import schedule_steps
-from .longest_kernel import count_longest
 
 #: Quantities of a stage: passes, weights that all replicas hold and routed ones (as traffic counts
 #: them), bytes kept per microbatch on the device and in host memory, parameters held of either
@@ -164,31 +162,3 @@ class Probes:
             loss_bytes(model, setting),
             np.array([ends_held(model, setting, stage) for stage in range(3)]),
         )  # fmt: skip
-
-
-def longest_paths(layout: Layout, passes: Floats, sent: float) -> list[Path]:
-    """Return the longest path of a schedule, and those where each rank is 3 % or half slower.
-
-    Returns
-    -------
-    list of (array, float)
-        How often a path has F, B (whole) and W of each stage, shape (stages, 3), and messages.
-    """
-    p, stages = layout.pipeline, layout.stages
-    steps = schedule_steps(layout.schedule.value, p, layout.chunks, layout.microbatches)
-    kinds = 1 + 2 * p
-    scale = np.ones((stages, kinds))
-    for rank in range(p):
-        own = list(layout.rank_stages(rank))
-        scale[own, 1 + rank] = 1.03
-        scale[own, 1 + p + rank] = 1.5
-    duration = steps.durations(*(passes[:, [kind]] * scale for kind in range(3)))
-    end, messages = np.zeros(len(steps.task) + 1), np.zeros(kinds)
-    tally = np.zeros((kinds, 4 * stages))
-    count_longest(steps, duration, sent, end, tally, messages)
-    found = []
-    for row, moved in zip(tally.reshape(kinds, stages, 4), messages, strict=True):
-        forward, whole, inputs, weights = row.T
-        path = np.stack((forward, whole + inputs, weights - inputs), axis=1)
-        found.append((path, float(moved)))
-    return found

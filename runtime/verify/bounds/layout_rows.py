@@ -34,7 +34,7 @@ from ....instances.costs.layout import JobSchedule, Layout
 from ....instances.costs.memory import (
     CONTEXT_BYTES,
     FRAGMENTATION,
-    computes_with_copies,
+    gathers_once,
     passes_in_flight,
     stays_gathered,
 )
@@ -61,8 +61,8 @@ from .layout_probes import (
     Probes,
     W,
     least_of,
-    longest_paths,
 )
+from .longest_kernel import longest_paths
 
 #: Programs of one point at most, each with the longest paths of the solution before.
 ROUNDS = 60
@@ -190,27 +190,17 @@ class PointRefutation:
         lazily = not fused(layout) and layout.microbatches == 1
         found: list[float] = []
         for parts in (layout.shards, max(1, min(layout.shards, layout.expert_data))):
-            parts = parts if layout.zero else 1
             gradients = 0.0 if lazily else recipe.gradient_bytes
-            held = (recipe.master_bytes + recipe.moment_bytes) / parts
-            held *= 1 - layout.offload_optimizer
-            held += gradients / (parts if layout.zero >= 2 else 1)
+            held = (recipe.master_bytes + recipe.moment_bytes) * (1 - layout.offload_optimizer)
+            held = held / parts + gradients / (parts if layout.zero >= 2 else 1)
             weights = recipe.weight_bytes * (1 - layout.offload_weights)
             held += weights / (parts if layout.zero >= 3 or not fused(layout) else 1)
-            if stays_gathered(layout):
-                held += 0.0 if lazily else recipe.reduce_bytes
-            if stays_gathered(layout) or self._gathers_once:
-                gathered = not found or layout.expert_data > 1
-                held += (1 + FRAGMENTATION) * recipe.gather_bytes * gathered
+            stays = stays_gathered(layout)
+            held += recipe.reduce_bytes * (stays and not lazily)
+            gathered = (stays or gathers_once(layout)) and (not found or layout.expert_data > 1)
+            held += (1 + FRAGMENTATION) * recipe.gather_bytes * gathered
             found.append(held)
         return found[0], found[1]
-
-    @property
-    def _gathers_once(self) -> bool:
-        """Whether FSDP2 holds all weights of a rank gathered, or copied, during an iteration."""
-        layout = self.layout
-        there = layout.shards > 1 or computes_with_copies(layout)
-        return there and not fused(layout) and layout.zero < 3
 
     @property
     def besides(self) -> Floats:

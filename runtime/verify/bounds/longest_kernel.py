@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from ....instances.common.arrays import Floats
 from ....instances.common.kernel import kernel
+from ....instances.costs.layout import Layout
+from ...estimate import schedule_steps
+from .layout_probes import Path
 
 
 @kernel
@@ -42,3 +48,31 @@ def count_longest(steps, duration, sent, end, tally, messages):
                 last = other
             else:
                 last = own
+
+
+def longest_paths(layout: Layout, passes: Floats, sent: float) -> list[Path]:
+    """Return the longest path of a schedule, and those where each rank is 3 % or half slower.
+
+    Returns
+    -------
+    list of (array, float)
+        How often a path has F, B (whole) and W of each stage, shape (stages, 3), and messages.
+    """
+    p, stages = layout.pipeline, layout.stages
+    steps = schedule_steps(layout.schedule.value, p, layout.chunks, layout.microbatches)
+    kinds = 1 + 2 * p
+    scale = np.ones((stages, kinds))
+    for rank in range(p):
+        own = list(layout.rank_stages(rank))
+        scale[own, 1 + rank] = 1.03
+        scale[own, 1 + p + rank] = 1.5
+    duration = steps.durations(*(passes[:, [kind]] * scale for kind in range(3)))
+    end, messages = np.zeros(len(steps.task) + 1), np.zeros(kinds)
+    tally = np.zeros((kinds, 4 * stages))
+    count_longest(steps, duration, sent, end, tally, messages)
+    found = []
+    for row, moved in zip(tally.reshape(kinds, stages, 4), messages, strict=True):
+        forward, whole, inputs, weights = row.T
+        path = np.stack((forward, whole + inputs, weights - inputs), axis=1)
+        found.append((path, float(moved)))
+    return found
