@@ -33,6 +33,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import metadata as dcp_metadata
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 from ...instances import InputError
 from ...instances.formats.source import Record
@@ -276,11 +277,9 @@ class Checkpoint:
         first, step = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
         for name in sorted(self.manifest.files)[first::step]:
             self._check(name, [p for p in held.storage_data.values() if p.relative_path == name])
-        with self._reading() as _, warnings.catch_warnings():
-            if alone:
-                warnings.filterwarnings("ignore", "torch.distributed is .* single process")
-            dcp.load(state, storage_reader=_CheckedReader(self.path, held), planner=_DataPlanner(),
-                     no_dist=alone)  # fmt: skip
+        reader = _CheckedReader(self.path, held)
+        with self._reading() as _:  # of torch's own `load`, that of 2.6 asks all ranks
+            _load_state_dict(state, reader, no_dist=alone, planner=_DataPlanner())
 
     def _check(self, name: str, places: Iterable[Any]) -> None:
         with self._reading(name) as file:
