@@ -23,7 +23,7 @@ from ..instances import (
     without_links,
 )
 from ..instances.common.arrays import Ints
-from ..instances.model.stage_costs import check_weights
+from ..instances.model.stage_costs import check_weights, cluster_differs
 
 P = TypeVar("P", bound=Problem)
 P_co = TypeVar("P_co", bound=Problem, covariant=True)
@@ -77,11 +77,8 @@ def pose(
     """Return the task; InputError if the workload does not say what the problem counts."""
     if isinstance(problem, DeviceMapping):
         check_weights(workload, problem)
-        if cluster.size != problem.topology.size:
-            raise InputError(
-                f"the cluster has {cluster.size} devices, {problem.topology.name} has "
-                f"{problem.topology.size}; leave the cluster out, or give one that fits"
-            )
+        if differ := cluster_differs(cluster, problem.topology):
+            raise InputError(f"{differ}; leave the cluster out, or give one that fits")
     if isinstance(problem, PipelineJob):
         problem = cast("P", problem.for_workload(workload))
     if isinstance(problem, Sharding):

@@ -153,8 +153,8 @@ def fitting(costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) ->
     on_boundary, on_ring = limits
     fits = costs.fits.copy()
     if costs.unlike:
-        least = np.zeros(costs.stages) if costs.overlap else costs.base + lower_bounds.transfer
-        least = least if costs.overlap else least + lower_bounds.allreduce
+        beside = costs.base + lower_bounds.transfer + lower_bounds.allreduce
+        least = np.zeros(costs.stages) if costs.overlap else beside
         fits &= least[:, None] + costs.own <= threshold * (1 + 1e-12)
     ok = fit_stages(
         costs.latency,

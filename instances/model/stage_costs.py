@@ -10,6 +10,7 @@ from ..common.arrays import Floats, Ints, frozen
 from ..common.errors import InputError
 from ..common.units import TIME_UNITS
 from .cluster import Cluster
+from .network.topology import Topology
 from .problem import DeviceMapping
 from .workload import Workload
 
@@ -114,6 +115,22 @@ def accelerator_seconds(workload: Workload) -> Floats:
 def device_slowdowns(cluster: Cluster) -> Floats:
     """Return how many times each device takes the seconds of an accelerator, shape (D,)."""
     return frozen([cluster.kinds[device.kind].slowdown for device in cluster.devices], np.float64)
+
+
+def cluster_differs(cluster: Cluster, topology: Topology) -> str:
+    """Return how a cluster contradicts a topology of the same devices; "" if it does not.
+
+    Speeds are the cluster's where the topology gives none.
+    """
+    if cluster.size != topology.size:
+        return f"the cluster has {cluster.size} devices, {topology.name} has {topology.size}"
+    slow, stated = device_slowdowns(cluster), topology.slowdown
+    for d in np.flatnonzero((slow != stated) & (stated != 1).any())[:1].tolist():
+        return (
+            f"{topology.devices[d]} has slowdown {slow[d]:g} in the cluster, and "
+            f"{stated[d]:g} in {topology.name}"
+        )
+    return ""
 
 
 def parameter_bytes(workload: Workload) -> Floats:

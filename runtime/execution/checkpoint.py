@@ -140,7 +140,7 @@ def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
     options: dict[str, Any] = {n: () for n in learned if f"options.{n}" in paths}
     optimizer: dict[str, dict[str, Any]] = {name: {} for name in options}
     for flat, path in paths.items():
-        if path[0] == "optimizer" and path[1] in options:
+        if path[0] == "optimizer" and path[1] in options and len(path) == 3:
             value = _room(held.state_dict_metadata[flat], trained.parameters[path[1]], trained)
             optimizer[path[1]][path[2]] = _kept(trained, path[1], path[2], value)
     state = {"model": tensors, "optimizer": optimizer, "options": options}

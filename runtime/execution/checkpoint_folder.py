@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import torch
@@ -247,16 +247,23 @@ class Checkpoint:
         with self._reading(METADATA) as file:
             found = _MetadataUnpickler(file).load()
             sizes = {name: (self.path / name).stat().st_size for name in self.manifest.files}
-            claimed = sum(
-                prod(tensor.size) * tensor.properties.dtype.itemsize
+            tensors = [
+                (tensor.size, tensor.properties.dtype)
                 for tensor in found.state_dict_metadata.values()
                 if isinstance(tensor, TensorStorageMetadata)
-            )
+            ]
+            for size, dtype in tensors:
+                if not (isinstance(size, torch.Size) and isinstance(dtype, torch.dtype)):
+                    raise TypeError
+                if min(size, default=0) < 0:
+                    raise ValueError
+            claimed = sum(prod(size) * dtype.itemsize for size, dtype in tensors)
             places = {place.relative_path for place in found.storage_data.values()}
             if claimed > sum(sizes.values()) or not places <= sizes.keys():
                 raise ValueError
             assert isinstance(found, Metadata)
-            assert all(found.planner_data[name] for name in found.state_dict_metadata)
+            assert found.planner_data.keys() == found.state_dict_metadata.keys()
+            assert all(isinstance(p, tuple) and len(p) > 1 for p in found.planner_data.values())
             return found
 
     def load(self, state: dict[str, Any], held: Metadata, *, alone: bool = False) -> None:
@@ -299,7 +306,7 @@ class Checkpoint:
             raise InputError(f"{self.path / name}: {_damaged(self.path)}") from None
 
 
-class _MetadataUnpickler(pickle._Unpickler):
+class _MetadataUnpickler(pickle._Unpickler):  # its methods by operation are not typed
     """Reader of the pickled metadata of `torch.distributed.checkpoint`, which runs nothing.
 
     It is Python's own one in Python: that in C may ask for any memory.
@@ -311,6 +318,18 @@ class _MetadataUnpickler(pickle._Unpickler):
         if known or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name}")
+
+    def load_build(self) -> None:
+        """Set attributes of an object, but not of one of these classes or functions."""
+        target = self.stack[-2]  # type: ignore[attr-defined]
+        if callable(target):
+            raise pickle.UnpicklingError(f"attributes of {target!r}")
+        super().load_build()  # type: ignore[misc]
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **pickle._Unpickler.dispatch,
+        pickle.BUILD[0]: load_build,
+    }
 
 
 class _CheckedReader(dcp.FileSystemReader):  # type: ignore[misc]

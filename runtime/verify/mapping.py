@@ -16,7 +16,7 @@ from ...instances import Cluster, DeviceMapping, ReplicaPlacement, StageCosts, W
 from ...instances.common.arrays import Floats, Ints
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.contiguity import pipeline_edges
-from ...instances.model.stage_costs import device_slowdowns
+from ...instances.model.stage_costs import cluster_differs, device_slowdowns
 from ...instances.topologies import Topology
 from .report import DeviceReport, MappedStage, MappingReport, Pair
 from .rules import allowed
@@ -293,8 +293,8 @@ def _broken(
 ) -> list[str]:
     """Return messages on shapes, memories and matchings that break a rule."""
     s, r, topology = problem.stages, problem.replicas, problem.topology
-    if cluster.size != topology.size:
-        return [f"the cluster has {cluster.size} devices, {topology.name} has {topology.size}"]
+    if differ := cluster_differs(cluster, topology):
+        return [differ]
     shapes = (solution.stage.shape, solution.slots.shape, solution.sends_to.shape)
     if shapes != ((workload.n,), (s, r), (s - 1, r)):
         return [f"shapes {shapes} are not those of {workload.n} nodes, {s} stages, {r} replicas"]

@@ -105,8 +105,8 @@ def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Po
 
     Compiling a kernel, or a presolve that does not look at the clock, cannot be interrupted; a
     solver that is still at it `GRACE_S` after it should have stopped is left behind. A deadline
-    waits for what a first plan takes to compute, counted in CPU time but this thread's, which
-    starts workers and shows what was found.
+    waits for what a first plan takes to compute, in CPU time of this process without this thread,
+    which starts workers and shows what was found.
     """
     began = seen = _computed()
     seen_at = time.monotonic()
@@ -150,7 +150,7 @@ def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Po
 
 
 def _computed() -> float:
-    """Return the CPU seconds of this process, but those of this thread."""
+    """Return the CPU seconds of this process without those of this thread."""
     return time.process_time() - time.thread_time()
 
 

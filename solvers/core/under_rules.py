@@ -76,7 +76,7 @@ def has_rules(task: Task[Any]) -> bool:
 
 
 #: Problem → function of its bounds on the objective with their origins, the quickest first, in
-#: `stagecut.formulations`; of no other problem anything is imported.
+#: `stagecut.formulations`; only the module of the problem at hand is imported.
 _CHEAP_BOUNDS = {
     "throughput": "throughput.cheap_bounds.throughput_cheap_bounds",
     "latency": "latency.cheap_bounds.latency_cheap_bounds",

@@ -259,7 +259,7 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
         step, cutoff, stage = FIRST_CUTOFF, shared, None
         while stage is None and cutoff < search.objective * unit and not search.should_stop():
             # of few stages below a low cutoff, the DP has little to do
-            cutoff = min(search.objective * unit, cutoff * (1 + step))
+            cutoff = min(search.objective * unit, cutoff * (1 + step) or math.inf)
             value, stage = best_cut(task, ideals, at_least, prices.longest_run, cutoff, search)
             search.raise_bound(value * (1 - 1e-9) / unit, "all cuts at least prices")
             step *= 2

@@ -317,7 +317,7 @@ def _levels(rooms: Floats, slow: Floats) -> tuple[Floats, Floats, Ints]:
     """
     kinds, counts = np.unique(np.stack([slow, rooms], axis=1), axis=0, return_counts=True)
     scale = np.maximum(kinds.max(axis=0, where=np.isfinite(kinds), initial=0.0), 1e-300)
-    while np.prod(counts + 1.0) > MEMORY_COUNTS:
+    while len(counts) > 1 and np.prod(counts + 1.0) > MEMORY_COUNTS:
         with np.errstate(invalid="ignore"):
             apart = np.nan_to_num(np.abs(kinds[1:] - kinds[:-1]) / scale, posinf=1e300).sum(axis=1)
         k = int(np.argmin(apart * counts[1:]))

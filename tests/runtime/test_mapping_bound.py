@@ -84,6 +84,21 @@ def _most(plan: stagecut.Plan, workload: stagecut.Workload) -> float:
     return low
 
 
+def test_hundreds_of_stages_are_checked() -> None:
+    stages = 201
+    workload = stages_of(np.random.default_rng(0), stages, free=False)
+    plan = stagecut.solve(
+        workload, problem=DeviceMapping(topology(f"ring:{stages}"), stages, 1), method="layouts"
+    ).plan
+    assert plan is not None
+    cut = plan.solution
+    assert isinstance(cut, ReplicaPlacement)
+    cluster, problem = plan.cluster, plan.problem
+    assert isinstance(problem, DeviceMapping)
+    assert no_mapping_below(workload, cluster, problem, plan.objective / 10, cut)
+    assert not no_mapping_below(workload, cluster, problem, plan.objective * (1 + 1e-6), cut)
+
+
 def test_a_bound_of_given_stages_is_none_of_all_cuts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -173,6 +173,7 @@ class Topology(Summarised):
             arrays.append(self.memory_bytes)
         if (self.slowdown != 1).any():
             arrays.append(self.slowdown)
+            digest.update(b"slowdown|")  # the same numbers of bytes of memory are another topology
         for array in arrays:
             digest.update(array.tobytes() + b"|")
         return digest.hexdigest()

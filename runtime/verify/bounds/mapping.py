@@ -357,8 +357,9 @@ def _speeds(cluster: Cluster, problem: DeviceMapping) -> tuple[Floats, Ints]:
     """
     of_stages = _of_stages(device_slowdowns(cluster)[problem.topology.usable], problem)
     found = sorted(of_stages.tolist())
-    while math.prod(found.count(value) + 1 for value in set(found)) > MOST_SPEEDS:
-        unlike = sorted(set(found))
+    while len(unlike := sorted(set(found))) > 1 and (
+        math.prod(found.count(value) + 1 for value in unlike) > MOST_SPEEDS
+    ):
         _, low, high = min((b / a, a, b) for a, b in pairwise(unlike))
         found = [low if value == high else value for value in found]
     return np.unique(found, return_counts=True)

@@ -308,10 +308,25 @@ def test_what_cannot_be_merged_is_said_in_one_line(
     refused(f"{FILES[1]}: missing or damaged; delete")
     told(file, content, state_dict={"weight": "elsewhere"})
     refused("elsewhere is not in it as it is here")
-    for odd in (Runs(), {}, known.state_dict_metadata, replace(known, planner_data=None)):
+    name, tensor = next(
+        (name, each)
+        for name, each in known.state_dict_metadata.items()
+        if name.startswith("model.") and len(each.size)
+    )
+    shapes = [{name: replace(tensor, size=size)} for size in (torch.Size([-4]), (0.5,))]
+    for odd in (
+        Runs(), {}, known.state_dict_metadata, replace(known, planner_data=None),
+        *(replace(known, state_dict_metadata={**known.state_dict_metadata, **x}) for x in shapes),
+        replace(known, planner_data={**known.planner_data, "more": ("optimizer", "more")}),
+        replace(known, planner_data={**known.planner_data, name: ("optimizer",)}),
+    ):  # fmt: skip
         told(metadata, pickle.dumps(odd))
         refused(f"{METADATA}: damaged")
     assert not Path("ran").exists()
+    # sets an attribute of a class of torch
+    told(metadata, b"ctorch.distributed.checkpoint.metadata\nMetadata\n(N(dVspoilt\nI1\nstb.")
+    refused(f"{METADATA}: damaged")
+    assert not hasattr(type(known), "spoilt")
     outside = dict(known.storage_data)
     index = next(iter(outside))
     outside[index] = replace(outside[index], relative_path=f"../../kept/step-00000001/{FILES[0]}")

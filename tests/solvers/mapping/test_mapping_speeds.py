@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +13,15 @@ from brute_mapping import least_stage_time, place_for, stages_of
 from mapping_joint_cases import blocks, least_of_all_cuts, network
 
 import stagecut
-from stagecut import InputError, Limits, Result, Workload, solve, verify
+from stagecut import InputError, Limits, Result, VerificationError, Workload, solve, verify
 from stagecut.api.asked import devices_of
 from stagecut.instances import DeviceMapping, Topology, stage_costs, topology
+from stagecut.instances.common.arrays import Ints
 from stagecut.instances.topologies import load_topology, save_topology, topology_from_networkx
 from stagecut.runtime.simulate.plan_stages import stages_of as stages_of_plan
 from stagecut.runtime.verify.bounds.mapping import no_mapping_below, stage_time_bound
+from stagecut.solvers.mapping import joint
+from stagecut.solvers.mapping.joint import best_cut
 
 SHAPES = [(2, 1), (2, 2), (3, 1), (1, 3), (2, 3), (4, 1), (3, 2)]
 
@@ -114,12 +118,44 @@ def test_the_simulator_waits_for_the_slowest_replica() -> None:
     )
 
 
+def test_a_plan_whose_cluster_has_other_speeds_is_refused() -> None:
+    place = replace(topology("ring:4"), slowdown=[1.0, 1.0, 2.0, 2.0])
+    workload = stages_of(np.random.default_rng(3), 4, free=False)
+    plan = solve(workload, problem=DeviceMapping(place, 4, 1)).plan
+    assert plan is not None
+    verify(workload, plan)
+    forged = replace(plan, cluster=devices_of(topology("ring:4")))
+    with pytest.raises(VerificationError, match="has slowdown 1 in the cluster, and 2 in ring:4"):
+        verify(workload, forged)
+    with pytest.raises(InputError, match="leave the cluster out"):
+        solve(workload, forged.cluster, problem=plan.problem)
+
+
+def test_stages_that_compute_nothing_are_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = network(np.random.default_rng(7), 4, backward=False)
+    workload = replace(workload, times={"accelerator": np.zeros(4)}, extra={})
+    problem = DeviceMapping(topology("ring:3"), 3, 1, mode="p2p")
+    cutoffs = []
+
+    def counted(*given: Any) -> tuple[float, Ints | None]:
+        cutoffs.append(given[4])
+        return best_cut(*given)
+
+    monkeypatch.setattr(joint, "best_cut", counted)
+    result = solve(workload, problem=problem, method="joint")
+    _is_optimal(workload, result, least_of_all_cuts(workload, 4, problem), "no compute")
+    assert 0 < len(cutoffs) <= 3
+    assert min(cutoffs) > 0
+
+
 def test_speeds_are_kept_in_files_and_graphs(tmp_path: Path) -> None:
     place = replace(topology("ring:3"), slowdown=[1.0, 1.0, 2.5])
     save_topology(place, tmp_path / "t.json")
     for back in (load_topology(tmp_path / "t.json"), topology_from_networkx(place.to_networkx())):
         assert back.slowdown.tolist() == [1.0, 1.0, 2.5]
     assert place.fingerprint != topology("ring:3").fingerprint
+    held = replace(topology("ring:3"), memory_bytes=[1.0, 1.0, 2.5])
+    assert place.fingerprint != held.fingerprint
     kinds = devices_of(place).kinds
     assert [(kind.count, kind.slowdown) for kind in kinds] == [(2, 1.0), (1, 2.5)]
     for wrong in ([1.0], [1.0, 0.0, 1.0], [1.0, math.inf, 1.0], [1.0, -1.0, math.nan]):
