@@ -543,8 +543,11 @@ class PointRefutation:
             (one[:, AWAY] + each[0] * one[:, DENSE] + each[1] * one[:, ROUTED]) / second
             for one in (self.of, self.fixed)
         )
+        waits = np.eye(self.columns)[self.at["wait"]]
         for column, what in ((0, F), (1, B)):
-            wait = np.eye(self.columns)[self.at["wait"][:, column]]
+            wait = waits[:, column]
+            if what == B:  # on slower nodes its W is longer and hides more
+                wait = wait + hidden * waits[:, 2]
             least = unit * (fixed - hidden * self.fixed[:, what])
             self.add(unit * (wait - moved + hidden * self.raw[:, what]), least, np.inf)
 

@@ -221,6 +221,19 @@ def test_bounds_of_random_jobs_are_proved_again(
         assert not PointRefutation(probes, layout).refuted(seconds * (1 + 1e-5)), layout
 
 
+def test_on_slower_nodes_the_longer_pass_hides_host_memory() -> None:
+    """Where W takes longer too, it hides more of what comes from there than the fastest node's."""
+    model, cluster, job = host_job(random.Random(36))  # on two kinds of nodes
+    costs = job_costs(model, cluster, job)
+    point = replace(
+        job.template, pipeline=2, chunks=2, data=2, schedule="zb-v", offload_weights=1.0
+    )
+    (seconds,) = costs.judge([replace(point, stage_layers=(1, 1, 1, 1))])
+    refutation = PointRefutation(Probes(job, costs.prices, 85e9), point)
+    assert refutation.refuted(seconds * 0.9)
+    assert not refutation.refuted(seconds * (1 + 1e-5))
+
+
 @pytest.mark.parametrize(("layers", "ranks", "microbatches"), [(5, 2, 2), (11, 4, 2), (9, 3, 2)])
 def test_a_plan_below_the_bubble_of_equal_stages(
     layers: int, ranks: int, microbatches: int

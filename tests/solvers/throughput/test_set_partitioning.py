@@ -32,7 +32,7 @@ from stagecut.formulations.task import pose
 from stagecut.formulations.throughput import set_partitioning
 from stagecut.formulations.throughput.certificate import Prices, certificate
 from stagecut.formulations.throughput.hypergraph import hypergraph
-from stagecut.instances import Solution
+from stagecut.instances import Solution, UncheckedError
 from stagecut.instances.formats.certificate import PriceCertificate
 from stagecut.runtime.verify.bounds import prices as price_check
 from stagecut.runtime.verify.bounds.check import bound_without_certificate, check_bound
@@ -238,7 +238,7 @@ def test_a_certificate_with_wrong_fields_is_refused() -> None:
             VerificationError,
             "parts: prices of memory",
         ),
-        ({"origin": "HiGHS"}, InputError, "without a certificate"),
+        ({"origin": "HiGHS"}, UncheckedError, "without a certificate"),
     ]:
         with pytest.raises(error, match=said):
             check_bound(workload, replace(plan, certificate=data | broken))
