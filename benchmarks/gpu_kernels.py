@@ -36,7 +36,7 @@ EAGER = Layout(software=Software.STAGECUT)
 Shape = Mapping[str, int]
 Call = Callable[[], object]
 BF16 = NumberFormat.BF16
-#: Bytes that calls pass over before one sees its inputs again: twice the cache of an H200.
+#: Bytes that calls pass over before one sees its inputs again: over twice the cache of an H100.
 ROTATED = 128 << 20
 #: Most sets of inputs, groups of calls that are timed, and calls of a group.
 SETS, GROUPS, CALLS = 8, 5, 40

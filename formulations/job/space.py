@@ -345,7 +345,14 @@ def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
     names = ", ".join(f"{name} {_said(getattr(job, name))}" for name in given)
     each = job.global_batch * cluster.devices
     free = [n for n in given if _has_points(model, cluster, replace(job, **{n: usual[n]}))]
-    helps = [f"leave {' or '.join(free)} open"] if free else []
+    helps = [
+        f"leave {' or '.join(own)} {how}"
+        for how, own in (
+            ("open", [name for name in free if name not in OFFLOAD]),
+            ("out", [name for name in free if name in OFFLOAD]),  # none of it is what is usual
+        )
+        if own
+    ]
     for said, other in (
         (f"take a global batch of {each}", replace(job, global_batch=each)),
         ("plan for any launcher", replace(job, launcher="any")),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import NamedTuple
 
+from .activations import fused
 from .calibration import Calibration
 from .collectives import Group, UsedLinks, all_gather, all_reduce, links_of, message
 from .hardware import TrainingCluster
@@ -104,7 +105,7 @@ def _offloading(
 def host_weights(layout: Layout) -> tuple[float, float]:
     """Return a rank's bytes in host memory per weight of all replicas, and per routed one."""
     away = layout.offload_weights * layout.recipe.weight_bytes
-    if layout.zero < 3:
+    if layout.zero < (3 if fused(layout) else 1):  # as in `rank_memory`
         return away, away
     return away / layout.shards, away / max(1, min(layout.shards, layout.expert_data))
 

@@ -270,6 +270,7 @@ _TYPES = {
     "int | float | null": "a number or null",
     "array | null": "a list […] or null",
     "int | array": "a whole number or a list […]",
+    "float | array": "a number or a list […]",
     "int | array | null": "a whole number or a list […]",
 }
 

@@ -348,6 +348,8 @@ def _in_host_memory(known: LauncherSettings, layout: Layout) -> _Refusal:
     activations, weights = layout.offload_activations, layout.offload_weights
     if activations and known.offload_by_layer and (layout.pipeline > 1 or layout.recompute):
         return f"offload_activations: {activations:g} in a pipeline or with recomputation", "none"
+    if activations == 1 and known.offload_by_layer:
+        return "offload_activations: 1", "those of all layers but one there at most"
     if activations and by_zero and (activations < 1 or not layout.recompute):
         return (
             f"offload_activations: {activations:g}",

@@ -111,6 +111,8 @@ def test_host_memory_makes_room_where_it_is_asked_for(
     [
         (["--set", "offload_optimizer=1.5"], "offload_optimizer: 1.5; give parts from 0 to 1"),
         (["--set", "offload_weights=1"], "offload_weights: megatron keeps none of it in host"),
+        (["--set", "offload_activations=1,zero=3"], "leave offload_activations out, or plan for"),
+        (["--set", "offload_optimizer=true"], "is true; it must be a number or a list"),
         (["--set", "schedules=[zb-h1]", "--set", "pipeline=2"], "megatron runs none of zb-h1"),
         (["--set", "tensor=3"], "and tensor 3; leave tensor open"),
         (["--set", "tensor=8,pipeline=[2, 4]"], "pipeline 2 or 4; leave tensor or pipeline open"),

@@ -23,6 +23,7 @@ from stagecut.instances.costs.memory import (
     rank_memory,
     stage_held,
 )
+from stagecut.instances.costs.stages import host_weights
 from stagecut.instances.costs.traffic import collectives
 
 DENSE = Block(Attention(16, 4, 64), feed_forward=FeedForward(2816))
@@ -165,6 +166,10 @@ def test_what_is_divided_becomes_less(software: Software) -> None:
     assert half.optimizer == by_zero[0].optimizer / 2
     saved = rank_memory(MODEL, replace(layout, offload_optimizer=0.5))
     assert saved.optimizer == by_zero[0].optimizer / 2
+    for zero in range(4):  # what is moved is what the device does not hold
+        away = replace(layout, zero=zero, offload_weights=1.0)
+        assert rank_memory(MODEL, away).parameters == 0
+        assert host_weights(away)[0] * MODEL.parameters == by_zero[zero].parameters
 
 
 def test_the_fullest_rank_is_the_peak_and_terms_add_up() -> None:
