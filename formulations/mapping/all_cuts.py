@@ -5,8 +5,8 @@
     p_v, w_v     seconds of unit v for a microbatch, its bytes of parameters; W all of them
     A(w)         the least time of an all-reduce of w bytes among any R devices
     c            A(W) / W. A(w) / w falls with w, as latency counts less, so A(w) ≥ c w for w ≤ W
-    σ_k, σ       slowdown of the (k R)-th fastest device, which the k-th fastest stage has at least;
-                 that of the slowest device
+    σ_k          slowdown of the (k R)-th fastest device, which the k-th fastest stage has at least
+    σ            slowdown of the slowest device
     P(f)         the least time of m messages of f bytes between any R pairs of devices
     c', P'(f)    the same where a ring, or a message, goes from one block to another
     L            ⌊devices of the largest block / R⌋; where no all-reduces count, with R = 1
