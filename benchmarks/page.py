@@ -896,7 +896,8 @@ SECTIONS = (
         "Kernels as training calls them, back to back, inputs random and not in the cache, beside "
         "what the costs say by this project's own table, which every second row was fitted on, and "
         "by Megatron's; products are 200 of the shipped descriptions at tensor degrees 1 to 8. "
-        "Then one rank of jobs with a few blocks of a model, by torch's fake process group. What ranks send is left out of both (`gpu_costs.py`). See [what it "
+        "Then one rank of jobs with a few blocks of a model, by torch's fake process group. What "
+        "ranks send is left out of both (`gpu_costs.py`). See [what it "
         "taught](validation.md#held-against-a-gpu).",
         ("gpu_kernels", "gpu_ranks"),
         gpu_costs,
