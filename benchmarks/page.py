@@ -691,7 +691,7 @@ def jobs() -> list[str]:
         for row in read("calculon")
     )
     found += ["", f"Calculon's best layouts over its own space: {peers}.", ""]
-    return [*found, *two_kinds(), *random_jobs()]
+    return [*found, *two_kinds(), *degrees_by_stage(), *random_jobs()]
 
 
 def two_kinds() -> list[str]:
@@ -706,6 +706,20 @@ def two_kinds() -> list[str]:
         f"{min(gains):.0f} to {max(gains):.0f} % less than on the first kind alone; the gap is "
         f"{gap} at most, after {max(number(row['cpu_s']) for row in rows)} CPU s at most; "
         f"`verify --bound` solves {max(int(row['programs']) for row in rows)} programs at most.",
+        "",
+    ]
+
+
+def degrees_by_stage() -> list[str]:
+    """Return what degrees of their own would save the stages of jobs, by sort of cluster."""
+    rows = read("job_degrees")
+    unlike = [number(row["saves_percent"]) for row in rows if "+" in row["cluster"]]
+    alike = [number(row["saves_percent"]) for row in rows if "+" not in row["cluster"]]
+    return [
+        f"Degrees of their own on each kind of nodes would save {median(unlike):.1f} % in the "
+        f"median and {max(unlike):.1f} % at most of {len(unlike)} clusters of two kinds, "
+        f"{max(alike):.1f} % at most of {len(alike)} of one kind "
+        "([decision](decisions/degrees-by-stage.md)).",
         "",
     ]
 
@@ -985,9 +999,10 @@ SECTIONS = (
         "measured layouts (`job_sweeps.py`), published layouts and what is usually chosen "
         "(`job_rivals.py`), and Calculon's exhaustive search "
         "(`peers_calculon.py`) over its own space, both priced here. Nodes of two kinds "
-        "(`job_kinds.py`). Random small jobs against all their plans one by one, every outer "
-        "point's bound too (`job_cases.py`; families overlap). See [training jobs](job.md).",
-        ("jobs", "job_sweeps", "job_rivals", "calculon", "job_kinds", "job_cases"),
+        "(`job_kinds.py`), and with degrees by stage (`job_degrees.py`). Random small jobs against "
+        "all their plans one by one, every outer point's bound too (`job_cases.py`; families "
+        "overlap). See [training jobs](job.md).",
+        ("jobs", "job_sweeps", "job_rivals", "calculon", "job_kinds", "job_degrees", "job_cases"),
         jobs,
     ),
     Section(
