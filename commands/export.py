@@ -129,7 +129,7 @@ def _write_launcher(workload: Workload, plan: Plan, to: To, output: Path) -> lis
     from ..runtime.export.registry import launcher_file
 
     if to is To.torchtitan and isinstance(plan.problem, Sharding):
-        from ..runtime.export.torchtitan_sharding import torchtitan_sharding
+        from ..runtime.export.shardings import torchtitan_sharding
 
         write_whole(output, torchtitan_sharding(workload, plan))
         return []
@@ -141,7 +141,7 @@ def _write_launcher(workload: Workload, plan: Plan, to: To, output: Path) -> lis
 
 
 def _write_dtensor(workload: Workload, plan: Plan, output: Path) -> list[str]:
-    from ..runtime.export.dtensor import dtensor_json, dtensor_python
+    from ..runtime.export.shardings import dtensor_json, dtensor_python
 
     if output.suffix not in (".py", ".json"):
         raise InputError(f"--output: {output.name}; dtensor is written as .py or .json")

@@ -37,7 +37,7 @@ from stagecut.instances import (
     program_workload,
 )
 from stagecut.instances.model.sharding.placement import operator_groups, phases
-from stagecut.runtime.export.dtensor import dtensor_json
+from stagecut.runtime.export.shardings import dtensor_json
 from stagecut.runtime.pictures.marks import sharded_marks
 from stagecut.runtime.simulate.sharded import sharded_timeline
 from stagecut.runtime.verify.bounds.check import check_bound
