@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyomo.environ as pyo
 
     from ..instances import Workload
-    from .schedule.milp import ScheduleInstance
+    from .schedule import ScheduleInstance
     from .throughput.compact import Compact
     from .throughput.hypergraph import Hypergraph
     from .throughput.set_partitioning import Column
@@ -216,7 +216,7 @@ def _joint(task: Task[Any]) -> Stated:
 
 
 def _sharding(task: Task[Any], *, strong: bool) -> Stated:
-    from ..instances.model.sharding.program import property_text
+    from ..instances.model.tensor_program import property_text
     from .sharding.costs import sharding_costs
     from .sharding.milp import sharding_model
 
@@ -235,7 +235,7 @@ def _sharding(task: Task[Any], *, strong: bool) -> Stated:
 
 def passes(instance: ScheduleInstance, horizon: float) -> Stated:
     """State the order of a pipeline's passes: of each two of a device whose order is open."""
-    from .schedule.milp import schedule_model
+    from .schedule import schedule_model
 
     program = schedule_model(instance, horizon)
     places: dict[tuple[str, str], Any] = {}
