@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..formulations.schedule import ScheduleInstance, StagePass, schedule_model
+from ..formulations.schedule.milp import ScheduleInstance, StagePass, schedule_model
 from ..instances import InputError, Status, gap_between
 from ..instances.common.arrays import Floats
 from ..instances.common.quantities import show_gap

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyomo.environ as pyo
 
     from ..instances import Workload
-    from .schedule import ScheduleInstance
+    from .schedule.milp import ScheduleInstance
     from .throughput.compact import Compact
     from .throughput.hypergraph import Hypergraph
     from .throughput.set_partitioning import Column
@@ -235,7 +235,7 @@ def _sharding(task: Task[Any], *, strong: bool) -> Stated:
 
 def passes(instance: ScheduleInstance, horizon: float) -> Stated:
     """State the order of a pipeline's passes: of each two of a device whose order is open."""
-    from .schedule import schedule_model
+    from .schedule.milp import schedule_model
 
     program = schedule_model(instance, horizon)
     places: dict[tuple[str, str], Any] = {}

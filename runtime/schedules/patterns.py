@@ -4,10 +4,10 @@ Almost all are one thing: task τ of microbatch j belongs to *round* j + k_τ of
 device works round by round, in the order of positions within a round. Such an order cannot
 deadlock if every task that waits for another has a larger (k, position).
 
-`list_schedule` is the order that a rule produces on the stages' own times, for any plan: a device that
-becomes free takes a ready backward task, else a forward task, else a weight gradient. Forward
-tasks are held back while too many microbatches are in flight. Every stage takes microbatches in
-order, so the oldest one can always go on: no deadlock.
+`list_schedule` orders passes by a rule on the stages' own times, for any plan: a device that is
+free takes a ready backward task, else a forward task, else a weight gradient. Forward tasks are
+held back while too many microbatches are in flight. Every stage takes microbatches in order, so the
+oldest one can always go on: no deadlock.
 """
 
 from __future__ import annotations

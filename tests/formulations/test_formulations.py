@@ -27,7 +27,6 @@ from stagecut import (
     Throughput,
     accelerators_and_cpus,
 )
-from stagecut.formulations import schedule as schedule_milp
 from stagecut.formulations.job import iteration_milp
 from stagecut.formulations.job import stream_milp as training_milp
 from stagecut.formulations.job.stream import state_staging
@@ -43,6 +42,7 @@ from stagecut.formulations.mapping.bound import pair_upper_bounds, stage_lower_b
 from stagecut.formulations.mapping.busiest_link import link_traffic
 from stagecut.formulations.mapping.costs import find_blocks, mapping_costs, stage_times
 from stagecut.formulations.mapping.joint import joint_data
+from stagecut.formulations.schedule import milp as schedule_milp
 from stagecut.formulations.sharding import milp as sharding_milp
 from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.task import pose

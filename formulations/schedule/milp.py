@@ -46,9 +46,9 @@ import networkx as nx
 import numpy as np
 import pyomo.environ as pyo
 
-from ..instances.common.arrays import Floats
-from .program import Start, Value
-from .throughput.whole_bytes import room_of
+from ...instances.common.arrays import Floats
+from ..program import Start, Value
+from ..throughput.whole_bytes import room_of
 
 
 class StagePass(NamedTuple):

@@ -1,0 +1,1 @@
+"""The order of a pipeline's passes: the integer program."""
