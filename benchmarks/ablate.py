@@ -112,7 +112,7 @@ def solve_cell(cell: Cell, part: str, parts: dict[str, Part], seed: int, seconds
         else:
             calls = {name: counted(stack, each) for name, each in parts.items()}
         limits = Limits(seconds=seconds, seed=seed, gap=0.0, since=time.process_time())
-        result = solve(workload, cluster, problem, limits=limits, workers=1)
+        result = solve(workload, cluster, problem, method=cell.method, limits=limits, workers=1)
     return {
         "seconds": round(result.seconds, 3),
         "objective": result.objective,

@@ -21,10 +21,11 @@ Case = tuple[Workload, Cluster | None, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """A workload, a cluster and a problem; `ties` names a function that only breaks ties."""
+    """A workload, a cluster, a problem and a method; `ties` only breaks ties."""
 
     make: Callable[[], Case]
     ties: tuple[object, str] | None = None
+    method: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -244,7 +245,9 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
 
     cells = {
         f"{topology} {s} × {r} {mode}{', ' * bool(kind)}{kind}": Cell(
-            partial(_mapped, topology, s, r, mode, kind), (auto, "break_ties")
+            partial(_mapped, topology, s, r, mode, kind),
+            (auto, "break_ties"),
+            "joint" if kind == "joint" else "auto",
         )
         for topology, s, r, mode, kind in (
             ("torus3d:8x8x8", 16, 32, "allr", ""),
@@ -259,6 +262,8 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
             ("random_blk_2:64", 8, 8, "both", "cheapest"),
             ("fattree:4", 2, 8, "both", "cheapest"),
             ("islands:4x8", 4, 8, "both", "busiest-link"),
+            ("islands:2x8", 4, 4, "both", "joint"),
+            ("random_blk_1:32", 4, 8, "both", "joint"),
         )
     }
 
@@ -334,7 +339,9 @@ def _mapped(topology_name: str, stages: int, replicas: int, mode: Any, kind: str
     from stagecut.instances.topologies import topology
     from stagecut.solvers.mapping.partition import balanced_partition
 
-    chain = as_chain(balanced_partition(load(NETWORK), stages, 0.0).costs)
+    workload = load(NETWORK)
+    if kind != "joint":
+        workload = as_chain(balanced_partition(workload, stages, 0.0).costs)
     if topology_name.startswith(("random", "uniform")):
         topology_name += "@seed=0"
     problem = DeviceMapping(
@@ -346,7 +353,7 @@ def _mapped(topology_name: str, stages: int, replicas: int, mode: Any, kind: str
         collective="cheapest" if kind == "cheapest" else "ring",
         objective="busiest-link" if kind == "busiest-link" else "stage-time",
     )
-    return chain, None, problem
+    return workload, None, problem
 
 
 PROBLEMS: dict[str, Callable[[], tuple[dict[str, Cell], dict[str, Part]]]] = {

@@ -47,12 +47,13 @@ GAP, TIMES, SECONDS = 1e-3, 1.1, 0.2
 #: Cells of `ablations.py` for each problem.
 CELLS = {
     "mapping": (
-        "random_blk_1:16 4 × 4 both",
-        "random_blk_1:64 8 × 8 p2p",
         "random_blk_2:64 8 × 8 allr",
-        "random_blk_1:64 16 × 4 both",
-        "random_blk_2:64 8 × 8 both, cheapest",
+        "random_blk_1:64 8 × 8 p2p",
+        "fattree:4 2 × 8 both, cheapest",
         "islands:4x8 4 × 8 both, busiest-link",
+        "random_blk_1:16 4 × 4 both",
+        "islands:2x8 4 × 4 both, joint",
+        "random_blk_1:64 4 × 16 both",
     ),
     "latency": (
         "gnmt_inference layers, calls 1",
