@@ -152,9 +152,10 @@ def run(args: argparse.Namespace, table: Path) -> None:
             for cell in cells:
                 measure(cell, WHOLE, seed)
         for part in parts if args.parts is None else args.parts:
-            for cell in cells:
-                if part in reached.get(cell, ()):
-                    measure(cell, part, 0)
+            for seed in range(args.part_seeds):
+                for cell in cells:
+                    if part in reached.get(cell, ()):
+                        measure(cell, part, seed)
 
 
 def report(table: Path) -> str:
@@ -191,6 +192,7 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="default: results/ablation-PROBLEM.csv")
     parser.add_argument("--seconds", type=float, default=20.0, help="CPU seconds of a run")
     parser.add_argument("--seeds", type=int, default=3, help="of the whole strategy")
+    parser.add_argument("--part-seeds", type=int, default=1, help="with each part left out")
     parser.add_argument(
         "--only", nargs="*", default=[""], help="parts of names of cells; $ ends one"
     )

@@ -252,6 +252,9 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
         for topology, s, r, mode, kind in (
             ("torus3d:8x8x8", 16, 32, "allr", ""),
             ("random_blk_1:16", 4, 4, "both", ""),
+            ("random_blk_1:16", 8, 2, "both", ""),
+            ("random_blk_2:16", 2, 8, "both", ""),
+            ("uniform_dist:16", 4, 4, "both", "cheapest"),
             ("random_blk_1:64", 8, 8, "p2p", ""),
             ("random_blk_2:64", 8, 8, "allr", ""),
             ("random_blk_1:64", 4, 16, "both", ""),
@@ -260,6 +263,7 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
             ("random_blk_1:128", 8, 16, "both", ""),
             ("uniform_dist:64", 8, 8, "both", ""),
             ("random_blk_2:64", 8, 8, "both", "cheapest"),
+            ("islands:4x8", 4, 8, "both", "cheapest"),
             ("fattree:4", 2, 8, "both", "cheapest"),
             ("islands:4x8", 4, 8, "both", "busiest-link"),
             ("islands:2x8", 4, 4, "both", "joint"),
@@ -339,13 +343,15 @@ def _mapped(topology_name: str, stages: int, replicas: int, mode: Any, kind: str
     from stagecut.instances.topologies import topology
     from stagecut.solvers.mapping.partition import balanced_partition
 
-    workload = load(NETWORK)
-    if kind != "joint":
-        workload = as_chain(balanced_partition(workload, stages, 0.0).costs)
     if topology_name.startswith(("random", "uniform")):
         topology_name += "@seed=0"
+    devices = topology(topology_name)
+    if kind == "joint":
+        joint = DeviceMapping(devices, stages, replicas, mode, microbatches=4, collective="ring")
+        return load(NETWORK), None, joint
+    chain = as_chain(balanced_partition(load(NETWORK), stages, 0.0).costs)
     problem = DeviceMapping(
-        topology(topology_name),
+        devices,
         stages,
         replicas,
         mode,
@@ -353,7 +359,7 @@ def _mapped(topology_name: str, stages: int, replicas: int, mode: Any, kind: str
         collective="cheapest" if kind == "cheapest" else "ring",
         objective="busiest-link" if kind == "busiest-link" else "stage-time",
     )
-    return workload, None, problem
+    return chain, None, problem
 
 
 PROBLEMS: dict[str, Callable[[], tuple[dict[str, Cell], dict[str, Part]]]] = {
