@@ -292,7 +292,7 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
         every = targets.start_strategies
 
         def others(mapping: state.MappingState) -> list[targets.StartStrategy]:
-            return [each for each in every(mapping) if each.run.__name__ != name]
+            return [each for each in every(mapping) if each.run.__name__.lstrip("_") != name[1:]]
 
         return Part(((auto, "start_strategies"),), others, ((targets, name),))
 
