@@ -21,7 +21,7 @@ from ..instances.costs.layout import OFFLOAD, Layout
 from ..instances.costs.memory import RankStages, peak_memory, rank_memory, stage_kept
 from ..instances.costs.stages import message_time, stage_times
 from ..instances.job.plan import JobPlan
-from ..instances.model.network.links import Link
+from ..instances.model.links import Link
 from ..runtime.estimate import iteration_time
 from ..runtime.simulate.network import point_to_point
 from ..runtime.simulate.result import Simulation
