@@ -26,7 +26,6 @@ from ..instances.costs.layout import JobSchedule, Layout
 from ..instances.costs.stages import (
     StageTime,
     exposed_traffic,
-    kinds_of_rank,
     message_time,
     optimizer_step,
     stage_times,
@@ -101,12 +100,12 @@ def _whole(
     layout: Layout, prices: LayerPrices, stages: tuple[StageTime, ...], path: float
 ) -> IterationTime:
     """Return the iteration around a schedule's longest path."""
-    on_kinds: dict[tuple[tuple[int, ...], ...], tuple[list[StageTime], list[int]]] = {}
-    for rank in range(layout.pipeline):
-        own = [stages[s] for s in layout.rank_stages(rank)]
-        kinds = kinds_of_rank(rank, layout, prices.cluster)
-        on_kinds[tuple(map(id, own)), tuple(kinds)] = own, kinds
-    alike = [own for own, _ in on_kinds.values()]
+    alike = {
+        tuple(map(id, own)): own
+        for own in (
+            [stages[s] for s in layout.rank_stages(rank)] for rank in range(layout.pipeline)
+        )
+    }.values()
     own = max(alike, key=lambda one: sum(stage.forward + stage.backward for stage in one))
     terms = dict.fromkeys(ITERATION_TERMS, 0.0)
     for stage in own:
@@ -117,13 +116,9 @@ def _whole(
     terms["gradients"] = max(exposed_traffic(layout, prices, one) for one in alike)
     terms["gradients"] += tied_all_reduce(layout, prices)
     terms["optimizer"] = max(
-        optimizer_step(
-            layout, prices.on(kind, layout.software), sum(s.dense for s in one),
-            sum(s.routed for s in one),
-        )
-        for one, kinds in on_kinds.values()
-        for kind in kinds
-    )  # fmt: skip
+        optimizer_step(layout, prices, sum(s.dense for s in one), sum(s.routed for s in one))
+        for one in alike
+    )
     terms["host"] += prices.calibration.step
     seconds = path + prices.calibration.step + terms["gradients"] + terms["optimizer"]
     return IterationTime(seconds, terms, stages)

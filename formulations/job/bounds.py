@@ -425,7 +425,7 @@ def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
                 (costs.gather, layout.overlap.parameters),
             ):
                 traffic += _at(line, held) * (max(1 / pieces, costs.slowed) if hides else 1)
-        seconds[k] = costs.constant + traffic + float(held @ np.min(costs.step, axis=0))
+        seconds[k] = costs.constant + traffic + float(held @ np.array(costs.step))
         hooks[k] = costs.hooks
     return Beside(seconds[place], hooks[place], waits[place])
 

@@ -51,7 +51,6 @@ from ...instances.costs.stages import (
     blocked,
     host_weights,
     kinds_of_rank,
-    least_on_ranks,
     message_time,
     optimizer_step,
     replica_traffic,
@@ -92,9 +91,8 @@ class PointCosts:
     #: Of a rank's weights and gradients.
     gather: LinearTraffic
     reduce: LinearTraffic
-    #: Seconds of the optimizer on each kind of nodes, per parameter that all replicas hold, and per
-    #: routed one.
-    step: tuple[tuple[float, float], ...]
+    #: Seconds of the optimizer per parameter that all replicas hold, and per routed one.
+    step: tuple[float, float]
     #: Seconds of an iteration in any case.
     constant: float
     #: Seconds per layer of the backward pass, of a sharded optimizer in a pipeline: the least of
@@ -111,7 +109,7 @@ class PointCosts:
         )
         return replace(
             self, message=self.message / unit, gather=gather, reduce=reduce,
-            step=tuple((a / unit, b / unit) for a, b in self.step), constant=self.constant / unit,
+            step=(self.step[0] / unit, self.step[1] / unit), constant=self.constant / unit,
         )  # fmt: skip
 
 
@@ -127,15 +125,12 @@ def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
     """Return the costs of a point, from those of any estimate."""
     layout = space.layout(point)
     most = float(space.model.parameters)
-    every = [prices.on(k, layout.software) for k in range(len(prices.cluster.nodes))]
-    # Stages wait for sharded weights as on the kind they lie on.
-    kinds = every if layout.zero == 3 and not stays_gathered(layout) else [prices]
+    kinds = [prices]
+    if layout.zero == 3 and not stays_gathered(layout):  # stages wait as on the kind they lie on
+        kinds = [prices.on(k, layout.software) for k in range(len(prices.cluster.nodes))]
     lines = [_traffic_lines(layout, one, most) for one in kinds]
     gather, reduce = (LinearTraffic.least([pair[k] for pair in lines]) for k in range(2))
-    step = tuple(
-        (optimizer_step(layout, one, 1.0, 0.0), optimizer_step(layout, one, 0.0, 1.0))
-        for one in every
-    )
+    step = (optimizer_step(layout, prices, 1.0, 0.0), optimizer_step(layout, prices, 0.0, 1.0))
     constant = prices.calibration.step + tied_all_reduce(layout, prices)
     hooks = _least_hooks(layout, prices, range(len(prices.cluster.nodes)))
     message, slowed = message_time(layout, prices), min(one.calibration.slowed for one in kinds)
@@ -535,14 +530,12 @@ class ProgramBuilder:
         """
         if self.wait is None or not self.hosts:
             return
-        links = least_on_ranks("host_bandwidth", self.layout, self.space.cluster)
-        hidden = self.prices.calibration.hidden
-        for s, rank in enumerate(self.rank_of):
-            second = self.unit * links[rank]
-            each = np.array(host_weights(self.layout)) / second
-            own = self.rates.weights[self.i] @ each + self.rates.away[self.i] / second
-            again = -self.rates.away_saved[self.i] / second
-            of_ends = self.ends_weights @ each
+        second = self.unit * self.prices.cluster.accelerator.host_bandwidth
+        hidden, each = self.prices.calibration.hidden, np.array(host_weights(self.layout)) / second
+        own = self.rates.weights[self.i] @ each + self.rates.away[self.i] / second
+        again = -self.rates.away_saved[self.i] / second
+        of_ends = self.ends_weights @ each
+        for s in range(self.stages):
             fixed = of_ends[0] * (s == 0) + of_ends[1] * (s == self.stages - 1)
             moved = np.concatenate((own, again if self.r is not None else again[:0]))
             for column in range(2):
@@ -630,14 +623,13 @@ class ProgramBuilder:
                     )  # fmt: skip
 
     def optimizer(self) -> None:
-        """The optimizer's step over what a rank holds, on each kind of nodes it lies on (10)."""
-        ranks = ((k, kinds_of_rank(k, self.layout, self.space.cluster)) for k in range(self.ranks))
-        for k, kind in ((k, kind) for k, kinds in ranks for kind in kinds):
+        """The optimizer's step over what a rank holds (10)."""
+        shared, routed = self.costs.step
+        for k in range(self.ranks):
             own = list(self.layout.rank_stages(k))
-            line = LinearTraffic(0.0, *self.costs.step[kind])
-            columns, factors, constant = self.held(own, [line])
+            columns, factors, constant = self.held(own, [LinearTraffic(0.0, shared, routed)])
             self.build.row(
-                f"optimizer[{k},{kind}]", [self.o, *columns], [1.0, *(-f for f in factors)],
+                f"optimizer[{k}]", [self.o, *columns], [1.0, *(-f for f in factors)],
                 constant, np.inf,
             )  # fmt: skip
 

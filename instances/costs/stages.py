@@ -76,7 +76,7 @@ def _offloading(
     """Return stages that wait for what is kept in host memory, where computation does not hide it.
 
     Activations leave beside the forward pass and come back beside the backward pass, weights come
-    for both, over the device's link to its host; the slowest where a rank lies on several kinds.
+    for both, over the device's link to its host.
     """
     if not layout.offload_activations and not layout.offload_weights:
         return stages
@@ -84,12 +84,11 @@ def _offloading(
     divided, each = RankStages.of(model, layout), host_weights(layout)
     whole = replace(layout, offload_activations=0.0)
     waiting = []
-    links = least_on_ranks("host_bandwidth", layout, prices.cluster)
-    for number, (stage, rank) in enumerate(zip(stages, layout.stage_ranks, strict=True)):
+    for number, stage in enumerate(stages):
         away = each[0] * stage.dense + each[1] * stage.routed
         away += stage_kept(model, whole, number, divided)
         away -= stage_kept(model, layout, number, divided)
-        moved = away / links[rank]
+        moved = away / prices.cluster.accelerator.host_bandwidth
         ahead = max(0.0, moved - hidden * stage.forward)
         behind = max(0.0, moved - hidden * stage.backward)
         waiting.append(
@@ -113,8 +112,6 @@ def host_weights(layout: Layout) -> tuple[float, float]:
 
 def kinds_of_rank(rank: int, layout: Layout, cluster: TrainingCluster) -> list[int]:
     """Return the kinds of nodes that devices of a pipeline rank lie on."""
-    if len(cluster.nodes) == 1:
-        return [0]
     stride, found, first = axis_stride(layout, "pipeline"), [], 0
     for kind, nodes in enumerate(cluster.nodes):
         behind = first + nodes.devices
@@ -123,13 +120,6 @@ def kinds_of_rank(rank: int, layout: Layout, cluster: TrainingCluster) -> list[i
             found.append(kind)
         first = behind
     return found
-
-
-def least_on_ranks(name: str, layout: Layout, cluster: TrainingCluster) -> list[float]:
-    """Return the least value of a field of `Accelerator` on each pipeline rank's devices."""
-    own = [getattr(nodes.accelerator, name) for nodes in cluster.nodes]
-    ranks = range(layout.pipeline)
-    return [min(own[kind] for kind in kinds_of_rank(rank, layout, cluster)) for rank in ranks]
 
 
 def device_memory(
@@ -144,7 +134,11 @@ def device_memory(
     >>> [round(size / 2**30) for size in device_memory(Layout(pipeline=3, data=8), unlike)]
     [80, 39, 39]
     """
-    least = least_on_ranks("memory_bytes", layout, cluster)
+    own = [nodes.accelerator.memory_bytes for nodes in cluster.nodes]
+    least = [
+        min(own[kind] for kind in kinds_of_rank(rank, layout, cluster))
+        for rank in range(layout.pipeline)
+    ]
     return tuple(least if most is None else (min(size, most) for size in least))
 
 
@@ -340,10 +334,7 @@ def clipping_bytes(recipe: Recipe) -> float:
 
 
 def optimizer_step(layout: Layout, prices: LayerPrices, dense: float, routed: float) -> float:
-    """Return the seconds of clipping and of the optimizer's step over so many weights of a rank.
-
-    On nodes of the first kind: of others with their own `prices`.
-    """
+    """Return the seconds of clipping and of the optimizer's step over so many weights of a rank."""
     recipe, device = layout.recipe, prices.cluster.accelerator
     if layout.zero:
         dense /= layout.shards

@@ -140,12 +140,9 @@ class PointRefutation:
 
     @cached_property
     def step(self) -> Floats:
-        """Seconds of the optimizer per weight that all replicas hold, and per routed one.
-
-        Of each kind of nodes, shape (kinds, 2).
-        """
-        each, kinds = ((1.0, 0.0), (0.0, 1.0)), self.probes.kinds
-        return np.array([[optimizer_step(self.layout, on, *one) for one in each] for on in kinds])
+        """Seconds of the optimizer per weight that all replicas hold, and per routed one."""
+        each = ((1.0, 0.0), (0.0, 1.0))
+        return np.array([optimizer_step(self.layout, self.prices, *one) for one in each])
 
     @property
     def gather(self) -> Floats:
@@ -272,7 +269,7 @@ class PointRefutation:
             return True
         once = self.count @ probed.layers + probed.ends[self.place].sum(axis=0)
         mean = once[[DENSE, ROUTED]] / p  # of a rank; what is convex is there at most its mean
-        seconds += self.constant + float((self.step @ mean).min())
+        seconds += self.constant + float(mean @ self.step)
         if not self.sharded:
             shown = max(1 / max(PIECES, self.layout.chunks), self.prices.calibration.slowed)
             reduces, gathers = overlap.gradients, overlap.parameters
@@ -520,11 +517,8 @@ class PointRefutation:
         one, table = np.ones(self.stages), self.prices.calibration
         (dense, d), (routed, e) = self._by_rank(one, DENSE), self._by_rank(one, ROUTED)
         eye = np.eye(self.columns)
-        lies_on = self.probes.kinds_of_ranks(self.layout)
-        for kind, (a, b) in enumerate(unit * self.step):
-            there = [rank for rank, kinds in enumerate(lies_on) if kind in kinds]
-            least = (a * d + b * e)[there]
-            self.add(eye[self.o] - (a * dense + b * routed)[there], least, np.inf)
+        step = self.step[0] * dense + self.step[1] * routed
+        self.add(eye[self.o] - unit * step, unit * (self.step[0] * d + self.step[1] * e), np.inf)
         if self.sharded:
             self._waits(unit)
             return
@@ -546,15 +540,12 @@ class PointRefutation:
 
     def _host_memory(self, unit: float) -> None:
         """Passes wait for what comes from host memory, or goes there, as far as none hides it."""
-        each, hidden = host_weights(self.layout), self.prices.calibration.hidden
-        links = np.array([on.cluster.accelerator.host_bandwidth for on in self.probes.kinds])
-        lies_on = self.probes.kinds_of_ranks(self.layout)
-        second = np.array([links[lies_on[rank]].min() for rank in self.rank_of])
+        cluster, hidden = self.prices.cluster, self.prices.calibration.hidden
+        each, second = host_weights(self.layout), cluster.accelerator.host_bandwidth
         moved, fixed = (
-            one[:, AWAY] + each[0] * one[:, DENSE] + each[1] * one[:, ROUTED]
+            (one[:, AWAY] + each[0] * one[:, DENSE] + each[1] * one[:, ROUTED]) / second
             for one in (self.of, self.fixed)
         )
-        moved, fixed = moved / second[:, None], fixed / second
         waits = np.eye(self.columns)[self.at["wait"]]
         for column, what in ((0, F), (1, B)):
             wait = waits[:, column]
