@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ....instances.model.sharding.program import COPIED, Property, local_shape
-from ....instances.pytorch.tensors.rules import CONSTANTS
+from ....instances.model.tensor_program import COPIED, Property, local_shape
+from ....instances.pytorch.tensor_rules import CONSTANTS
 from ...verify.sharding import ConversionStep
+from ..stage import idle_at
 from .collectives import (
     Place,
     Sent,
@@ -189,9 +190,7 @@ class Operators:
     ) -> None:  # fmt: skip
         self.done += 1
         if self.record:
-            if self.place.device.type == "cuda":
-                torch.cuda.synchronize()
-            now = time.perf_counter()
+            now = idle_at(self.place.device)
             self.events.append(
                 RecordedEvent(self.steps, name, kind, within, axis, begun, now, size)
             )
