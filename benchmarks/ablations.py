@@ -256,6 +256,7 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
             ("random_blk_2:16", 2, 8, "both", ""),
             ("uniform_dist:16", 4, 4, "both", "cheapest"),
             ("random_blk_1:64", 8, 8, "p2p", ""),
+            ("random_blk_2:64", 16, 4, "p2p", ""),
             ("random_blk_2:64", 8, 8, "allr", ""),
             ("random_blk_1:64", 4, 16, "both", ""),
             ("random_blk_1:64", 16, 4, "both", ""),

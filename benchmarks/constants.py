@@ -6,8 +6,10 @@
 
 A constant is a number at the top level of a module, or in a record there; modules of kernels have
 codes alone, as mapping's take constants as arguments. It is changed in the module's source before
-anything is imported, so that copies and defaults have it too. Cells are those of `ablations.py` named in `CELLS`; each run is a process of its own, and its limit counts
-CPU seconds. A constant runs only in cells that read it, and a direction only until a cell shows an
+anything is imported, so that copies and defaults have it too. Cells are those of `ablations.py`
+named in `CELLS`; each run is a process of its own, and its limit counts CPU seconds.
+
+A constant runs only in cells that read it, and a direction only until a cell shows an
 effect: a gap or a time outside what the unchanged strategy has with three seeds, by more than
 0.1 % of the objective, or a tenth and 0.2 s of the time. Numbers below 1 are doubled to 1 at most.
 """
@@ -49,6 +51,7 @@ CELLS = {
     "mapping": (
         "random_blk_2:64 8 × 8 allr",
         "random_blk_1:64 8 × 8 p2p",
+        "random_blk_2:64 16 × 4 p2p",
         "fattree:4 2 × 8 both, cheapest",
         "islands:4x8 4 × 8 both, busiest-link",
         "random_blk_1:16 4 × 4 both",
