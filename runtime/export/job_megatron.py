@@ -7,7 +7,6 @@ rates are the user's. The file beside each argument is where it is from.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, floor
 
 from ...instances import InputError
 from ...instances.common.escape import one_line, shell
@@ -21,6 +20,7 @@ from ...instances.costs.layout import (
     OptimizerRecipe,
     Recompute,
 )
+from ...instances.job.launchers import layers_away
 from .megatron import repeated
 
 _CONTEXT = {
@@ -148,13 +148,7 @@ def _states(model: ModelDescription, layout: Layout) -> Sequence[str]:
             f"{layout.offload_optimizer:g}"
         )
     if layout.offload_activations:
-        count = ceil(layout.offload_activations * model.layers - 1e-9)  # of whole layers
-        if count >= model.layers:
-            most = floor(1e4 * (model.layers - 1) / model.layers) / 1e4
-            raise InputError(
-                f"offload_activations: {layout.offload_activations:g}; megatron keeps those of one "
-                f"layer at least: take {most:g} or less"
-            )
+        count = layers_away(layout.offload_activations, model.layers)
         found.append(f"--cpu-offloading-num-layers {count}")
     return found
 

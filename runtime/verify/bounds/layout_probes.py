@@ -87,8 +87,7 @@ class Probes:
 
     def __init__(self, job: TrainingJob, prices: LayerPrices, limit: float) -> None:
         self.job, self.prices, self.model, self.limit = job, prices, prices.model, limit
-        software, cluster = job.settings.software, prices.cluster
-        self.kinds = [prices.on(kind, software) for kind in range(len(cluster.nodes))]
+        self.kinds = prices.by_kind(job.settings.software)
         self.hooks = any(one.calibration.hooks for one in self.kinds)
         self.order = self.model.types_of_layers[: self.model.layers]
         self.types = sorted(set(self.order))
