@@ -535,45 +535,61 @@ class ProgramBuilder:
         """
         if self.wait is None or not self.hosts:
             return
-        each, every = np.array(host_weights(self.layout)), self.prices.by_kind(self.layout.software)
-        own = self.rates.weights[self.i] @ each + self.rates.away[self.i]
-        again = -self.rates.away_saved[self.i]
-        bytes_away = np.concatenate((own, again if self.r is not None else again[:0]))
-        of_ends = self.ends_weights @ each
+        every = self.prices.by_kind(self.layout.software)
         for s, rank in enumerate(self.rank_of):
             lies_on = [every[k] for k in kinds_of_rank(rank, self.layout, self.space.cluster)]
-            second = self.unit * max(one.cluster.accelerator.host_bandwidth for one in lies_on)
+            moved, fixed = self.transfer(s, lies_on)
             hidden = max(one.calibration.hidden for one in lies_on)
-            fixed = (of_ends[0] * (s == 0) + of_ends[1] * (s == self.stages - 1)) / second
-            moved = bytes_away / second
             for column in range(2):
                 columns, factors, least = self.passes(s, hidden * np.eye(3)[column])
                 row = np.array(factors)
                 row[: len(moved)] -= moved
                 row[columns.index(self.wait[s, column])] = 1.0
-                self.build.row(f"host[{s},{column}]", columns, row, float(fixed - least), np.inf)
+                self.build.row(f"host[{s},{column}]", columns, row, fixed - least, np.inf)
+
+    def transfer(self, s: int, kinds: list[LayerPrices]) -> tuple[Floats, float]:
+        """Return how long a stage's bytes in host memory come on the fastest link of some kinds.
+
+        Of each layer of n and r, and of the ends.
+        """
+        second = self.unit * max(one.cluster.accelerator.host_bandwidth for one in kinds)
+        each = np.array(host_weights(self.layout))
+        moved = self.rates.weights[self.i] @ each + self.rates.away[self.i]
+        if self.r is not None:
+            moved = np.concatenate((moved, -self.rates.away_saved[self.i]))
+        ends = self.ends_weights @ each
+        return moved / second, float(ends[0] * (s == 0) + ends[1] * (s == self.stages - 1)) / second
 
     def slower_kinds(self) -> None:
-        """Both passes of a stage take what they take on each kind of nodes of its rank (14)."""
+        """Both passes of a stage take what they take on each kind of nodes of its rank (14).
+
+        They do so with what they hide the least of: of transfers to host memory.
+        """
         if self.wait is None:
             return
+        every = self.prices.by_kind(self.layout.software)
+        weight = np.array([1.0, 1.0, 0.0])
         for s, rank in enumerate(self.rank_of):
             if self.exact[rank]:
                 continue
+            columns, factors, of_least = self.passes(s, weight)
             for kind in kinds_of_rank(rank, self.layout, self.space.cluster):
                 one = self.rates.kinds[kind]
-
-                def more(of_kind: Floats, least: Floats) -> Floats:
-                    return np.asarray((of_kind - least)[..., :2].sum(axis=-1) / self.unit)
-
-                columns = [*self.wait[s], *self.n[s]]
-                factors = [1.0, 1.0, 1.0, *-more(one.passes[self.i], self.rates.passes[self.i])]
+                both = one.passes[self.i, :, :2].sum(axis=1)
+                both = both + _least_hooks(self.layout, self.prices, [kind])
                 if self.r is not None:
-                    columns += list(self.r[s])
-                    factors += list(-more(one.again[self.i], self.rates.again[self.i]))
-                of_ends = more(one.ends[self.i], self.rates.ends[self.i])
-                least = of_ends[0] * (s == 0) + of_ends[1] * (s == self.stages - 1)
-                self.build.row(f"slower[{s},{kind}]", columns, factors, float(least), np.inf)
+                    both = np.concatenate((both, one.again[self.i].sum(axis=1)))
+                of_ends = one.ends[self.i, :, :2].sum(axis=1)
+                ends = of_ends[0] * (s == 0) + of_ends[1] * (s == self.stages - 1)
+                shown, ways = 1 - every[kind].calibration.hidden, [(1.0, 0.0)]
+                ways += [(shown, 2.0)] * self.hosts
+                for way, (part, times) in enumerate(ways):
+                    moved, fixed = self.transfer(s, [every[kind]])
+                    takes = part * both / self.unit + times * moved
+                    least = part * ends / self.unit + times * fixed - of_least
+                    row = np.array(factors)
+                    row[: len(takes)] -= takes
+                    self.build.row(f"slower[{s},{kind},{way}]", columns, row, least, np.inf)
 
     def _line(self, lines: list[LinearTraffic], weights: Floats) -> float:
         return float(sum(one.shared * weights[0] + one.routed * weights[1] for one in lines))

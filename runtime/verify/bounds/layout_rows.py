@@ -481,16 +481,28 @@ class PointRefutation:
             self.add(stages[1:] - stages[0], 0.0, 0.0)
 
     def _slower_kinds(self, unit: float) -> None:
-        """Both passes of a stage take what they take on each kind of nodes of its rank."""
-        kinds = self.probes.stages(self.layout)
-        for s in np.flatnonzero(self.longer):
-            for one in (kinds[k] for k in self.probes.kinds_of_ranks(self.layout)[self.rank_of[s]]):
-                row = -self.of[s, F] - self.of[s, B]
+        """Both passes of a stage take what they take on each kind of nodes of its rank.
+
+        They take, too, what their transfers from and to host memory take, and what hides none.
+        """
+        kinds, weights = self.probes.stages(self.layout), np.array(host_weights(self.layout))
+        for s, k in itertools.product(np.flatnonzero(self.longer), range(len(kinds))):
+            if k not in self.probes.kinds_of_ranks(self.layout)[self.rank_of[s]]:
+                continue
+            one, prices = kinds[k], self.probes.kinds[k]
+            link, hidden = prices.cluster.accelerator.host_bandwidth, prices.calibration.hidden
+
+            def takes(of: Floats, shown: float, moved: float) -> Floats:
+                away = of[..., AWAY] + of[..., [DENSE, ROUTED]] @ weights
+                return np.asarray(shown * (of[..., F] + of[..., B]) + moved * away)
+
+            for ways in ((1.0, 0.0), (1.0 - hidden, 2.0 / link))[: 1 + self.hosts]:
+                row = self.of[s, F] + self.of[s, B]
                 for columns, each in (("n", one.layers), ("r", one.again)):
                     at = self.at[columns][s]
-                    row[at] += (each[:, F] + each[:, B])[: len(at)]
-                ends = one.ends[self.place[s], [F, B]].sum() - self.fixed[s, [F, B]].sum()
-                self.add(-unit * row, unit * ends, np.inf)
+                    row[at] -= takes(each, *ways)[: len(at)]
+                least = takes(one.ends[self.place[s]], *ways) - self.fixed[s, [F, B]].sum()
+                self.add(unit * row, unit * least, np.inf)
 
     def _memory(self) -> None:
         """Every rank has the bytes that it needs at its fullest moments.
