@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .api.best_schedule import best_schedule as best_schedule
     from .api.compare import compare as compare
     from .api.estimate import estimate as estimate
-    from .api.explain.explain import explain as explain
+    from .api.explain import explain as explain
     from .api.formulation import formulation as formulation
     from .api.formulation import relax as relax
     from .api.pareto import pareto as pareto
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from .instances.job.problem import TrainingJob as TrainingJob
     from .instances.model.training_layers import training_layers as training_layers
     from .instances.pytorch.profile import profile as profile
-    from .instances.pytorch.tensors.program import tensor_program as tensor_program
+    from .instances.pytorch.tensors import tensor_program as tensor_program
     from .runtime import evaluate as evaluate
     from .runtime import verify as verify
     from .runtime.execution.model_state import merge_checkpoint as merge_checkpoint
@@ -118,7 +118,7 @@ _MODULES = {
     "api.best_schedule": "best_schedule",
     "api.compare": "compare",
     "api.estimate": "estimate",
-    "api.explain.explain": "explain",
+    "api.explain": "explain",
     "api.formulation": "formulation relax",
     "api.pareto": "pareto",
     "api.plan_model": "plan",
@@ -140,7 +140,7 @@ _MODULES = {
     "instances.formats.files": "load load_cluster load_plan save",
     "instances.model.training_layers": "training_layers",
     "instances.pytorch.profile": "profile",
-    "instances.pytorch.tensors.program": "tensor_program",
+    "instances.pytorch.tensors": "tensor_program",
     "runtime": "evaluate verify",
     "runtime.execution.model_state": "merge_checkpoint",
     "runtime.execution.prepare": "split_model",

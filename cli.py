@@ -89,7 +89,7 @@ _COMMANDS = {
         "Write PLAN for another launcher; refuse with the reason if it cannot express it.",
     ),
     "export-model": (
-        "export_model",
+        "export",
         "export_model",
         "Write an integer program of a problem as MPS or LP file.",
     ),

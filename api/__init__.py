@@ -8,7 +8,7 @@ from ..instances.common.lazy import loader, names_of
 _MODULES = {
     "best_schedule": "BestSchedule",
     "estimate": "Estimate",
-    "explain.explanation": "Explanation",
+    "explanation": "Explanation",
     "plan_model": "PlannedModel",
     "relaxation": "Relaxation relax_schedule",
     "splits": "plan_from_split",

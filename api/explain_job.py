@@ -21,7 +21,7 @@ from ..instances.costs.layout import OFFLOAD, Layout
 from ..instances.costs.memory import RankStages, peak_memory, rank_memory, stage_kept
 from ..instances.costs.stages import message_time, stage_times
 from ..instances.job.plan import JobPlan
-from ..instances.model.network.links import Link
+from ..instances.model.links import Link
 from ..runtime.estimate import iteration_time
 from ..runtime.simulate.network import point_to_point
 from ..runtime.simulate.result import Simulation
@@ -129,9 +129,9 @@ def explain_job(
         bound = min(float(bounds[other].min()), took)
         decisions.append(TurnedDecision(name, best, took, bound, behind))
     decisions.sort(key=lambda one: (one.seconds, one.bound))
-    most = peak_memory(plan.model, plan.layout)
+    most, free = costs.fullest(plan.layout)
     return JobExplanation(
-        plan, terms, {**vars(most), "free": costs.memory_limit - most.needed}, tuple(decisions),
+        plan, terms, {**vars(most), "free": free}, tuple(decisions),
         judge_usual(costs, plan.layout, usual), plan.certificate.points,
     )  # fmt: skip
 

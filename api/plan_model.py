@@ -45,8 +45,8 @@ from ..runtime.export.registry import takers
 from ..runtime.verify.report import loads_of
 from ..solvers import Limits, Result
 from ..solvers.core.search import OPTIMAL_GAP
-from .explain.explain import explain
-from .explain.explanation import Explanation
+from .explain import explain
+from .explanation import Explanation
 from .gain import gain
 from .solve import solve
 

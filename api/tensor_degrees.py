@@ -35,10 +35,10 @@ from ..instances import (
 from ..instances.common.quantities import check_counts
 from ..instances.common.units import TIME_UNITS
 from ..instances.generate.roofline import CPU_CORE, machine
-from ..instances.model.sharding.program import TensorProgram
+from ..instances.model.tensor_program import TensorProgram
 from ..instances.model.training_layers import training_layers
 from ..instances.pytorch.profile import Profile
-from ..instances.pytorch.tensors.program import layer_program
+from ..instances.pytorch.tensors import layer_program
 from ..runtime import evaluate
 from ..runtime.execution.split import PieceModule, split
 from ..runtime.verify.sharding import ShardingReport

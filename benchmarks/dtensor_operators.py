@@ -3,7 +3,7 @@
     python benchmarks/dtensor_operators.py
 
 Operators are those of the small models of the tests, which have one for every rule, on random
-numbers in two processes; each signature is what `instances/pytorch/tensors/rules.py` gives. DTensor
+numbers in two processes; each signature is what `instances/pytorch/tensor_rules.py` gives. DTensor
 is given the parts as the signature says they lie. It is *right* if what it makes, put together, is
 what one process makes, lies as the signature says, and moved the bytes that the plan prices. *Lies
 otherwise*: right numbers and bytes, but elsewhere, so that the plan's next conversion is another
@@ -38,13 +38,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from sharded_calls import CallOnNumbers, parts_of, replaced, signed_calls, tensors_of
 from sharded_models import MODELS
 
-from stagecut.instances.model.sharding.program import (
-    COPIED,
-    PARTIAL,
-    Signature,
-    axis_text,
-)
-from stagecut.instances.pytorch.tensors.rules import CONSTANTS, name_of
+from stagecut.instances.model.tensor_program import COPIED, PARTIAL, Signature, axis_text
+from stagecut.instances.pytorch.tensor_rules import CONSTANTS, name_of
 from stagecut.runtime.execution.sharded.collectives import (
     Place,
     combine,

@@ -32,7 +32,7 @@ import stagecut
 from stagecut import InputError
 from stagecut.instances.pytorch.flops import counted_by_torch
 from stagecut.instances.pytorch.profile import Profile, profile
-from stagecut.instances.pytorch.tensors.program import tensor_program
+from stagecut.instances.pytorch.tensors import tensor_program
 
 Made = tuple[nn.Module, dict[str, Any]]
 WIDTH, LAYERS, HEADS, WORDS, LENGTH = 256, 6, 4, 1000, 128

@@ -44,7 +44,7 @@ from torch.overrides import TorchFunctionMode
 from stagecut import InputError, Layout
 from stagecut.instances.costs.hugging_face import from_config
 from stagecut.runtime.export.job import job_files
-from stagecut.runtime.export.job_bridge import bridge_fields
+from stagecut.runtime.export.megatron import bridge_fields
 
 STEPS, SEQUENCE, GLOBAL_BATCH, WIDTH = 3, 16, 8, 16
 #: Layers and vocabulary of the models; torchtitan's debug model has its own.

@@ -69,7 +69,7 @@ def explain(
         explain_job_plan(model, plan, time_limit, plot, as_json=as_json)
         return
     loaded = load(workload)
-    from ..api.explain.explain import explain as explain_plan  # once the files are there
+    from ..api.explain import explain as explain_plan  # once the files are there
 
     asked = Asked(
         problem, settings or (), cluster, accelerators, cpus, memory, microbatches=microbatches

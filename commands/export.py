@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -19,8 +20,10 @@ from ..instances import (
 )
 from ..instances.common.escape import shell
 from ..instances.formats.writing import layout, write_whole
+from ..instances.model.problem import objective_unit
 from .common import names, options
 from .common.console import OUT, check_outputs, file_of, need, tell_written
+from .common.pose import Asked, build, state
 
 
 class To(StrEnum):
@@ -129,7 +132,7 @@ def _write_launcher(workload: Workload, plan: Plan, to: To, output: Path) -> lis
     from ..runtime.export.registry import launcher_file
 
     if to is To.torchtitan and isinstance(plan.problem, Sharding):
-        from ..runtime.export.torchtitan_sharding import torchtitan_sharding
+        from ..runtime.export.shardings import torchtitan_sharding
 
         write_whole(output, torchtitan_sharding(workload, plan))
         return []
@@ -141,7 +144,7 @@ def _write_launcher(workload: Workload, plan: Plan, to: To, output: Path) -> lis
 
 
 def _write_dtensor(workload: Workload, plan: Plan, output: Path) -> list[str]:
-    from ..runtime.export.dtensor import dtensor_json, dtensor_python
+    from ..runtime.export.shardings import dtensor_json, dtensor_python
 
     if output.suffix not in (".py", ".json"):
         raise InputError(f"--output: {output.name}; dtensor is written as .py or .json")
@@ -213,3 +216,45 @@ def _write_python(
     write_whole(output, text)
     start = f"torchrun --nproc-per-node {len(ready.devices)} {shell(str(output))}"
     return [f"{len(ready.pieces)} stages on {len(ready.devices)} ranks; start: {start}"]
+
+
+def export_model(
+    workload: options.WorkloadArgument,
+    output: Annotated[Path, typer.Option("-o", "--output", help="A .mps or .lp file.")],
+    formulation: Annotated[
+        str | None, typer.Option(help="Which program; a wrong name is answered with all.")
+    ] = None,
+    problem: options.ProblemName = None,
+    settings: options.Setting = None,
+    split: options.PipelineSplit = None,
+    microbatches: options.Microbatches = None,
+    schedule: options.Schedule = None,
+    mesh: options.Mesh = None,
+    cluster: options.ClusterFile = None,
+    accelerators: options.Accelerators = None,
+    cpus: options.Cpus = None,
+    memory: options.Memory = None,
+) -> None:
+    """Write an integer program of a problem as MPS or LP file.
+
+    For plans see export.
+    """
+    from ..instances.formats.files import load
+
+    asked = Asked(
+        problem, settings or (), cluster, accelerators, cpus, memory, split, microbatches, schedule,
+        mesh,
+    )  # fmt: skip
+    loaded = load(workload)
+    stated = state(asked, loaded, ())
+    check_outputs(output, inputs=[workload, *stated.files])
+    if stated.name == "mapping":  # whose program knows rings alone
+        stated = replace(stated, fields={"collective": "ring", **stated.fields})
+    loaded, posed, devices = build(stated, asked, loaded)
+    from ..api.formulation import formulation as state_program  # Pyomo takes a second to import
+
+    program = state_program(loaded, devices, posed, formulation)
+    program.write(output)
+    tell_written(output)
+    unit = objective_unit(posed, loaded.time_unit)
+    OUT.print(f"formulation {program.name}; its objective times {program.scale:g} is in {unit}")

@@ -190,7 +190,7 @@ def _by_degree(done: Profile, text: str, estimate: str | None) -> Workload:
 
 
 def _with_tensors(factory: Callable[[], Made], estimate: str | None, name: str) -> Workload:
-    from ..instances.pytorch.tensors.program import tensor_program
+    from ..instances.pytorch.tensors import tensor_program
 
     with ERR.status("building the model …") as status:
         made = factory()

@@ -28,8 +28,7 @@ from .common.pose import choose_network
 
 if TYPE_CHECKING:
     from ..runtime.accuracy.calibrate import WorkloadCalibration
-    from ..runtime.accuracy.join import Comparison
-    from ..runtime.accuracy.sharded import ShardedComparison
+    from ..runtime.accuracy.join import Comparison, ShardedComparison
 
 
 def report(
@@ -117,7 +116,7 @@ def _report_sharding(
     workload: Workload, plan: Plan, recording: Path, given: Mapping[str, object]
 ) -> None:
     """Print a recorded run of a sharding beside what was predicted; no option is for it."""
-    from ..runtime.accuracy.sharded import compare_sharded_run
+    from ..runtime.accuracy.join import compare_sharded_run
     from ..runtime.execution.sharded.recording import load_sharded_recording
 
     refuse(given, "the report of a sharding has none")

@@ -216,7 +216,7 @@ def _joint(task: Task[Any]) -> Stated:
 
 
 def _sharding(task: Task[Any], *, strong: bool) -> Stated:
-    from ..instances.model.sharding.program import property_text
+    from ..instances.model.tensor_program import property_text
     from .sharding.costs import sharding_costs
     from .sharding.milp import sharding_model
 

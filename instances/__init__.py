@@ -31,7 +31,7 @@ from .model.completed import Assumptions, complete
 from .model.costs import Costs, price
 from .model.costs import without_links as without_links
 from .model.layers import Layers
-from .model.network.links import Link, PairLink
+from .model.links import Link, PairLink
 from .model.pipeline_job import LayerRule, PipelineJob
 from .model.pipeline_job import is_iteration as is_iteration
 from .model.pipeline_job import is_stream as is_stream
@@ -40,14 +40,8 @@ from .model.plan import Plan, Planned
 from .model.plan import gap_between as gap_between
 from .model.plan import plan_of as plan_of
 from .model.problem import DeviceMapping, Latency, Problem, Throughput
-from .model.sharding.problem import (
-    DeviceMesh,
-    PrimitiveLink,
-    Sharding,
-    program_workload,
-)
-from .model.sharding.problem import program_of as program_of
-from .model.sharding.program import Operator, Signature, Tensor, TensorProgram
+from .model.sharding import DeviceMesh, PrimitiveLink, Sharding, program_workload
+from .model.sharding import program_of as program_of
 from .model.solution import (
     CallPlacement,
     PipelinePlacement,
@@ -61,6 +55,7 @@ from .model.solution import (
 from .model.solution import in_stages as in_stages
 from .model.stage_costs import StageCosts
 from .model.stage_costs import stage_costs as stage_costs
+from .model.tensor_program import Operator, Signature, Tensor, TensorProgram
 from .model.tied_weights import tied_as
 from .model.training_layers import layers_of as layers_of
 from .model.workload import Workload

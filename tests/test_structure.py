@@ -17,6 +17,7 @@ import typer
 from project import MODULES, ROOMS, ROOT, MadeOnce, needs_torch
 
 from stagecut import cli
+from stagecut.runtime.export.registry import LAUNCHERS
 
 MAY_IMPORT = {
     "instances": {"instances"},
@@ -234,11 +235,11 @@ def test_messages_name_options_that_there_are() -> None:
         for part in (command, *getattr(command, "commands", {}).values()):
             known.update(text for parameter in part.params for text in parameter.opts)
             known.update(text for parameter in part.params for text in parameter.secondary_opts)
-    launchers = ("megatron.py", "torchtitan.py", "vllm.py")  # they name options of their own
+    launchers = {f"{name}.py" for name in LAUNCHERS}  # they name options of their own
     named = {
         (module.as_posix(), option)
         for module in MODULES
-        if module.name not in launchers and not module.name.startswith("job_")
+        if module.name not in launchers
         for node in ast.walk(ast.parse((ROOT / module).read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", node.value)

@@ -26,7 +26,7 @@ from ...instances.common.quantities import show_proved
 from ...instances.common.units import TIME_UNITS
 from ...instances.formats.solutions_json import mesh_options
 from ...instances.model.problem import objective_unit
-from ...instances.model.sharding.placement import operator_groups
+from ...instances.model.sharding import operator_groups
 from ...runtime import ShardingReport
 from ...solvers import Result
 from ..common.console import ERR, OUT, new_table, show_bytes, show_time

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...instances import Sharding
 from ...instances.common.arrays import Floats
-from ...instances.model.sharding.program import property_text
+from ...instances.model.tensor_program import property_text
 from ..task import Task
 from .costs import ShardingCosts, sharding_costs
 

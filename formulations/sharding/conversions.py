@@ -42,7 +42,7 @@ import numpy as np
 from ...instances import DeviceMesh, ShardingObjective
 from ...instances.common.arrays import Floats
 from ...instances.common.choices import Primitive, Rounds
-from ...instances.model.sharding.program import COPIED, FIRST, PARTIAL, Property, divides
+from ...instances.model.tensor_program import COPIED, FIRST, PARTIAL, Property, divides
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ with ready_k the last operator that makes a gradient of bucket k, and bucket by 
 Each of these *ends* is a sum as (1). So is every mixture of them, of weights of sum 1, and no
 sharding ends before the least of a mixture: that is how (1') is bounded and minimised.
 
-With a `placement` (`instances/model/sharding/placement.py`) an operator of group j is computed on
+With a `placement` (`instances/model/sharding.py`) an operator of group j is computed on
 its devices alone: along the first axis all that it reads and makes lies there. With V operators of
 all devices, C conversions that are not within a group, and V_{s,j}, C_{s,j} those of group j in
 phase s, between two barriers at which all wait for each other, a step takes
@@ -54,14 +54,15 @@ from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.common.choices import Primitive
 from ...instances.common.errors import quote
 from ...instances.common.units import TIME_UNITS
-from ...instances.model.sharding.placement import (
+from ...instances.model.sharding import (
     Groups,
     conversion_places,
+    gradient_buckets,
     operator_groups,
     phases,
+    program_of,
 )
-from ...instances.model.sharding.problem import gradient_buckets, program_of
-from ...instances.model.sharding.program import (
+from ...instances.model.tensor_program import (
     COPIED,
     FIRST,
     Property,

@@ -26,7 +26,7 @@ import numpy as np
 
 from ...instances import Role
 from ...instances.common.arrays import Floats, Ints
-from ...instances.model.sharding.program import local_shape
+from ...instances.model.tensor_program import local_shape
 from .costs import ShardingCosts, Term, Use
 
 #: By tensor, the uses by which it is kept.

@@ -15,7 +15,7 @@ from ..model.cluster import Cluster
 from ..model.pipeline_job import is_stream
 from ..model.plan import Plan, Planned, gap_between, plan_of
 from ..model.problem import DeviceMapping, Problem, names_stages, objective_unit
-from ..model.sharding.problem import Sharding
+from ..model.sharding import Sharding
 from ..model.workload import Workload
 from .plan_json import CODECS, PlanFile, convert, read_problem, write_plan
 from .source import Source, read_source

@@ -20,7 +20,7 @@ from ..model.cluster import Cluster
 from ..model.pipeline_job import PipelineJob, is_stream
 from ..model.plan import Plan
 from ..model.problem import DeviceMapping, Latency, Problem, Throughput
-from ..model.sharding.problem import Sharding
+from ..model.sharding import Sharding
 from ..model.solution import Solution
 from ..model.workload import Workload
 from ..topologies import write_topology

@@ -26,9 +26,9 @@ from ..common.errors import InputError, quote
 from ..common.units import NodeId
 from ..model.cluster import Cluster
 from ..model.layers import Layers
-from ..model.network.links import Link
+from ..model.links import Link
 from ..model.problem import MAX_CALLS
-from ..model.sharding.problem import BUCKET_BYTES, DeviceMesh, PrimitiveLink, Sharding, program_of
+from ..model.sharding import BUCKET_BYTES, DeviceMesh, PrimitiveLink, Sharding, program_of
 from ..model.solution import (
     CallPlacement,
     PipelinePlacement,

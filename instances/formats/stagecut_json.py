@@ -19,7 +19,7 @@ from ..common.errors import prefix_errors, quote
 from ..common.units import NodeId
 from ..model.cluster import Cluster, DeviceKind
 from ..model.layers import Layers
-from ..model.network.links import Link, PairLink
+from ..model.links import Link, PairLink
 from ..model.ties import Copy, Tie
 from ..model.workload import Workload
 from .solutions_json import RulesRecord

@@ -13,8 +13,8 @@ import msgspec
 
 from ..common.choices import Role
 from ..common.errors import prefix_errors, quote
-from ..model.sharding.problem import program_workload
-from ..model.sharding.program import Operator, Signature, Tensor, TensorProgram
+from ..model.sharding import program_workload
+from ..model.tensor_program import Operator, Signature, Tensor, TensorProgram
 from ..model.workload import Workload
 from .source import Record, Source, plain_id
 from .stagecut_json import (

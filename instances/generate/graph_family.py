@@ -9,7 +9,7 @@ import numpy as np
 
 from ..common.errors import InputError, quote
 from ..model.cluster import ACCELERATOR, Cluster, DeviceKind, accelerators_and_cpus
-from ..model.network.links import Link
+from ..model.links import Link
 from ..model.workload import Workload
 
 #: Nodes of a graph, forward ones alone, and accelerators of its cluster.

@@ -22,7 +22,7 @@ import numpy as np
 from ..common.arrays import Floats
 from ..costs.clusters import accelerator, accelerators
 from ..costs.hardware import NumberFormat
-from ..model.network.links import Link
+from ..model.links import Link
 
 
 @dataclass(frozen=True)

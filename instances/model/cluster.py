@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..common.arrays import Ints
 from ..common.errors import InputError, quote
 from ..common.units import SMALLEST
-from .network.links import Link, PairLink, link_table, number
+from .links import Link, PairLink, link_table, number
 from .summary import Tabled
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ..common.units import LARGEST, SMALLEST, TIME_UNITS, UNSPECIFIED
 from .cluster import ACCELERATOR, Cluster
 from .pipeline_job import PipelineJob, is_iteration, is_stream
 from .problem import DeviceMapping, Problem
-from .sharding.problem import Sharding
+from .sharding import Sharding
 from .training_layers import training_layers
 from .workload import Workload
 

@@ -15,7 +15,7 @@ from ..common.arrays import Bools, Floats, Ints, frozen
 from ..common.errors import InputError
 from ..common.units import TIME_UNITS, UNSPECIFIED
 from .cluster import ACCELERATOR, CPU, Cluster, DeviceKind
-from .network.links import Link
+from .links import Link
 from .workload import Workload
 
 

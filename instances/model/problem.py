@@ -21,11 +21,11 @@ from ..common.errors import InputError
 from ..common.quantities import check_count
 from .cluster import Cluster
 from .costs import price
-from .network.topology import Topology
 from .pipeline_job import PipelineJob
 from .placement_rules import NO_RULES, PlacementRules
-from .sharding.problem import Sharding
+from .sharding import Sharding
 from .summary import ByFields
+from .topology import Topology
 from .workload import Workload
 
 #: Calls per accelerator; no workload has use for more.

@@ -10,8 +10,8 @@ from ..common.arrays import Floats, Ints, frozen
 from ..common.errors import InputError
 from ..common.units import TIME_UNITS
 from .cluster import Cluster
-from .network.topology import Topology
 from .problem import DeviceMapping
+from .topology import Topology
 from .workload import Workload
 
 

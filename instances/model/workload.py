@@ -21,8 +21,8 @@ from ..common.errors import InputError, quote
 from ..common.units import LARGEST, UNSPECIFIED, NodeId
 from ..common.units import TIME_UNITS as TIME_UNITS
 from .layers import Layers
-from .sharding.program import TensorProgram
 from .summary import Summarised
+from .tensor_program import TensorProgram
 from .ties import Tie, check_ties
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from ..common.arrays import Floats
 from ..common.errors import InputError
 from ..formats.writing import write_whole
 from ..generate.roofline import CPU_CORE, Machine
-from ..model.network.links import Link
+from ..model.links import Link
 from .operator_graph import OperatorGraph, TracedOperator
 from .parts import ModelParts
 from .record import Clock, Watch

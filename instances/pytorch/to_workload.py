@@ -11,7 +11,7 @@ from ..common.arrays import Floats
 from ..common.units import ROOT_MODULE
 from ..model.cluster import ACCELERATOR, CPU, Cluster
 from ..model.contiguity import leads_to
-from ..model.network.links import Link
+from ..model.links import Link
 from ..model.ties import Copy, Tie
 from ..model.workload import Workload
 from .operator_graph import OperatorGraph, SharedWeight

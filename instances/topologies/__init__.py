@@ -1,7 +1,7 @@
 """Topologies: the devices of a machine and the links between them."""
 
-from ..model.network.routing import Routes
-from ..model.network.topology import Topology, topology_from_networkx
+from ..model.routing import Routes
+from ..model.topology import Topology, topology_from_networkx
 from .named import SIDES_2D, SIDES_3D, load_topology, save_topology, topology, write_topology
 
 __all__ = [

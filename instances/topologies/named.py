@@ -25,8 +25,8 @@ from ..formats.source import Record, Source, Whole, read_source
 from ..formats.stagecut_json import finite, read_file
 from ..formats.versions import NEWEST, TOPOLOGY
 from ..formats.writing import layout, write_whole
-from ..model.network.routing import grid_links
-from ..model.network.topology import Topology, check_links, check_size
+from ..model.routing import grid_links
+from ..model.topology import Topology, check_links, check_size
 
 
 class TopologyLinkRecord(Record):

@@ -1,4 +1,7 @@
-"""Files that give a layout of a training job to a launcher."""
+"""Files that give a layout of a training job to a launcher.
+
+Each launcher has its module; MaxText's settings are here.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,62 @@ from types import MappingProxyType
 
 from ...instances import InputError
 from ...instances.common.errors import quote
+from ...instances.common.escape import one_line
 from ...instances.costs.description import ModelDescription
+from ...instances.costs.hardware import NumberFormat
 from ...instances.costs.layout import (
     Layout,
+    Recompute,
     check_batch,
     check_experts,
     check_heads,
     check_stages,
 )
 from ...instances.job.launchers import runs
-from .job_accelerate import accelerate_files
-from .job_bridge import bridge_files
-from .job_deepspeed import deepspeed_files
-from .job_maxtext import maxtext_files
-from .job_megatron import megatron_arguments
-from .job_torchtitan import schedule_files, torchtitan_files
+from .accelerate import accelerate_files
+from .deepspeed import deepspeed_files
+from .megatron import bridge_files, megatron_arguments
+from .torchtitan import schedule_files, torchtitan_files
 
 
 def _megatron_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
     return {"megatron.sh": megatron_arguments(model, layout)}
+
+
+def _maxtext_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
+    """Return settings of MaxText for a shell: source the file, then pass ``"${MAXTEXT_ARGS[@]}"``.
+
+    They follow its base configuration on the command line; names are those of
+    src/maxtext/configs/base.yml of AI-Hypercomputer/maxtext at 000b810. Its mesh has an axis for
+    each parallelism; batches are divided over data, FSDP and expert axes together.
+    """
+    rest = layout.data // layout.expert
+    sharded = rest if layout.zero == 3 else 1
+    tensor = "tensor_sequence" if layout.sequence_parallel else "tensor"
+    settings: dict[str, object] = {
+        "base_num_decoder_layers": len(model.blocks),
+        "max_target_length": layout.sequence,
+        "per_device_batch_size": f"{layout.microbatch * layout.data / layout.devices:g}",
+        "gradient_accumulation_steps": layout.microbatches,
+        "ici_data_parallelism": rest // sharded,
+        "ici_fsdp_parallelism": sharded,
+        "ici_expert_parallelism": layout.expert,
+        "ici_context_parallelism": layout.context,
+        f"ici_{tensor}_parallelism": layout.tensor,
+        "shard_optimizer_over_data": str(layout.zero == 1).lower(),
+        "remat_policy": "full" if Recompute.FULL in layout.recompute else "minimal_with_context",
+        "weight_dtype": "float32"
+        if 4 in (layout.recipe.weight_bytes, layout.recipe.master_bytes)
+        else "bfloat16",
+        "dtype": "float32" if layout.recipe.compute is NumberFormat.FP32 else "bfloat16",
+    }
+    lines = [
+        f"# {one_line(model.name)}: {layout.devices} devices, one slice.",
+        "MAXTEXT_ARGS=(",
+        *(f"    {name}={value}" for name, value in settings.items()),
+        ")",
+    ]
+    return {"maxtext.sh": "\n".join(lines) + "\n"}
 
 
 #: What writes a launcher's files, by its name.
@@ -37,7 +77,7 @@ JOB_LAUNCHERS: Mapping[str, Callable[[ModelDescription, Layout], dict[str, str]]
             "bridge": bridge_files,
             "csv": schedule_files,
             "deepspeed": deepspeed_files,
-            "maxtext": maxtext_files,
+            "maxtext": _maxtext_files,
             "megatron": _megatron_files,
             "torchtitan": torchtitan_files,
         }

@@ -21,8 +21,7 @@ from ...instances import (
 )
 from ...instances.common.units import ON_NUMBERS
 from . import accelerate, deepspeed, megatron, torchtitan, vllm
-from .stack import first_number
-from .stages import ModuleStages, modules_of
+from .stages import ModuleStages, first_number, modules_of
 from .torch_csv import torch_schedule
 
 #: What takes pieces of any kind: a script of our own, and torch's schedules.

@@ -8,8 +8,7 @@ from itertools import accumulate, pairwise
 
 from ...instances import InputError, Plan, Workload
 from ...instances.common.escape import one_line
-from .stack import first_number, stack
-from .stages import ModuleStages, module_stages
+from .stages import ModuleStages, first_number, module_stages, stack
 
 NAME = "vllm"
 VARIABLE = "VLLM_PP_LAYER_PARTITION"

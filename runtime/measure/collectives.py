@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from ...instances import DeviceMesh, InputError, Link, PrimitiveLink
 from ...instances.common.arrays import Floats
-from ...instances.model.sharding.program import COPIED, FIRST, PARTIAL
+from ...instances.model.tensor_program import COPIED, FIRST, PARTIAL
 from ..execution.sharded.collectives import Place, join_mesh, step
 from ..verify.sharding import collective_rounds
 from .fit import Fit, fit_postal

@@ -40,7 +40,7 @@ from ...instances import (
 from ...instances.common.escape import graphviz, markup, plain
 from ...instances.common.quantities import show_time
 from ...instances.formats.writing import PICTURES, check_target
-from ...instances.model.sharding.placement import operator_groups
+from ...instances.model.sharding import operator_groups
 from ..simulate.plan_stages import stages_of
 from ..simulate.stages import StageGraph
 from .style import FILLS, ShownFigure, names_as_they_are, save_picture

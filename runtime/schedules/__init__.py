@@ -25,12 +25,12 @@ from .actions import (
 )
 from .communication import at_the_end, with_transfers
 from .cyclic import flushed, gpipe, inference, pipedream, pipedream_2bw
-from .greedy import list_schedule
 from .patterns import (
     held,
     interleaved,
     is_interleaved,
     is_plain,
+    list_schedule,
     plain_1f1b,
     plain_zero_bubble,
     single,

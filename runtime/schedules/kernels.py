@@ -1,4 +1,4 @@
-"""The loop of list scheduling: see `greedy`.
+"""The loop of list scheduling: see `patterns`.
 
 Running lists of actions in steps of one action each: see `steps`.
 """

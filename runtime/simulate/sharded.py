@@ -24,8 +24,7 @@ from ...instances import (
     program_of,
 )
 from ...instances.common.units import TIME_UNITS
-from ...instances.model.sharding.placement import operator_groups, phases
-from ...instances.model.sharding.problem import gradient_buckets
+from ...instances.model.sharding import gradient_buckets, operator_groups, phases
 from ...instances.model.summary import Summarised
 from ..verify.sharding import Converted, ShardingReport, check
 

@@ -25,12 +25,7 @@ from ...instances import (
 )
 from ...instances.common.choices import Primitive
 from ...instances.common.units import TIME_UNITS
-from ...instances.model.sharding.placement import (
-    conversion_places,
-    operator_groups,
-    phases,
-)
-from ...instances.model.sharding.problem import gradient_buckets
+from ...instances.model.sharding import conversion_places, gradient_buckets, operator_groups, phases
 from .report import Report
 from .rules import allowed
 

@@ -16,7 +16,7 @@ from ..core.search import Search
 from .bound import heavy_paths
 from .calls import several_calls
 from .greedy import first_plans, greedy
-from .label_dp.dp import raise_path_bound, solve_one_call
+from .label_dp import raise_path_bound, solve_one_call
 from .lns import linear, local_search
 
 #: Units beyond which ideals are too many for the label DP to end.

@@ -26,7 +26,7 @@ from ...instances import CallPlacement, Latency, Solution
 from ...instances.common.arrays import Ints
 from ..core.search import Search
 from .bound import cut_data, heavy_paths
-from .label_dp.dp import (
+from .label_dp import (
     MARGIN,
     MOST_CODES,
     PATH_BOUND,

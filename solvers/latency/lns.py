@@ -13,7 +13,7 @@ from ...instances.common.arrays import Ints
 from ..core.search import Search
 from ..core.swaps import swap_devices
 from .greedy import all_on_cpus, greedy
-from .label_dp.dp import core_of, kernel_graph, run_label_dp, solution_of
+from .label_dp import core_of, kernel_graph, run_label_dp, solution_of
 from .lns_kernel import random_moves
 
 #: Moves between two looks at the clock, in node visits.

@@ -11,7 +11,7 @@ from ...instances import Latency, Solution
 from ..core.milp_driver import IntegerProgram, integer_program, solve_program
 from ..core.search import Search
 from .bound import heavy_paths
-from .label_dp.dp import latency_ceiling, raise_path_bound, why_no_plan
+from .label_dp import latency_ceiling, raise_path_bound, why_no_plan
 from .lns import linear
 
 

@@ -24,7 +24,7 @@ from ...formulations.sharding.costs import OperatorChoices, ShardingCosts, shard
 from ...formulations.task import Task
 from ...instances import Role, Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Bools, Floats, Ints
-from ...instances.model.sharding.program import COPIED, PARTIAL
+from ...instances.model.tensor_program import COPIED, PARTIAL
 from ..core.search import Search
 from .elimination import cheapest
 

@@ -26,8 +26,8 @@ from stagecut import (
     explain,
     solve,
 )
-from stagecut.api.explain.explanation import Explanation
-from stagecut.api.explain.remedies import most_bytes
+from stagecut.api.explanation import Explanation
+from stagecut.api.remedies import most_bytes
 from stagecut.instances import PipelinePlacement, Placement, is_iteration
 
 

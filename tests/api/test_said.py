@@ -10,8 +10,8 @@ from conformance import task
 
 import stagecut
 from stagecut import DeviceMesh, InputError, Limits, Link, PipelineJob, Sharding
-from stagecut.api.explain.remedies import MORE, NO_LIMIT, Remedy, _capped
 from stagecut.api.gain import gain
+from stagecut.api.remedies import MORE, NO_LIMIT, Remedy, _capped
 
 
 def test_a_mesh_that_divides_nothing_is_the_reason() -> None:

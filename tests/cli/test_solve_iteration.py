@@ -32,8 +32,7 @@ from stagecut.api.gain import break_even, gain
 from stagecut.commands.common.pose import Asked, build, state
 from stagecut.commands.compare import compare
 from stagecut.commands.diff import diff
-from stagecut.commands.export import export
-from stagecut.commands.export_model import export_model
+from stagecut.commands.export import export, export_model
 from stagecut.commands.simulate import simulate
 from stagecut.commands.solve import solve as solve_command
 from stagecut.commands.verify import verify

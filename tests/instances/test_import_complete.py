@@ -28,7 +28,7 @@ from stagecut.instances.pytorch.parts import (  # noqa: E402
 )
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
 from stagecut.instances.pytorch.record import Watch  # noqa: E402
-from stagecut.instances.pytorch.tensors.program import tensor_program  # noqa: E402
+from stagecut.instances.pytorch.tensors import tensor_program  # noqa: E402
 
 
 class Around(nn.Module):

@@ -9,7 +9,7 @@ from stagecut.cli import run_command
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
-from stagecut.instances.pytorch.tensors.program import as_measured  # noqa: E402
+from stagecut.instances.pytorch.tensors import as_measured  # noqa: E402
 
 
 def small() -> torch.nn.Module:

@@ -37,7 +37,7 @@ from stagecut.instances.model.solution import in_stages
 from stagecut.instances.topologies import topology
 from stagecut.runtime.export.megatron import read as read_megatron
 from stagecut.runtime.export.registry import LAUNCHERS, launcher_file
-from stagecut.runtime.export.stack import first_number
+from stagecut.runtime.export.stages import first_number
 from stagecut.runtime.export.torch_csv import torch_csv, torch_schedule
 from stagecut.runtime.schedules import read_csv
 

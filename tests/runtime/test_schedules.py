@@ -18,7 +18,7 @@ from stagecut.runtime.schedules import (
     with_transfers,
     write_csv,
 )
-from stagecut.runtime.schedules.greedy import list_schedule
+from stagecut.runtime.schedules.patterns import list_schedule
 from stagecut.runtime.simulate.network import HostMemory
 from stagecut.runtime.simulate.plan_stages import stages_of
 from stagecut.runtime.simulate.simulator import simulate_stages

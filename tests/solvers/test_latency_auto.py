@@ -11,8 +11,7 @@ from cases import random_case
 
 from stagecut import Latency, Limits, load, solve
 from stagecut.instances import Cluster
-from stagecut.solvers.latency import auto
-from stagecut.solvers.latency.label_dp import dp
+from stagecut.solvers.latency import auto, label_dp
 
 
 def test_auto_is_no_worse_than_the_split_for_throughput() -> None:
@@ -35,7 +34,7 @@ def test_the_label_dp_goes_on_after_local_search(monkeypatch: pytest.MonkeyPatch
     """It is cut off at once, wherever it is, and ends with the optimum and its proof."""
     monkeypatch.setattr(auto, "DP_SHARE", 0.0)
     monkeypatch.setattr(auto, "MOST_CHOICES", 0)
-    monkeypatch.setattr(dp, "SLICE", 10)
+    monkeypatch.setattr(label_dp, "SLICE", 10)
     limits, resumed = Limits(seconds=600), 0
     for seed in range(15):
         workload, cluster = random_case(seed, max_kinds=2)

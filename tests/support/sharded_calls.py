@@ -9,10 +9,10 @@ import torch
 from sharded_models import MODELS
 from torch import Tensor, fx
 
-from stagecut.instances.model.sharding.program import COPIED, PARTIAL, Signature
-from stagecut.instances.pytorch.tensors.program import SAME, tensor_arguments
-from stagecut.instances.pytorch.tensors.rules import CONSTANTS, name_of, signatures_of
-from stagecut.instances.pytorch.tensors.trace import training_graph
+from stagecut.instances.model.tensor_program import COPIED, PARTIAL, Signature
+from stagecut.instances.pytorch.tensor_rules import CONSTANTS, name_of, signatures_of
+from stagecut.instances.pytorch.tensor_trace import training_graph
+from stagecut.instances.pytorch.tensors import SAME, tensor_arguments
 
 #: A node, its arguments with whole tensors, and what it makes of them.
 CallOnNumbers = tuple[fx.Node, tuple[Any, ...], dict[str, Any], Any]

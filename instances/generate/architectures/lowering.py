@@ -54,7 +54,7 @@ import numpy as np
 from ...common.arrays import Floats, Ints
 from ...common.choices import Choice, Tied
 from ...model.cluster import ACCELERATOR, CPU, Cluster, DeviceKind
-from ...model.network.links import Link
+from ...model.links import Link
 from ...model.tied_weights import with_ties
 from ...model.ties import Copy, Tie
 from ...model.workload import Workload

@@ -9,7 +9,7 @@ import torch
 from torch import fx, nn
 
 from ....instances import PipelinePlacement, Plan, StagePlacement, TensorSharding
-from ....instances.pytorch.tensors.trace import TrainingGraph
+from ....instances.pytorch.tensor_trace import TrainingGraph
 from ....instances.pytorch.tracing.traced import Traced
 
 #: Numbers of each parameter that count for the hash of the weights.

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from ....instances.model.sharding.program import COPIED, FIRST, PARTIAL, Property
+from ....instances.model.tensor_program import COPIED, FIRST, PARTIAL, Property
 from ...measure.group import rank_device
 from .local import Exchange
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ....instances.model.sharding.program import PARTIAL, Property, local_shape
-from ....instances.pytorch.tensors.rules import CONSTANTS
+from ....instances.model.tensor_program import PARTIAL, Property, local_shape
+from ....instances.pytorch.tensor_rules import CONSTANTS
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ....instances.model.sharding.program import COPIED, Property, local_shape
-from ....instances.pytorch.tensors.rules import CONSTANTS
+from ....instances.model.tensor_program import COPIED, Property, local_shape
+from ....instances.pytorch.tensor_rules import CONSTANTS
 from ...verify.sharding import ConversionStep
 from .collectives import (
     Place,

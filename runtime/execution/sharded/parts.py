@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ....instances.model.sharding.program import COPIED, FIRST, Property
+from ....instances.model.tensor_program import COPIED, FIRST, Property
 from ..checkpoint import Trained, named_tensors
 from .collectives import Place, distributed_as, part_of, step
 

@@ -23,7 +23,7 @@ from ....instances import (
 from ....instances.common.units import NodeId
 from ....instances.formats.files import load_plan, load_plan_for_model
 from ....instances.generate.roofline import MACHINES
-from ....instances.pytorch.tensors.program import tensor_numbers, traced_program
+from ....instances.pytorch.tensors import tensor_numbers, traced_program
 from ....instances.pytorch.tracing.traced import flat_inputs
 from ...verify.sharding import check
 from ..guard.identity import plan_hash, training_graph_hash

@@ -15,11 +15,10 @@ from ....instances import (
     TensorProgram,
     TensorSharding,
 )
-from ....instances.model.sharding.placement import operator_groups
-from ....instances.model.sharding.problem import gradient_buckets
-from ....instances.model.sharding.program import FIRST, Property, parse_axis
-from ....instances.pytorch.tensors.rules import name_of
-from ....instances.pytorch.tensors.trace import TrainingGraph
+from ....instances.model.sharding import gradient_buckets, operator_groups
+from ....instances.model.tensor_program import FIRST, Property, parse_axis
+from ....instances.pytorch.tensor_rules import name_of
+from ....instances.pytorch.tensor_trace import TrainingGraph
 from ...verify.sharding import ConversionStep, Lying, ShardingReport, lying_of
 
 #: A tensor of the program by its number, and how it lies.

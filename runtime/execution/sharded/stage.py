@@ -27,8 +27,8 @@ from ....instances import (
     program_workload,
 )
 from ....instances.generate.roofline import MACHINES
-from ....instances.model.sharding.program import COPIED, PARTIAL, Property
-from ....instances.pytorch.tensors.program import LayerProgram, layer_program
+from ....instances.model.tensor_program import COPIED, PARTIAL, Property
+from ....instances.pytorch.tensors import LayerProgram, layer_program
 from ...verify.sharding import check
 from ..checkpoint import named_tensors
 from ..split import PieceModule

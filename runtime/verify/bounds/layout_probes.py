@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
-from ....instances.common.arrays import Floats
+from ....instances.common.arrays import Floats, Ints
 from ....instances.costs.activations import element_bytes
 from ....instances.costs.layers import LayerPrices, rank_parameters
 from ....instances.costs.layout import JobSchedule, Layout
@@ -14,6 +15,7 @@ from ....instances.costs.memory import (
     RankStages,
     ends_held,
     loss_bytes,
+    passes_in_flight,
     stage_held,
     stage_kept,
 )
@@ -82,11 +84,29 @@ def least_of(kinds: list[ProbedStages]) -> ProbedStages:
     )
 
 
+@lru_cache(maxsize=4096)
+def stage_flights(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: int) -> Ints:
+    """Return the microbatches in flight of each stage at each rank's fullest moments.
+
+    Returns
+    -------
+    array, shape (moments, stages)
+    """
+    layout = Layout(pipeline=pipeline, chunks=chunks, schedule=schedule, global_batch=microbatches)
+    held = [passes_in_flight(layout, rank) for rank in range(pipeline)]
+    found = np.zeros((max(map(len, held)), layout.stages), np.int64)
+    for k, row in enumerate(found):
+        for moments in held:
+            for stage, count in moments[min(k, len(moments) - 1)].items():
+                row[stage] = count
+    return found
+
+
 class Probes:
     """A job's stages, probed once for each setting, and the paths of its schedules."""
 
-    def __init__(self, job: TrainingJob, prices: LayerPrices, limit: float) -> None:
-        self.job, self.prices, self.model, self.limit = job, prices, prices.model, limit
+    def __init__(self, job: TrainingJob, prices: LayerPrices) -> None:
+        self.job, self.prices, self.model = job, prices, prices.model
         self.kinds = prices.by_kind(job.settings.software)
         self.hooks = any(one.calibration.hooks for one in self.kinds)
         self.order = self.model.types_of_layers[: self.model.layers]
@@ -122,6 +142,12 @@ class Probes:
                 kinds_of_rank(rank, layout, cluster) for rank in range(layout.pipeline)
             ]
         return self.ranks[key]
+
+    def limits(self, layout: Layout) -> Floats:
+        """Return the bytes that each pipeline rank may use, shape (ranks,)."""
+        nodes, most = self.prices.cluster.nodes, self.job.memory_bytes or np.inf
+        own = np.array([min(one.accelerator.memory_bytes, most) for one in nodes])
+        return np.array([own[kinds].min() for kinds in self.kinds_of_ranks(layout)])
 
     def _probe(self, setting: Layout, prices: LayerPrices) -> ProbedStages:
         model, times, types = self.model, prices.times(setting), self.types

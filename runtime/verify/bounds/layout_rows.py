@@ -21,7 +21,7 @@ Traffic counts by secants, which are below it: no collective takes more per byte
 from __future__ import annotations
 
 import itertools
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -35,7 +35,6 @@ from ....instances.costs.memory import (
     CONTEXT_BYTES,
     FRAGMENTATION,
     gathers_once,
-    passes_in_flight,
     stays_gathered,
 )
 from ....instances.costs.stages import (
@@ -62,6 +61,7 @@ from .layout_probes import (
     Probes,
     W,
     least_of,
+    stage_flights,
 )
 from .longest_kernel import longest_paths
 
@@ -71,24 +71,6 @@ ROUNDS = 60
 AT_ONCE = 32
 #: Pieces in which overlapped traffic goes at least: the last of them is exposed.
 PIECES = 8
-
-
-@lru_cache(maxsize=4096)
-def stage_flights(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: int) -> Ints:
-    """Return the microbatches in flight of each stage at each rank's fullest moments.
-
-    Returns
-    -------
-    array, shape (moments, stages)
-    """
-    layout = Layout(pipeline=pipeline, chunks=chunks, schedule=schedule, global_batch=microbatches)
-    held = [passes_in_flight(layout, rank) for rank in range(pipeline)]
-    found = np.zeros((max(map(len, held)), layout.stages), np.int64)
-    for k, row in enumerate(found):
-        for moments in held:
-            for stage, count in moments[min(k, len(moments) - 1)].items():
-                row[stage] = count
-    return found
 
 
 class PointRefutation:
@@ -250,7 +232,7 @@ class PointRefutation:
         ends = probed.ends[self.place]
         own = shared * ends[:, SHARED] + routed * ends[:, EXPERTS]
         own = own + loses * self.flight[0] * ends[:, KEPT]
-        free = self.probes.limit - self.besides - own[self.of_rank].sum(axis=1)
+        free = self.probes.limits(self.layout) - self.besides - own[self.of_rank].sum(axis=1)
         free -= loses * self.inside
         free[self.last] -= loses * max(0.0, probed.loss - self.inside)
         least = flight.min(axis=1)
@@ -513,7 +495,9 @@ class PointRefutation:
         for j, kind in enumerate(self.heavier):
             own = n[self.of_rank, kind].sum(axis=1)
             self.add(own - self.count[kind] * u[:, j], -np.inf, 0.0)
-        loses, (shared, routed), limit = 1 + FRAGMENTATION, self.state, self.probes.limit
+        loses, (shared, routed) = 1 + FRAGMENTATION, self.state
+        limits = self.probes.limits(self.layout)
+        each = limits[:, None]
         one, last = np.ones(self.stages), self.last
         for flight in self.flight:
             rows, fixed = np.zeros((self.ranks, self.columns)), self.besides
@@ -522,16 +506,17 @@ class PointRefutation:
             ):  # fmt: skip
                 more, constant = self._by_rank(weight, what)
                 rows, fixed = rows + more, fixed + constant
-            free = limit - fixed
-            self.add(rows[last] / limit, -np.inf, (free[last] - loses * self.probed.loss) / limit)
+            free = limits - fixed
+            most = (free[last] - loses * self.probed.loss) / limits[last]
+            self.add(rows[last] / limits[last], -np.inf, most)
             for j, kind in enumerate(self.heavier):
                 inside = loses * self.probed.each_working[kind]
-                self.add((rows + inside * u[:, j]) / limit, -np.inf, free / limit)
+                self.add((rows + inside * u[:, j]) / each, -np.inf, free / limits)
             free -= loses * self.inside
             if self.works and self.recomputes:
                 rise = loses * max(0.0, self.probed.reworking - self.probed.working)
                 rows[np.arange(self.ranks), self.at["y"]] = rise
-            self.add(rows / limit, -np.inf, free / limit)
+            self.add(rows / each, -np.inf, free / limits)
 
     def _beside(self, unit: float) -> None:
         """Traffic and the optimizer's step, every rank's and where weights wait every stage's."""

@@ -27,8 +27,12 @@ import numpy as np
 from ....instances import Operator, Sharding, Tensor, TensorProgram, VerificationError
 from ....instances.common.arrays import Floats, Ints
 from ....instances.common.units import TIME_UNITS
-from ....instances.model.sharding.placement import conversion_places, operator_groups, phases
-from ....instances.model.sharding.problem import gradient_buckets
+from ....instances.model.sharding import (
+    conversion_places,
+    gradient_buckets,
+    operator_groups,
+    phases,
+)
 from ..sharding import (
     Lying,
     broken_rules,

@@ -20,8 +20,8 @@ from sharded_models import MODELS  # noqa: E402
 from torch.fx.node import map_aggregate  # noqa: E402
 
 from stagecut.instances import Signature  # noqa: E402
-from stagecut.instances.model.sharding.program import COPIED, PARTIAL  # noqa: E402
-from stagecut.instances.pytorch.tensors.rules import CONSTANTS, name_of  # noqa: E402
+from stagecut.instances.model.tensor_program import COPIED, PARTIAL  # noqa: E402
+from stagecut.instances.pytorch.tensor_rules import CONSTANTS, name_of  # noqa: E402
 from stagecut.runtime.execution.sharded.local import Call, compute  # noqa: E402
 
 

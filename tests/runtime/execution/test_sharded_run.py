@@ -21,7 +21,7 @@ from sharded_models import MODELS  # noqa: E402
 from sharded_workers import devices_of, run_random, train_and_go_on  # noqa: E402
 
 from stagecut.instances.pytorch.factory import make  # noqa: E402
-from stagecut.runtime.accuracy.sharded import compare_sharded_run  # noqa: E402
+from stagecut.runtime.accuracy.join import compare_sharded_run  # noqa: E402
 from stagecut.runtime.execution.options import RunOptions  # noqa: E402
 from stagecut.runtime.execution.run import run  # noqa: E402
 from stagecut.runtime.execution.sharded.prepare import prepare_sharding  # noqa: E402

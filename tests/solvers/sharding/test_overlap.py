@@ -36,7 +36,7 @@ from stagecut.instances import (
     TensorSharding,
     program_workload,
 )
-from stagecut.instances.model.sharding.problem import gradient_buckets
+from stagecut.instances.model.sharding import gradient_buckets
 from stagecut.runtime.simulate.sharded import sharded_timeline
 from stagecut.runtime.verify.bounds.check import check_bound
 

@@ -36,8 +36,8 @@ from stagecut.instances import (
     TensorSharding,
     program_workload,
 )
-from stagecut.instances.model.sharding.placement import operator_groups, phases
-from stagecut.runtime.export.dtensor import dtensor_json
+from stagecut.instances.model.sharding import operator_groups, phases
+from stagecut.runtime.export.shardings import dtensor_json
 from stagecut.runtime.pictures.marks import sharded_marks
 from stagecut.runtime.simulate.sharded import sharded_timeline
 from stagecut.runtime.verify.bounds.check import check_bound

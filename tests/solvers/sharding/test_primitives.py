@@ -27,7 +27,7 @@ from stagecut.commands.common.pose import parse_mesh
 from stagecut.formulations.sharding.conversions import conversions
 from stagecut.instances import PrimitiveLink, ShardingObjective, Tensor
 from stagecut.instances.common.choices import Primitive
-from stagecut.instances.model.sharding.program import parse_axis
+from stagecut.instances.model.tensor_program import parse_axis
 from stagecut.runtime.verify.sharding import path
 
 LIMITS = Limits(seconds=120, nodes=5000)

@@ -26,7 +26,7 @@ from stagecut import (
 )
 from stagecut.formulations.sharding.conversions import conversions
 from stagecut.instances import ShardingObjective, Tensor, TensorSharding
-from stagecut.instances.model.sharding.program import parse_axis
+from stagecut.instances.model.tensor_program import parse_axis
 from stagecut.runtime.simulate.sharded import sharded_timeline
 from stagecut.runtime.verify.sharding import path
 from stagecut.solvers import METHODS

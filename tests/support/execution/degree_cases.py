@@ -22,12 +22,12 @@ from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.task import pose
 from stagecut.instances import Stage, TensorProgram
 from stagecut.instances.generate.roofline import MACHINES
-from stagecut.instances.model.sharding.problem import program_workload
+from stagecut.instances.model.sharding import program_workload
 from stagecut.instances.model.solution import in_stages
 from stagecut.instances.model.training_layers import training_layers
 from stagecut.instances.pytorch.factory import Made
 from stagecut.instances.pytorch.profile import Profile, profile
-from stagecut.instances.pytorch.tensors.program import layer_program
+from stagecut.instances.pytorch.tensors import layer_program
 from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.prepare import split_model
 from stagecut.runtime.execution.run import run

@@ -23,7 +23,7 @@ from stagecut import DeviceMesh, Link, Plan, Sharding, Workload
 from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.task import pose
 from stagecut.instances import PrimitiveLink, Role, TensorSharding
-from stagecut.instances.model.sharding.problem import gradient_buckets
+from stagecut.instances.model.sharding import gradient_buckets
 from stagecut.runtime import evaluate
 from stagecut.runtime.execution.checkpoint import restore, save
 from stagecut.runtime.execution.checkpoint_folder import newest

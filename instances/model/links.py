@@ -9,9 +9,9 @@ from numbers import Real
 
 import numpy as np
 
-from ...common.arrays import Floats, Ints, frozen
-from ...common.errors import InputError, quote
-from ...common.units import LARGEST, SMALLEST
+from ..common.arrays import Floats, Ints, frozen
+from ..common.errors import InputError, quote
+from ..common.units import LARGEST, SMALLEST
 
 #: Devices of a cluster with links between them: the table of pairs grows with the square.
 MAX_LINKED_DEVICES = 2_000

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...common.arrays import Bools, Floats, Ints, checked, frozen
-from ...common.choices import OrText, Routing
-from ...common.errors import InputError, quote
-from ...common.units import LARGEST, SMALLEST
-from ..summary import Summarised
+from ..common.arrays import Bools, Floats, Ints, checked, frozen
+from ..common.choices import OrText, Routing
+from ..common.errors import InputError, quote
+from ..common.units import LARGEST, SMALLEST
 from .routing import Routes, route
+from .summary import Summarised
 
 if TYPE_CHECKING:
     import networkx as nx

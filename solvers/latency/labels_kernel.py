@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....instances.common.arrays import Bools, Floats, Ints
-from ....instances.common.kernel import kernel, uncounted
+from ...instances.common.arrays import Bools, Floats, Ints
+from ...instances.common.kernel import kernel, uncounted
 
 #: Steps after which the search is left; many alike things to take make it exponential.
 MOST_STEPS = 20_000

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...instances import NodeId, Plan
-from ...instances.common.escape import markup, plain
-from ...instances.common.quantities import show_bytes, show_percent, show_time, text_table
-from ...runtime.verify.report import Load
+from ..instances import NodeId, Plan
+from ..instances.common.escape import markup, plain
+from ..instances.common.quantities import show_bytes, show_percent, show_time, text_table
+from ..runtime.verify.report import Load
 
 
 @dataclass(frozen=True)

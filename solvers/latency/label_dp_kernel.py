@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....instances.common.kernel import kernel, uncounted
+from ...instances.common.kernel import kernel, uncounted
 from . import labels_kernel as col
 from .labels_kernel import best_saving, find, insert, write_owners
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...common.kernel import kernel
+from ..common.kernel import kernel
 
 
 @kernel

@@ -30,17 +30,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....formulations.latency.graph import LatencyGraph, latency_graph
-from ....formulations.task import Task
-from ....formulations.throughput.infeasible import memories, why_infeasible
-from ....formulations.throughput.whole_bytes import room_of
-from ....instances import CallPlacement, Latency, Solution
-from ....instances.common.arrays import Bools, Floats, Ints
-from ...core.search import Search
-from ..bound import PathBound, cut_data, heavy_paths, path_bound
-from ..mincut_kernel import CutData
+from ...formulations.latency.graph import LatencyGraph, latency_graph
+from ...formulations.task import Task
+from ...formulations.throughput.infeasible import memories, why_infeasible
+from ...formulations.throughput.whole_bytes import room_of
+from ...instances import CallPlacement, Latency, Solution
+from ...instances.common.arrays import Bools, Floats, Ints
+from ..core.search import Search
 from . import labels_kernel as col
-from .kernel import run
+from .bound import PathBound, cut_data, heavy_paths, path_bound
+from .label_dp_kernel import run
 from .labels_kernel import (
     Graph,
     LabelStore,
@@ -52,6 +51,7 @@ from .labels_kernel import (
     rehash,
     wider,
 )
+from .mincut_kernel import CutData
 
 #: The label DP is left alone if its codes (calls used of every kind) are more than this.
 MOST_CODES = 20_000

@@ -16,12 +16,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import flop_registry
 
-from ...common.choices import Role
-from ...common.errors import InputError
-from ...generate.architectures.lowering import suggested_cluster
-from ...generate.roofline import CPU_CORE, Machine, machine
-from ...model.sharding.problem import program_workload
-from ...model.sharding.program import (
+from ..common.choices import Role
+from ..common.errors import InputError
+from ..generate.architectures.lowering import suggested_cluster
+from ..generate.roofline import CPU_CORE, Machine, machine
+from ..model.sharding import program_workload
+from ..model.tensor_program import (
     COPIED,
     ITEM_BYTES,
     PARTIAL,
@@ -30,10 +30,10 @@ from ...model.sharding.program import (
     Tensor,
     TensorProgram,
 )
-from ...model.workload import Workload
-from ..flops import custom_mapping
-from ..parts import plain
-from ..prices import (
+from ..model.workload import Workload
+from .flops import custom_mapping
+from .parts import plain
+from .prices import (
     ASSUMED_LINKS,
     BUDGET_S,
     FEWEST_RUNS,
@@ -43,12 +43,12 @@ from ..prices import (
     host_clock,
     machine_name,
 )
-from ..tracing.leaves import tensors
-from ..tracing.trace import TensorValue
-from ..tracing.traced import reason_of
-from ..tracing.unchanged import unchanged
-from .rules import CONSTANTS, VIEWS, name_of, signatures_of
-from .trace import TrainingGraph, fake_state, named_graph, swapped_state, training_graph
+from .tensor_rules import CONSTANTS, VIEWS, name_of, signatures_of
+from .tensor_trace import TrainingGraph, fake_state, named_graph, swapped_state, training_graph
+from .tracing.leaves import tensors
+from .tracing.trace import TensorValue
+from .tracing.traced import reason_of
+from .tracing.unchanged import unchanged
 
 #: Nodes that are the tensor that they get.
 SAME = ("detach", "alias", "lift_fresh_copy", "lift_fresh")

@@ -13,11 +13,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
-from ...common.errors import InputError
-from ..tracing.leaves import as_fake, loss_of, swapped_tensors, tensors
-from ..tracing.trace import check_operators
-from ..tracing.traced import as_exported, quiet, reason_of
-from ..tracing.unchanged import unchanged
+from ..common.errors import InputError
+from .tracing.leaves import as_fake, loss_of, swapped_tensors, tensors
+from .tracing.trace import check_operators
+from .tracing.traced import as_exported, quiet, reason_of
+from .tracing.unchanged import unchanged
 
 
 @dataclass(frozen=True, eq=False)

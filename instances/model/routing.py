@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common.arrays import Floats, Ints
+from ..common.arrays import Floats, Ints
 from .routing_kernel import fewest_hops, widest
 
 Number = TypeVar("Number", int, Ints)

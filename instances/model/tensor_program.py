@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...common.choices import Role
-from ...common.errors import InputError, quote
-from ...common.units import LARGEST, NodeId
-from ..summary import Tabled
+from ..common.choices import Role
+from ..common.errors import InputError, quote
+from ..common.units import LARGEST, NodeId
+from .summary import Tabled
 
 #: A property along one axis: i for S(i), or one of these.
 COPIED, PARTIAL = -1, -2

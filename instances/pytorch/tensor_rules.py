@@ -29,8 +29,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...common.errors import InputError
-from ...model.sharding.program import COPIED, PARTIAL, Signature
+from ..common.errors import InputError
+from ..model.tensor_program import COPIED, PARTIAL, Signature
 
 Shape = tuple[int, ...]
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ...instances import (
+from ..instances import (
     Cluster,
     DeviceKind,
     InputError,
@@ -31,12 +31,12 @@ from ...instances import (
     is_iteration,
     is_stream,
 )
-from ...instances.common.quantities import show_bytes, show_percent
-from ...instances.model.tied_weights import are_copied, tied_as
-from ...instances.model.workload import kept_bytes
-from ...solvers import DEFAULT_LIMITS, Limits
-from ..solve import solve
+from ..instances.common.quantities import show_bytes, show_percent
+from ..instances.model.tied_weights import are_copied, tied_as
+from ..instances.model.workload import kept_bytes
+from ..solvers import DEFAULT_LIMITS, Limits
 from .explanation import Remedy
+from .solve import solve
 
 T = TypeVar("T")
 

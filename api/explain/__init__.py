@@ -1,1 +1,0 @@
-"""Explanations of plans: limiting device, costly transfers, remedies, places of nodes."""

@@ -1,1 +1,0 @@
-"""Networks of devices: topologies, routes and links."""

@@ -1,1 +1,0 @@
-"""Tensor programs of models: training graphs, and signatures of each ATen operator."""

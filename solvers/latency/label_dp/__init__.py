@@ -1,1 +1,0 @@
-"""The label DP over ideals: latency to proven optimality."""
