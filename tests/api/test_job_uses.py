@@ -247,6 +247,20 @@ def test_twice_the_memory_is_twice_what_the_job_allows() -> None:
     assert change.seconds < plan.seconds
 
 
+def test_parts_in_host_memory_help_where_memory_binds() -> None:
+    fixed: dict[str, Any] = {"pipeline": 1, "context": 1, "microbatch": 1}
+    plan, limits = plan_of(memory_bytes=8 * 2**30, **fixed), Limits(seconds=60.0, gap=0.05)
+    more, hosts, *_ = what_would_help(plan, limits)
+    assert more.seconds < plan.seconds
+    assert hosts.change == "parts in host memory"
+    assert hosts.layout is not None
+    assert hosts.layout.offload_optimizer + hosts.layout.offload_activations > 0
+    assert peak_memory(MODEL, hosts.layout).needed <= 8 * 2**30
+    assert hosts.bound <= hosts.seconds < plan.seconds
+    free = what_would_help(plan_of(**fixed), limits)
+    assert "parts in host memory" not in {one.change for one in free}
+
+
 def test_a_change_that_leaves_the_plan_possible_costs_nothing() -> None:
     """More memory or a faster network cannot make the best plan slower than the present one."""
     plan = plan_of(pipeline=2)
