@@ -16,6 +16,7 @@ from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.layout import Layout, check_layout, describe
 from ..instances.costs.memory import RankMemory, RankStages, rank_memory
 from ..instances.costs.models import model_description
+from ..instances.costs.stages import device_memory
 from ..instances.costs.traffic import CollectiveTraffic, collectives
 from ..instances.model.summary import Summarised
 from ..runtime.estimate import iteration_time
@@ -67,7 +68,7 @@ class Estimate(Summarised):
             "seconds": self.seconds,
             "tokens_per_s": self.tokens_per_s,
             "mfu": show_percent(self.mfu),
-            "memory": show_bytes(max(rank.needed for rank in self.memory)),
+            "memory": show_bytes(self.memory[self.fullest].needed),
             "fits": self.fits,
         }
 
@@ -93,14 +94,20 @@ class Estimate(Summarised):
         return self.flops_per_s / self.cluster.accelerator.peak[self.layout.recipe.compute]
 
     @property
+    def fullest(self) -> int:
+        """Pipeline rank that has least left of its smallest device's memory."""
+        limits = device_memory(self.layout, self.cluster)
+        return min(range(len(limits)), key=lambda rank: limits[rank] - self.memory[rank].needed)
+
+    @property
     def memory_limit(self) -> float:
-        """Bytes of the smallest device."""
-        return min(nodes.accelerator.memory_bytes for nodes in self.cluster.nodes)
+        """Bytes of the fullest rank's smallest device."""
+        return device_memory(self.layout, self.cluster)[self.fullest]
 
     @property
     def fits(self) -> bool:
-        """Whether every rank's bytes fit its device."""
-        return max(rank.needed for rank in self.memory) <= self.memory_limit
+        """Whether every rank's bytes fit its devices."""
+        return self.memory[self.fullest].needed <= self.memory_limit
 
     def collectives(self, rank: int = 0) -> tuple[CollectiveTraffic, ...]:
         """Return count and bytes of an iteration's collectives, by axis and kind.

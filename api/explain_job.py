@@ -129,9 +129,9 @@ def explain_job(
         bound = min(float(bounds[other].min()), took)
         decisions.append(TurnedDecision(name, best, took, bound, behind))
     decisions.sort(key=lambda one: (one.seconds, one.bound))
-    most = peak_memory(plan.model, plan.layout)
+    most, free = costs.fullest(plan.layout)
     return JobExplanation(
-        plan, terms, {**vars(most), "free": costs.memory_limit - most.needed}, tuple(decisions),
+        plan, terms, {**vars(most), "free": free}, tuple(decisions),
         judge_usual(costs, plan.layout, usual), plan.certificate.points,
     )  # fmt: skip
 

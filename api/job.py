@@ -23,7 +23,7 @@ from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.layers import LayerPrices
 from ..instances.costs.layout import OFFLOAD, Layout, describe
-from ..instances.costs.memory import peak_memory
+from ..instances.costs.memory import RankMemory, fullest_rank
 from ..instances.costs.models import model_description
 from ..instances.job.plan import CertificateRow, JobCertificate, JobPlan, costs_hash
 from ..instances.job.problem import OPEN, TrainingJob, on_one_device
@@ -48,15 +48,13 @@ class JobCosts:
     job: TrainingJob
     prices: LayerPrices  # seconds of layers
 
-    @property
-    def memory_limit(self) -> float:
-        """Bytes of the smallest device that the job may use."""
-        return self.job.memory_limit(self.cluster)
+    def fullest(self, layout: Layout) -> tuple[RankMemory, float]:
+        """Return the bytes of the rank that has least left, and what is left; below 0: too few."""
+        return fullest_rank(self.model, layout, self.job.memory_limits(layout, self.cluster))
 
     def judge(self, layouts: Sequence[Layout]) -> Floats:
         """Return the seconds of plans, infinite where one does not fit."""
-        limit = self.memory_limit
-        fits = [peak_memory(self.model, one).needed <= limit for one in layouts]
+        fits = [self.fullest(one)[1] >= 0 for one in layouts]
         chosen = [one for one, there in zip(layouts, fits, strict=True) if there]
         seconds = np.full(len(layouts), np.inf)
         seconds[fits] = [time.seconds for time in iteration_times(chosen, self.prices)]
@@ -64,8 +62,7 @@ class JobCosts:
 
     def usual(self) -> tuple[UsualLayout, ...]:
         """Return what is usually done with such a job."""
-        limit = self.memory_limit
-        return usual_layouts(self.model, self.cluster, self.job.template, limit)
+        return usual_layouts(self.model, self.cluster, self.job.template, self.job.memory_bytes)
 
     def starts(self, usual: Sequence[UsualLayout]) -> list[Layout]:
         """Return the usual layouts moved into the job's space, where they can be plans of it."""
@@ -353,7 +350,6 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
             best[kind] = layout
     order = sorted((layout for layout in best.values() if np.isfinite(judged[layout])),
                    key=lambda layout: judged[layout])  # fmt: skip
-    limit = costs.memory_limit
     found = []
     told: dict[str, Layout] = {}
     for layout in order:
@@ -364,7 +360,7 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
             seconds * (1 + TERM_ERRORS.get(term, OTHER_ERROR))
             for term, seconds in time.terms.items()
         )
-        free = limit - peak_memory(costs.model, layout).needed
+        free = costs.fullest(layout)[1]
         found.append(JobCandidate(layout, judged[layout], float(worst), float(free)))
     return found
 
@@ -376,7 +372,6 @@ def judge_usual(
     table = costs.prices.calibration
     least = iteration_time(costs.model, best, costs.cluster, table).terms
     found = []
-    limit = costs.memory_limit
     for one in usual:
         if one.layout is None:
             found.append(UsualChoice(one.name, None, np.inf, one.reason))
@@ -385,8 +380,7 @@ def judge_usual(
         term = max(time.terms, key=lambda name: time.terms[name] - least.get(name, 0.0))
         behind = time.terms[term] - least.get(term, 0.0)
         most = (term, behind) if behind > 0 else None
-        fits = peak_memory(costs.model, one.layout).needed <= limit
-        seconds = time.seconds if fits else np.inf
+        seconds = time.seconds if costs.fullest(one.layout)[1] >= 0 else np.inf
         outside = tuple(costs.outside(one.layout))
         found.append(UsualChoice(one.name, one.layout, seconds, one.reason, most, outside))
     return tuple(found)
@@ -416,10 +410,10 @@ def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf
     """
     limits = limits or Limits(seconds=20.0, gap=1e-2)
     cluster, job = plan.cluster, plan.job
-    more = 2 * job.memory_limit(cluster)
+    wider = with_memory(cluster, job.memory_bytes, 2.0)
     network = replace(cluster.network, bandwidth=2 * cluster.network.bandwidth)
     cases = [
-        ("twice the memory", with_memory(cluster, more), replace(job, memory_bytes=None), 1.0),
+        ("twice the memory", wider, replace(job, memory_bytes=None), 1.0),
         ("twice the network", replace(cluster, network=network), job, 1.0),
         ("twice the batch", cluster, replace(job, global_batch=2 * job.global_batch), 0.5),
     ]
@@ -459,11 +453,15 @@ QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 def why_nothing_fits(costs: JobCosts, space: JobSpace) -> tuple[str, float]:
     """Return in one line what is missing and what helps, and bytes without which nothing fits."""
-    device, limit = costs.cluster.accelerator, costs.memory_limit
-    least = _least_memory(costs, space)
+    devices = [nodes.accelerator for nodes in costs.cluster.nodes]
+    device = min(devices, key=lambda one: one.memory_bytes)
+    limit = min(device.memory_bytes, costs.job.memory_bytes or np.inf)
+    least = limit * _least_memory(costs, space)
     has = f"{device.name} has {device.memory_bytes / 2**30:.1f}"
     if limit < device.memory_bytes:
         has = f"{limit / 2**30:.1f} are allowed"
+    elif len({one.memory_bytes for one in devices}) > 1:
+        has += " (the others as much more as they have)"
     needs = f"needs at least {least / 2**30:.1f} GiB per device in any layout, and {has}"
     if least <= limit:  # as a whole: only programs have ruled out every layout
         needs = f"needs more than the {limit / 2**30:.1f} GiB of {device.name}"
@@ -472,15 +470,15 @@ def why_nothing_fits(costs: JobCosts, space: JobSpace) -> tuple[str, float]:
 
 
 def _least_memory(costs: JobCosts, space: JobSpace) -> float:
-    """Return bytes of a device, to half a percent, with fewer of which nothing fits."""
+    """Return how often the devices' bytes, to half a percent, below which nothing fits."""
     table = rates(space, costs.prices)
 
-    def some_fit(limit: float) -> bool:
-        cluster = with_memory(costs.cluster, limit)
+    def some_fit(times: float) -> bool:
+        cluster = with_memory(costs.cluster, costs.job.memory_bytes, times)
         wider = replace(space, cluster=cluster, job=replace(costs.job, memory_bytes=None))
         return bool(first_bounds(wider, table, costs.prices).fits.any())
 
-    low = high = costs.memory_limit
+    low = high = 1.0
     while not some_fit(high):
         high *= 2
     while high / low > 1.005:
@@ -531,10 +529,10 @@ def _plan_found(
     return search_job(space, prices, there.judge, gap=gap, deadline=end).best
 
 
-def with_memory(cluster: TrainingCluster, memory_bytes: float) -> TrainingCluster:
-    """Return a cluster whose devices have so many bytes."""
-    nodes = tuple(
-        replace(one, accelerator=replace(one.accelerator, memory_bytes=memory_bytes))
-        for one in cluster.nodes
-    )
-    return replace(cluster, nodes=nodes)
+def with_memory(cluster: TrainingCluster, most: float | None, times: float) -> TrainingCluster:
+    """Return a cluster whose devices have so many times their bytes, or of `most` of them."""
+    nodes = []
+    for one in cluster.nodes:
+        size = times * min(one.accelerator.memory_bytes, most or np.inf)
+        nodes.append(replace(one, accelerator=replace(one.accelerator, memory_bytes=size)))
+    return replace(cluster, nodes=tuple(nodes))

@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
+import multiprocessing
 import os
 import platform
 import subprocess
-import sys
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -48,6 +49,13 @@ def machine() -> str:
     return f"{os.cpu_count()} x {name}"
 
 
+@cache
+def revision() -> str:
+    """Return the revision that is checked out."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def counted(stack: ExitStack, part: Part) -> list[int]:
     """Count the calls of a part while the stack is open."""
     calls: list[int] = []
@@ -64,6 +72,27 @@ def counted(stack: ExitStack, part: Part) -> list[int]:
         counting.__name__ = name
         stack.enter_context(patch.object(module, name, counting))
     return calls
+
+
+def in_a_process(solve: Callable[..., dict], *arguments: object) -> dict:
+    """Return what a function returns in a process of its own, which begins as this one is now."""
+    receive, send = multiprocessing.Pipe(duplex=False)
+    child = os.fork()
+    if child == 0:
+        try:
+            send.send(solve(*arguments))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)  # a thread of HiGHS may go on
+    send.close()
+    with receive:
+        try:
+            return receive.recv()
+        except EOFError:
+            raise SystemExit("a run failed, as is told above") from None
+        finally:
+            os.waitpid(child, 0)
 
 
 def solve_cell(cell: Cell, part: str, parts: dict[str, Part], seed: int, seconds: float) -> dict:
@@ -83,7 +112,7 @@ def solve_cell(cell: Cell, part: str, parts: dict[str, Part], seed: int, seconds
         else:
             calls = {name: counted(stack, each) for name, each in parts.items()}
         limits = Limits(seconds=seconds, seed=seed, gap=0.0, since=time.process_time())
-        result = solve(workload, cluster, problem, limits=limits, workers=1)
+        result = solve(workload, cluster, problem, method=cell.method, limits=limits, workers=1)
     return {
         "seconds": round(result.seconds, 3),
         "objective": result.objective,
@@ -101,9 +130,6 @@ def run(args: argparse.Namespace, table: Path) -> None:
     done = {tuple(row) for row in known[["workload", "strategy", "seed"]].itertuples(index=False)}
     first = known[known["strategy"].eq(WHOLE) & known["seed"].eq(0)]
     reached = {row.workload: str(row.reached).split("; ") for row in first.itertuples()}
-    revision = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    ).stdout.strip()
     table.parent.mkdir(exist_ok=True)
     with table.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -113,17 +139,10 @@ def run(args: argparse.Namespace, table: Path) -> None:
         def measure(cell: str, part: str, seed: int) -> None:
             if (cell, part, seed) in done or not any(name in f"{cell}$" for name in args.only):
                 return
-            command = [sys.executable, __file__, args.problem, "--one", cell, part, str(seed)]
-            command += ["--seconds", str(args.seconds)]
             for _ in range(1 + (args.compile and part == WHOLE and seed == 0)):
-                output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            row = {
-                "workload": cell,
-                "strategy": part,
-                "seed": seed,
-                **json.loads(output.stdout.splitlines()[-1]),
-            }
-            writer.writerow(row | {"revision": revision, "machine": machine()})
+                solved = in_a_process(solve_cell, cells[cell], part, parts, seed, args.seconds)
+            row = {"workload": cell, "strategy": part, "seed": seed, **solved}
+            writer.writerow(row | {"revision": revision(), "machine": machine()})
             file.flush()
             print(*row.values(), sep=", ", flush=True)
             if part == WHOLE and seed == 0:
@@ -133,9 +152,10 @@ def run(args: argparse.Namespace, table: Path) -> None:
             for cell in cells:
                 measure(cell, WHOLE, seed)
         for part in parts if args.parts is None else args.parts:
-            for cell in cells:
-                if part in reached.get(cell, ()):
-                    measure(cell, part, 0)
+            for seed in range(args.part_seeds):
+                for cell in cells:
+                    if part in reached.get(cell, ()):
+                        measure(cell, part, seed)
 
 
 def report(table: Path) -> str:
@@ -172,24 +192,17 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="default: results/ablation-PROBLEM.csv")
     parser.add_argument("--seconds", type=float, default=20.0, help="CPU seconds of a run")
     parser.add_argument("--seeds", type=int, default=3, help="of the whole strategy")
+    parser.add_argument("--part-seeds", type=int, default=1, help="with each part left out")
     parser.add_argument(
         "--only", nargs="*", default=[""], help="parts of names of cells; $ ends one"
     )
     parser.add_argument("--compile", action="store_true", help="run each cell once before")
     parser.add_argument("--parts", nargs="*", help="to leave out; default: each in turn")
     parser.add_argument("--report", action="store_true", help="print the table")
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     table = args.csv or RESULTS / f"ablation-{args.problem}.csv"
     if args.report:
         print(report(table))
-    elif args.one:
-        cells, parts = PROBLEMS[args.problem]()
-        name, part, seed = args.one
-        with os.fdopen(os.dup(1), "w") as output:  # a thread of HiGHS may go on, and filter 1
-            row = solve_cell(cells[name], part, parts, int(seed), args.seconds)
-            output.write(json.dumps(row) + "\n")
-        os._exit(0)
     else:
         run(args, table)
 

@@ -21,10 +21,11 @@ Case = tuple[Workload, Cluster | None, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """A workload, a cluster and a problem; `ties` names a function that only breaks ties."""
+    """A workload, a cluster, a problem and a method; `ties` only breaks ties."""
 
     make: Callable[[], Case]
     ties: tuple[object, str] | None = None
+    method: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -240,15 +241,20 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Semantic FPN's operators cut into S stages of R replicas, on six kinds of topologies."""
     from stagecut.solvers.mapping import auto, bottleneck_stages, exact, state
     from stagecut.solvers.mapping.annealing import targets
-    from stagecut.solvers.mapping.parameters import EARLY_ROUNDS, EXACT_ROUNDS
+    from stagecut.solvers.mapping.parameters import EARLY_ROUNDS
 
     cells = {
         f"{topology} {s} × {r} {mode}{', ' * bool(kind)}{kind}": Cell(
-            partial(_mapped, topology, s, r, mode, kind), (auto, "break_ties")
+            partial(_mapped, topology, s, r, mode, kind),
+            (auto, "break_ties"),
+            "joint" if kind == "joint" else "auto",
         )
         for topology, s, r, mode, kind in (
             ("torus3d:8x8x8", 16, 32, "allr", ""),
             ("random_blk_1:16", 4, 4, "both", ""),
+            ("random_blk_1:16", 8, 2, "both", ""),
+            ("random_blk_2:16", 2, 8, "both", ""),
+            ("uniform_dist:16", 4, 4, "both", "cheapest"),
             ("random_blk_1:64", 8, 8, "p2p", ""),
             ("random_blk_2:64", 8, 8, "allr", ""),
             ("random_blk_1:64", 4, 16, "both", ""),
@@ -257,8 +263,11 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
             ("random_blk_1:128", 8, 16, "both", ""),
             ("uniform_dist:64", 8, 8, "both", ""),
             ("random_blk_2:64", 8, 8, "both", "cheapest"),
+            ("islands:4x8", 4, 8, "both", "cheapest"),
             ("fattree:4", 2, 8, "both", "cheapest"),
             ("islands:4x8", 4, 8, "both", "busiest-link"),
+            ("islands:2x8", 4, 4, "both", "joint"),
+            ("random_blk_1:32", 4, 8, "both", "joint"),
         )
     }
 
@@ -283,7 +292,7 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
         every = targets.start_strategies
 
         def others(mapping: state.MappingState) -> list[targets.StartStrategy]:
-            return [each for each in every(mapping) if each.run.__name__ != name]
+            return [each for each in every(mapping) if each.run.__name__.lstrip("_") != name[1:]]
 
         return Part(((auto, "start_strategies"),), others, ((targets, name),))
 
@@ -316,7 +325,6 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
         "exact": Part(((auto, "_exact"),), nothing),
         "exact trees": Part(((exact, "tree_times"),), no_trees),
         "annealing before bounds": rounds(EARLY_ROUNDS),
-        "annealing before exact": rounds(EXACT_ROUNDS),
         "start: count model": start("_from_count_model"),
         "start: on from the last": start("_continue"),
         "start: incumbent": start("_from_incumbent"),
@@ -334,11 +342,15 @@ def _mapped(topology_name: str, stages: int, replicas: int, mode: Any, kind: str
     from stagecut.instances.topologies import topology
     from stagecut.solvers.mapping.partition import balanced_partition
 
-    chain = as_chain(balanced_partition(load(NETWORK), stages, 0.0).costs)
     if topology_name.startswith(("random", "uniform")):
         topology_name += "@seed=0"
+    devices = topology(topology_name)
+    if kind == "joint":
+        joint = DeviceMapping(devices, stages, replicas, mode, microbatches=4, collective="ring")
+        return load(NETWORK), None, joint
+    chain = as_chain(balanced_partition(load(NETWORK), stages, 0.0).costs)
     problem = DeviceMapping(
-        topology(topology_name),
+        devices,
         stages,
         replicas,
         mode,

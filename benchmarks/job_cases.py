@@ -146,7 +146,7 @@ def _points(
     space = job_space(model, cluster, job)
     deadline = time.monotonic() + SECONDS
     search = search_job(space, costs.prices, costs.judge, gap=1e-6, deadline=deadline)
-    probes = Probes(job, costs.prices, job.memory_bytes or np.inf)
+    probes = Probes(job, costs.prices)
     for point in range(len(space)):
         layout = space.layout(point)
         true = by_point.get(point_of(layout), np.inf)

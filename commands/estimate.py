@@ -190,7 +190,7 @@ def print_estimate(found: Estimate) -> None:
             memory.add_row(label, *(f"{value / 2**30:.2f}" for value in values))
     memory.add_row("in all", *(f"{found.memory[rank].held / 2**30:.2f}" for rank in ranks))
     OUT.print(memory)
-    most = max(rank.needed for rank in found.memory)
+    most = found.memory[found.fullest].needed
     verdict = "it fits" if found.fits else "it does not fit"
     OUT.say(f"{verdict}: {show_bytes(most)} needed, of {show_bytes(found.memory_limit)}")
 

@@ -148,13 +148,13 @@ def _excess(
     besides; `flight`, shape (p, v), microbatches in flight at one moment when ranks may hold most.
     """
     s = space.setting[group]
-    loses, limit = 1 + FRAGMENTATION, space.job.memory_limit(space.cluster)
+    loses, layout = 1 + FRAGMENTATION, space.layout(int(group[0]))
     lowest, there = flight.min(axis=1), rates.count > 0
-    layout = space.layout(int(group[0]))
+    limits = np.array(space.job.memory_limits(layout, space.cluster))
     low, high = _rank_range(space, layout)
     chunk = float(stage_range(space.model, layout)[0].min())
     state = np.einsum("nkx,nx->nk", rates.held[s], per)  # of a layer of each type
-    free = limit - _fixed(space, rates, group, per, gathered, flight)
+    free = limits - _fixed(space, rates, group, per, gathered, flight)
     kept, saved = loses * rates.kept[s], loses * rates.saved[s]
 
     def room(kept: Floats) -> tuple[Floats, Floats, Floats, Floats]:

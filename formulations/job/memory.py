@@ -2,13 +2,14 @@
 
 A rank k that holds n_sτ layers of type τ in its stages s, r_sτ of them recomputed, needs
 
-    c_k + Σ_s Σ_τ [ state_τ n_sτ + x a_s (A_τ n_sτ − A'_τ r_sτ) ] + x max(loss_k, X_k) ≤ memory  (5)
+    c_k + Σ_s Σ_τ [ state_τ n_sτ + x a_s (A_τ n_sτ − A'_τ r_sτ) ]
+        + x max(loss_k, X_k) ≤ memory_k                                                          (5)
 
-with a_s microbatches of the stage in flight, at each moment when the rank may hold most, x = 1 +
-the share that the allocator loses, and c_k what is there in any case; for PyTorch's modules X_k is
-the least of the layer that its backward pass begins with. With Megatron's kernels and
-ZeRO below 3 this is `rank_memory`, term by term; with sharded weights it leaves out moments of the
-backward pass, and is a bound below.
+with memory_k of the smallest device that rank k lies on, a_s microbatches of the stage in flight at
+each moment when the rank may hold most, x = 1 + the share that the allocator loses, and c_k what is
+there in any case; for PyTorch's modules X_k is the least of the layer that its backward pass begins
+with. With Megatron's kernels and ZeRO below 3 this is `rank_memory`, term by term; with sharded
+weights it leaves out moments of the backward pass, and is a bound below.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from .space import JobSpace
 class MemoryRows:
     """Coefficients of (5) for one outer point."""
 
-    #: Bytes of a device.
-    limit: float
+    #: Shape (p,): bytes of each rank's smallest device.
+    limit: Floats
     #: Shape (moments, p): c_k, with the loss on the head's rank left out.
     fixed: Floats
     #: Shape (K,): bytes per layer.
@@ -138,7 +139,8 @@ def memory_rows(space: JobSpace, rates: Rates, point: int) -> MemoryRows:
         fixed += loses * output * flight.sum(axis=2)
     own = -output  # of the two ends, which have it among what they keep
     ends_state = rates.ends_held[i] @ per + state.gathered[0] * rates.ends_gathered[i]
-    last = space.layout(point).stage_ranks[-1]
+    layout = space.layout(point)
+    last = layout.stage_ranks[-1]
     fixed[:, 0] += ends_state[0] + loses * flight[:, 0, 0] * (rates.ends_kept[i, 0] + own)
     fixed[:, last] += ends_state[1] + loses * flight[:, last, -1] * (rates.ends_kept[i, 1] + own)
     if p * v == 1:
@@ -146,7 +148,7 @@ def memory_rows(space: JobSpace, rates: Rates, point: int) -> MemoryRows:
         fixed[:, 0] -= (tied + further) * per[0] + tied * state.gathered[0]
     inside = rates.working[i] + rates.matrix[i] * (space.microbatches[point] > 1)
     return MemoryRows(
-        limit=space.job.memory_limit(space.cluster),
+        limit=np.array(space.job.memory_limits(layout, space.cluster)),
         fixed=fixed,
         state=rates.held[i] @ per,
         flight=flight,

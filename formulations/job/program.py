@@ -9,7 +9,7 @@ r, with E_s what the ends have besides:
     minimise  T + G + O + constants
     T ≥ Σ_s ( n_πsF F_s + n_πsB B_s + n_πsW W_s ) + n_π · message       paths π found so far    (4)
     Σ_s n_sτ = L_τ,   r_sτ ≤ n_sτ,   Σ_τ n_sτ within the declared range of s                    (7)
-    bytes of rank k ≤ memory, X_k with the recomputed layer where y_k     every rank k           (5)
+    bytes of rank k ≤ memory_k, X_k with the recomputed layer where y_k   every rank k           (5)
     the same with X_τ where u_kτ,  Σ_s n_sτ ≤ L_τ u_kτ                    X_τ above the least
     r_sτ ≤ L_τ y_k                                                      s on k                  (8)
     G ≥ reduce_k + gather_k, each as far as nothing hides it            every rank k            (9)
@@ -458,8 +458,8 @@ class ProgramBuilder:
                 if self.r is not None:
                     columns += list(self.r[s])
                     factors += list(-a * rows.saved)
-            free = rows.limit - rows.fixed[moment, k]
-            scale = 1 / rows.limit
+            free = rows.limit[k] - rows.fixed[moment, k]
+            scale = 1 / rows.limit[k]
             if k == rows.head and rows.loss:
                 self.build.row(
                     f"loss[{k},{moment}]", columns, np.array(factors) * scale, -np.inf,

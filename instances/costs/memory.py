@@ -12,7 +12,7 @@ distributed optimizer, PyTorch's FSDP2; checked against torch's memory tracker a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from ..model.chunk_schedules import v_in_flight
@@ -468,10 +468,17 @@ def backward_moments(
 
 
 def peak_memory(model: ModelDescription, layout: Layout) -> RankMemory:
-    """Bytes of the pipeline rank that needs most.
+    """Bytes of the pipeline rank that needs most."""
+    return fullest_rank(model, layout, (0.0,) * layout.pipeline)[0]
 
-    Of ranks with the same layers, as many of them recomputed, and neither embedding, head nor
-    multi-token prediction the first keeps the most passes in flight: the others are left out.
+
+def fullest_rank(
+    model: ModelDescription, layout: Layout, limits: Sequence[float]
+) -> tuple[RankMemory, float]:
+    """Bytes of the pipeline rank that has least left of its `limits`, and the bytes left there.
+
+    Of ranks with the same limit and layers, as many of them recomputed, and neither embedding, head
+    nor multi-token prediction the first keeps the most passes in flight: the others are left out.
     """
     stages = RankStages.of(model, layout)
     special = {0, layout.stages - 1} | ({layout.mtp_stage % layout.stages} if model.mtp else set())
@@ -482,10 +489,12 @@ def peak_memory(model: ModelDescription, layout: Layout) -> RankMemory:
             (stages.stages[stage], layout.recomputed_layers(stage, len(stages.stages[stage])))
             for stage in own
         )
+        alike = kinds, limits[rank]
         if special & set(own):
             ranks.append(rank)
-        elif kinds not in seen:
-            seen.add(kinds)
+        elif alike not in seen:
+            seen.add(alike)
             ranks.append(rank)
-    found = (rank_memory(model, layout, rank, stages) for rank in ranks)
-    return max(found, key=lambda one: one.needed)
+    every = ((rank_memory(model, layout, rank, stages), limits[rank]) for rank in ranks)
+    found = ((memory, limit - memory.needed) for memory, limit in every)
+    return min(found, key=lambda one: one[1])

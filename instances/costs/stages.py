@@ -122,6 +122,26 @@ def kinds_of_rank(rank: int, layout: Layout, cluster: TrainingCluster) -> list[i
     return found
 
 
+def device_memory(
+    layout: Layout, cluster: TrainingCluster, most: float | None = None
+) -> tuple[float, ...]:
+    """Return the bytes of each pipeline rank's smallest device, `most` at most where it is given.
+
+    Examples
+    --------
+    >>> from stagecut.instances.costs.clusters import training_cluster
+    >>> unlike = training_cluster("h100:8+a100-40gb:8x2")
+    >>> [round(size / 2**30) for size in device_memory(Layout(pipeline=3, data=8), unlike)]
+    [80, 39, 39]
+    """
+    own = [nodes.accelerator.memory_bytes for nodes in cluster.nodes]
+    least = [
+        min(own[kind] for kind in kinds_of_rank(rank, layout, cluster))
+        for rank in range(layout.pipeline)
+    ]
+    return tuple(least if most is None else (min(size, most) for size in least))
+
+
 def _stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
     """Return the passes of each model stage on nodes of the first kind."""
     model, times = prices.model, prices.times(layout)

@@ -16,6 +16,7 @@ from ..common.units import MOST_COUNT
 from ..costs.description import ModelDescription
 from ..costs.hardware import TrainingCluster
 from ..costs.layout import OFFLOAD, RECIPES, ContextKind, JobSchedule, Layout, Recipe, Recompute
+from ..costs.stages import device_memory
 from .launchers import LAUNCHERS, LauncherSettings, runs
 
 _FULL = frozenset({Recompute.FULL})
@@ -185,10 +186,9 @@ class TrainingJob:
         given = self.allowed("zero")
         return tuple(sorted(z for z in known if given is None or z in given))
 
-    def memory_limit(self, cluster: TrainingCluster) -> float:
-        """Return the bytes of the smallest device that the job may use."""
-        least = min(nodes.accelerator.memory_bytes for nodes in cluster.nodes)
-        return least if self.memory_bytes is None else min(least, self.memory_bytes)
+    def memory_limits(self, layout: Layout, cluster: TrainingCluster) -> tuple[float, ...]:
+        """Return the bytes of each pipeline rank's smallest device that the job may use."""
+        return device_memory(layout, cluster, self.memory_bytes)
 
     def pipelines(self, model: ModelDescription) -> bool:
         """Whether the launcher can train a model in a pipeline."""

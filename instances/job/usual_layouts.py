@@ -25,8 +25,9 @@ from ..costs.clusters import training_cluster
 from ..costs.description import ModelDescription
 from ..costs.hardware import NumberFormat, TrainingCluster
 from ..costs.layout import RECIPES, JobSchedule, Layout, Overlap, Recipe, Recompute, check_layout
-from ..costs.memory import peak_memory
+from ..costs.memory import fullest_rank
 from ..costs.models import shipped_model
+from ..costs.stages import device_memory
 
 #: What stands in place of an empty collection, so that a column that is there is not a default.
 NONE = "none"
@@ -190,8 +191,8 @@ def usual_layouts(
     """Return what each rule chooses for a model, a cluster and a batch.
 
     `base` has what all have in common: global batch and sequence, recipe, software, overlap and
-    graphs; its degrees are not looked at. Each device has `memory_bytes`, by default the smallest
-    one's own.
+    graphs; its degrees are not looked at. Of each device `memory_bytes` may be used, by default
+    all.
 
     Examples
     --------
@@ -209,7 +210,6 @@ def usual_layouts(
         expert_tensor=1, zero=0, shard_group=0, microbatch=1, schedule=JobSchedule.ONE_F_ONE_B,
         recompute=_NOTHING, recompute_layers=None, stage_layers=(), mtp_stage=-1,
     )  # fmt: skip
-    least = min(nodes.accelerator.memory_bytes for nodes in cluster.nodes)
     rules = [
         ("ZeRO-3 over all devices", _sharded(common, cluster)),
         ("tensor parallelism in the node, pipeline across", _in_node(common, model, cluster)),
@@ -220,9 +220,7 @@ def usual_layouts(
     recipe = nearest_recipe(model, cluster, base.recipe.compute)
     if recipe is not None:
         rules.append((f"NVIDIA's recipe for {recipe.devices}", _published(common, recipe, cluster)))
-    return tuple(
-        _first(name, model, cluster, layouts, memory_bytes or least) for name, layouts in rules
-    )
+    return tuple(_first(name, model, cluster, layouts, memory_bytes) for name, layouts in rules)
 
 
 def _first(
@@ -230,23 +228,25 @@ def _first(
     model: ModelDescription,
     cluster: TrainingCluster,
     layouts: Iterable[Layout],
-    memory_bytes: float,
+    memory_bytes: float | None,
 ) -> UsualLayout:
     """Return the first layout that runs and why not one before it, or what all of them lack."""
-    reason, least = "", math.inf
+    reason, short, most = "", math.inf, ""
     for layout in layouts:
         try:
             check_layout(model, layout, cluster)
         except InputError as error:
             reason = reason or str(error)
             continue
-        needed = peak_memory(model, layout).needed
-        if needed <= memory_bytes:
+        memory, free = fullest_rank(model, layout, device_memory(layout, cluster, memory_bytes))
+        if free >= 0:
             return UsualLayout(name, layout, reason)
-        least = min(least, needed)
-        reason = reason or f"memory: {show_bytes(needed)} of {show_bytes(memory_bytes)}"
-    if least < math.inf:
-        reason = f"memory: at least {show_bytes(least)} of {show_bytes(memory_bytes)}"
+        both = f"{show_bytes(memory.needed)} of {show_bytes(memory.needed + free)}"
+        if -free < short:
+            short, most = -free, both
+        reason = reason or f"memory: {both}"
+    if most:
+        reason = f"memory: at least {most}"
     return UsualLayout(name, None, reason)
 
 

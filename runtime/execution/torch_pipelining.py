@@ -1,8 +1,8 @@
 """Schedules of any order on torch's pipelining runtime, for stages of torch's own.
 
 Private, and moving between versions: `_PipelineScheduleRuntime` with
-`_prepare_schedule_with_comms` (`_load_actions` in 2.6), and `_Action`. Tested with torch 2.6, 2.13
-and 2.15.
+`_prepare_schedule_with_comms` (`_load_actions` in 2.6), `_Action`, and the first messages of a
+`PipelineStage`. Tested with torch 2.6, 2.11, 2.13 and 2.15.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import (
     PipelineScheduleMulti,
     _Action,
@@ -21,6 +23,18 @@ from ..schedules.actions import Action
 
 #: Names of torch's actions in an evaluation.
 _FORWARD = ("FORWARD", "SEND_F", "RECV_F", "UNSHARD", "RESHARD")
+
+
+class NeighbourStage(PipelineStage):  # type: ignore[misc]  # torch does not say its type
+    """A stage that sends nothing to its own rank when a pipeline begins.
+
+    torch lets every stage send a first message to its neighbours, which at the turn of a V are on
+    the same rank, and gloo has no message of a rank to itself.
+    """
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        own = dist.get_rank()
+        return [one for one in super()._get_init_p2p_neighbors_ops() if one.peer != own]
 
 
 def order_runtime(
@@ -53,13 +67,17 @@ def evaluate_forward(runtime: Any, *inputs: Any, **options: Any) -> Any:
     gradient to the stage before it on the same rank, as in V schedules.
     """
     order = getattr(runtime, "pipeline_order_with_comms", None)
-    if order is None:
-        return runtime.eval(*inputs, **options)
-    runtime.pipeline_order_with_comms = {rank: _forward_actions(row) for rank, row in order.items()}
+    if order is not None:
+        forward = {rank: _forward_actions(row) for rank, row in order.items()}
+        runtime.pipeline_order_with_comms = forward
     try:
         return runtime.eval(*inputs, **options)
     finally:
-        runtime.pipeline_order_with_comms = order
+        if order is not None:
+            runtime.pipeline_order_with_comms = order
+        for own in ("_stage", "_stages"):  # torch 2.11 trains on in buffers that have no gradients
+            if not getattr(runtime, f"{own}_backward_initialized", True):
+                setattr(runtime, f"{own}_forward_initialized", False)
 
 
 def _forward_actions(row: Sequence[Any]) -> list[Any]:

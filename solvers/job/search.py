@@ -310,12 +310,12 @@ def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> list[i
     needed, flight = bytes_at(fullest), rows.flight[fullest, rank]
     last = rank == rows.head
     work = rows.working[every].max(initial=0.0)
-    over = needed + max(work, rows.last, rows.loss if last else 0.0) - rows.limit
+    over = needed + max(work, rows.last, rows.loss if last else 0.0) - rows.limit[rank]
     left = [len(own) for own in stages]
     counts = [0] * len(stages)
     if over > 0 and len(every):
         heaviest = rows.saved[every].max()
-        over = max(over, needed + work + (heaviest if work else 0.0) - rows.limit)
+        over = max(over, needed + work + (heaviest if work else 0.0) - rows.limit[rank])
     while over > 0:
         open_stages = [j for j in range(len(stages)) if counts[j] < left[j]]
         if not open_stages:

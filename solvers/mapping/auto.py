@@ -13,7 +13,7 @@ once (`layouts.py`); from then on incumbent and bound close in on each other:
    devices a little annealing comes before: with a better incumbent the bisection is shorter. Where
    stages have both kinds of messages, thresholds are also refuted by combined programs
    (`split_branching.py`).
-5. *Exact* (`exact.py`): up to 16 devices every set of devices, after a little annealing.
+5. *Exact* (`exact.py`): up to 16 devices every set of devices.
 6. *Annealing* until the limit (`annealing/targets.py`): a target between bound and incumbent is
    tried from several starts in turn: from block counts that are likely to fit, from the incumbent,
    and on from the last attempt. Where other all-reduces than rings count, in turn with descents on
@@ -35,7 +35,7 @@ from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.costs import break_ties
 from .annealing.targets import StartStrategy, anneal_targets, descents, start_strategies
-from .parameters import EARLY_ROUNDS, EXACT_ROUNDS, MAX_EXACT_DEVICES
+from .parameters import EARLY_ROUNDS, MAX_EXACT_DEVICES
 from .state import MappingState
 
 
@@ -97,8 +97,6 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
             with mapping.step("messages and rings"):
                 combined_programs(mapping)
     if devices <= MAX_EXACT_DEVICES and search.gap > OPTIMAL_GAP:
-        with mapping.step("annealing"):
-            anneal_targets(mapping, starts, rounds=EXACT_ROUNDS)
         with mapping.step("exact"):
             _exact(mapping)
     _go_on(mapping, starts)

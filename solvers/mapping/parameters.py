@@ -143,8 +143,8 @@ FIRST_STEPS, STEPS_GROWTH = 100_000, 1.5
 TARGET_STRIDE = 0.08
 #: Temperatures at which repairs begin that keep a good mapping, and that forget it; and the end.
 REPAIR_COOL, REPAIR_HOT, REPAIR_COLD = 0.2, 1.0, 0.1
-#: Rounds before the bound by thresholds, and on few devices before the exact search.
-EARLY_ROUNDS, EXACT_ROUNDS = 2, 8
+#: Rounds before the bound by thresholds.
+EARLY_ROUNDS = 2
 
 #: Steps per device of annealing with fixed counts.
 FIXED_COUNT_STEPS = 1000

@@ -257,6 +257,29 @@ def bytes_needed(model: ModelDescription, layout: Layout) -> float:
     return max(rank_memory(model, layout, rank).needed for rank in range(layout.pipeline))
 
 
+def rank_fits(
+    model: ModelDescription, cluster: TrainingCluster, layout: Layout, limit: float
+) -> bool:
+    """Whether each pipeline rank's bytes fit every device that it lies on, of `limit` at most."""
+    sizes = [
+        nodes.accelerator.memory_bytes for nodes in cluster.nodes for _ in range(nodes.devices)
+    ]
+    each = layout.tensor * layout.context * layout.data  # neighbours of one pipeline rank
+    return all(
+        rank_memory(model, layout, rank).needed <= min(limit, *sizes[rank * each :][:each])
+        for rank in range(layout.pipeline)
+    )
+
+
+def unlike_memory(draw: random.Random, cluster: TrainingCluster, most: float) -> TrainingCluster:
+    """Return a cluster of which each kind of devices has `most` bytes, or a part of them."""
+    nodes = []
+    for one in cluster.nodes:
+        size = most * draw.choice((1.0, 0.9, 0.7, 0.5))
+        nodes.append(replace(one, accelerator=replace(one.accelerator, memory_bytes=size)))
+    return replace(cluster, nodes=tuple(nodes))
+
+
 def best_of_all(
     model: ModelDescription, cluster: TrainingCluster, job: TrainingJob, limit: float
 ) -> tuple[float, dict[Layout, float]]:
@@ -267,7 +290,7 @@ def best_of_all(
     )
     best: dict[Layout, float] = {}
     for layout, time in zip(layouts, iteration_times(layouts, prices), strict=True):
-        if bytes_needed(model, layout) <= limit:
+        if rank_fits(model, cluster, layout, limit):
             point = point_of(layout)
             best[point] = min(best.get(point, np.inf), time.seconds)
     return min(best.values(), default=np.inf), best

@@ -21,7 +21,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.pipelining import schedules
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
@@ -32,7 +32,7 @@ from ...measure.group import rank_device
 from ...schedules import make_schedule
 from ...simulate.stages import chain
 from ..gradients import scale_to_norm, sums_over
-from ..torch_pipelining import evaluate_forward, order_runtime
+from ..torch_pipelining import NeighbourStage, evaluate_forward, order_runtime
 from .context import divided_attention, positions_of
 from .parallelize import (
     JobStage,
@@ -125,7 +125,7 @@ class RunningJob:
         self._given = plan.loss or cross_entropy
         #: What runs outside of passes just now: ``loss``, ``sums``, ``norm``; else empty.
         self.phase = ""
-        self.pipeline_stages: list[PipelineStage] = []
+        self.pipeline_stages: list[NeighbourStage] = []
         self.passes: Passes = self._accumulate
         self._evaluate: Passes | None = None
         if layout.pipeline > 1:
@@ -287,7 +287,7 @@ class RunningJob:
         """Return what trains and what evaluates a batch in the pipeline; both give losses."""
         layout, group = self.layout, self.mesh.group("pipeline")
         self.pipeline_stages = stages = [
-            PipelineStage(stage, s, layout.stages, self.device, group=group)
+            NeighbourStage(stage, s, layout.stages, self.device, group=group)
             for s, stage in self.stages.items()
         ]
         if self.schedule in TORCH_SCHEDULES:

@@ -85,8 +85,8 @@ def least_of(kinds: list[ProbedStages]) -> ProbedStages:
 class Probes:
     """A job's stages, probed once for each setting, and the paths of its schedules."""
 
-    def __init__(self, job: TrainingJob, prices: LayerPrices, limit: float) -> None:
-        self.job, self.prices, self.model, self.limit = job, prices, prices.model, limit
+    def __init__(self, job: TrainingJob, prices: LayerPrices) -> None:
+        self.job, self.prices, self.model = job, prices, prices.model
         software, cluster = job.settings.software, prices.cluster
         self.kinds = [prices.on(kind, software) for kind in range(len(cluster.nodes))]
         self.hooks = any(one.calibration.hooks for one in self.kinds)
@@ -123,6 +123,12 @@ class Probes:
                 kinds_of_rank(rank, layout, cluster) for rank in range(layout.pipeline)
             ]
         return self.ranks[key]
+
+    def limits(self, layout: Layout) -> Floats:
+        """Return the bytes that each pipeline rank may use, shape (ranks,)."""
+        nodes, most = self.prices.cluster.nodes, self.job.memory_bytes or np.inf
+        own = np.array([min(one.accelerator.memory_bytes, most) for one in nodes])
+        return np.array([own[kinds].min() for kinds in self.kinds_of_ranks(layout)])
 
     def _probe(self, setting: Layout, prices: LayerPrices) -> ProbedStages:
         model, times, types = self.model, prices.times(setting), self.types

@@ -244,7 +244,7 @@ class PointRefutation:
         ends = probed.ends[self.place]
         own = shared * ends[:, SHARED] + routed * ends[:, EXPERTS]
         own = own + loses * self.flight[0] * ends[:, KEPT]
-        free = self.probes.limit - self.besides - own[self.of_rank].sum(axis=1)
+        free = self.probes.limits(self.layout) - self.besides - own[self.of_rank].sum(axis=1)
         free -= loses * self.inside
         free[self.last] -= loses * max(0.0, probed.loss - self.inside)
         least = flight.min(axis=1)
@@ -489,7 +489,9 @@ class PointRefutation:
         for j, kind in enumerate(self.heavier):
             own = n[self.of_rank, kind].sum(axis=1)
             self.add(own - self.count[kind] * u[:, j], -np.inf, 0.0)
-        loses, (shared, routed), limit = 1 + FRAGMENTATION, self.state, self.probes.limit
+        loses, (shared, routed) = 1 + FRAGMENTATION, self.state
+        limits = self.probes.limits(self.layout)
+        each = limits[:, None]
         one, last = np.ones(self.stages), self.last
         for flight in self.flight:
             rows, fixed = np.zeros((self.ranks, self.columns)), self.besides
@@ -498,16 +500,17 @@ class PointRefutation:
             ):  # fmt: skip
                 more, constant = self._by_rank(weight, what)
                 rows, fixed = rows + more, fixed + constant
-            free = limit - fixed
-            self.add(rows[last] / limit, -np.inf, (free[last] - loses * self.probed.loss) / limit)
+            free = limits - fixed
+            most = (free[last] - loses * self.probed.loss) / limits[last]
+            self.add(rows[last] / limits[last], -np.inf, most)
             for j, kind in enumerate(self.heavier):
                 inside = loses * self.probed.each_working[kind]
-                self.add((rows + inside * u[:, j]) / limit, -np.inf, free / limit)
+                self.add((rows + inside * u[:, j]) / each, -np.inf, free / limits)
             free -= loses * self.inside
             if self.works and self.recomputes:
                 rise = loses * max(0.0, self.probed.reworking - self.probed.working)
                 rows[np.arange(self.ranks), self.at["y"]] = rise
-            self.add(rows / limit, -np.inf, free / limit)
+            self.add(rows / each, -np.inf, free / limits)
 
     def _beside(self, unit: float) -> None:
         """Traffic and the optimizer's step, every rank's and where weights wait every stage's."""

@@ -55,7 +55,7 @@ def check_job_bound(plan: JobPlan, table: Calibration | None = None) -> JobBound
     points = list(outer_points(plan))
     _check_counts(plan, points)
     least = plan.bound * (1 - MARGIN)
-    probes = Probes(plan.job, prices, _limit(plan))
+    probes = Probes(plan.job, prices)
     for layout in points:
         point = PointRefutation(probes, layout)
         if layout.pipeline > 1:

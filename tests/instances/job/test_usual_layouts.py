@@ -3,6 +3,7 @@
 import csv
 import importlib
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,9 +27,16 @@ MODELS = ("llama3.2-1b", "llama3-8b", "llama3-70b", "mixtral-8x7b", "deepseek-v3
 CLUSTERS = ("a100:8x1", "h100:8x8", "h100:8x128", "gb200:64x4", "b200:8x32")
 
 
+def with_bytes(nodes, memory):
+    return replace(nodes, accelerator=replace(nodes.accelerator, memory_bytes=memory))
+
+
 def usual(model, cluster, *, batch=512, sequence=4096, memory=None, **base):
     layout = Layout(global_batch=batch, sequence=sequence, **base)
-    found = usual_layouts(model_description(model), training_cluster(cluster), layout, memory)
+    devices = training_cluster(cluster)
+    if memory is not None:
+        devices = replace(devices, nodes=tuple(with_bytes(one, memory) for one in devices.nodes))
+    found = usual_layouts(model_description(model), devices, layout)
     return {one.name.split()[0]: one for one in found}
 
 

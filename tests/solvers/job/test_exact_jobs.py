@@ -21,16 +21,18 @@ from brute_job import (
     odd_job,
     point_of,
     profiled_job,
+    rank_fits,
     sharded_job,
     small_job,
+    unlike_memory,
 )
 
+from stagecut.api.estimate import estimate
 from stagecut.api.job import job_costs, solve_job
 from stagecut.formulations.job.bounds import first_bounds
 from stagecut.formulations.job.rates import rates
 from stagecut.formulations.job.space import job_space
 from stagecut.instances import InputError
-from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.description import (
     Block,
@@ -39,9 +41,10 @@ from stagecut.instances.costs.description import (
     ProfiledLayer,
 )
 from stagecut.instances.costs.hardware import TrainingCluster
-from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout
+from stagecut.instances.costs.memory import rank_memory
 from stagecut.instances.costs.models import shipped_model
+from stagecut.instances.costs.stages import device_memory
 from stagecut.instances.job.problem import TrainingJob
 from stagecut.runtime.estimate import iteration_times
 from stagecut.runtime.verify.bounds.layout_probes import Probes
@@ -55,9 +58,6 @@ def check(seed: int, job_of: Callable[[random.Random], Any] = small_job, gap: fl
     """Compare one random job with brute force; return what it was."""
     draw = random.Random(seed)
     model, cluster, job = job_of(draw)
-    prices = LayerPrices(
-        model, cluster, calibration(cluster.accelerator.family, job.settings.software)
-    )
     every = list(all_layouts(model, cluster, job))
     if not every:
         with pytest.raises(InputError, match="no layout of"):
@@ -66,12 +66,16 @@ def check(seed: int, job_of: Callable[[random.Random], Any] = small_job, gap: fl
     sizes = [bytes_needed(model, draw.choice(every)) for _ in range(40)]
     limit = min(float(np.quantile(sizes, draw.choice((0.02, 0.2, 0.6, 1.0)))), 79e9)
     job = replace(job, memory_bytes=limit)
+    if len(cluster.nodes) > 1 and draw.random() < 0.7:
+        cluster, limit = unlike_memory(draw, cluster, limit / 0.7), limit / 0.7
+        job = replace(job, memory_bytes=None)
+    prices = job_costs(model, cluster, job).prices
     least, by_point = best_of_all(model, cluster, job, limit)
     space = job_space(model, cluster, job)
 
     def judge(layouts: list[Layout]) -> np.ndarray:
         seconds = np.array([one.seconds for one in iteration_times(layouts, prices)])
-        fits = [bytes_needed(model, layout) <= limit for layout in layouts]
+        fits = [rank_fits(model, cluster, layout, limit) for layout in layouts]
         return np.where(fits, seconds, np.inf)
 
     found = search_job(space, prices, judge, gap=gap, deadline=time.monotonic() + 60)
@@ -187,6 +191,29 @@ def test_stages_are_as_long_as_their_nodes_are_fast(nodes: str) -> None:
     assert checked.programs < 100
 
 
+def test_each_rank_fills_its_own_devices() -> None:
+    """A rank on larger devices holds more than the smallest ones have; all with these are slower.
+
+    The check of the bound takes the same memory, and an estimate says that the plan fits.
+    """
+    job = TrainingJob(global_batch=64, sequence=4096, tensor=(1, 2), context=1)
+    nodes = "h100:8+a100-40gb:8"
+    found = solve_job("llama3-8b", nodes, job, limits=Limits(seconds=60.0, gap=1e-3)).plan
+    assert found is not None
+    check_job_bound(found)
+    has = device_memory(found.layout, found.cluster)
+    needs = [rank_memory(found.model, found.layout, rank).needed for rank in range(len(has))]
+    small = min(has)
+    assert max(needs) > small
+    assert all(bytes_ <= room for bytes_, room in zip(needs, has, strict=True))
+    assert estimate(found.model, found.layout, found.cluster).fits
+    least = solve_job("llama3-8b", nodes, replace(job, memory_bytes=small)).plan
+    assert least is not None
+    assert found.seconds < least.bound
+    turned = replace(found, cluster=training_cluster("a100-40gb:8+h100:8"))
+    assert not estimate(turned.model, turned.layout, turned.cluster).fits
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_nodes_of_two_kinds(seed: int) -> None:
     """Each stage takes what it takes on its nodes; on both kinds, what the slower one takes."""
@@ -214,7 +241,7 @@ def test_bounds_of_random_jobs_are_proved_again(
     assert found.plan is not None
     check_job_bound(found.plan)
     _, by_point = best_of_all(model, cluster, job, limit)
-    probes = Probes(job, job_costs(model, cluster, job).prices, limit)
+    probes = Probes(job, job_costs(model, cluster, job).prices)
     for layout, seconds in by_point.items():
         if layout.pipeline == 1:
             continue
@@ -229,7 +256,7 @@ def test_on_slower_nodes_the_longer_pass_hides_host_memory() -> None:
         job.template, pipeline=2, chunks=2, data=2, schedule="zb-v", offload_weights=1.0
     )
     (seconds,) = costs.judge([replace(point, stage_layers=(1, 1, 1, 1))])
-    refutation = PointRefutation(Probes(job, costs.prices, 85e9), point)
+    refutation = PointRefutation(Probes(job, costs.prices), point)
     assert refutation.refuted(seconds * 0.9)
     assert not refutation.refuted(seconds * (1 + 1e-5))
 
@@ -265,5 +292,5 @@ def test_a_plan_below_the_bubble_of_equal_stages(
     assert 0.9 * best < first.seconds.max() <= best
     assert found.plan.bound <= best
     check_job_bound(found.plan)
-    point = PointRefutation(Probes(job, costs.prices, 79e9), space.layout(0))
+    point = PointRefutation(Probes(job, costs.prices), space.layout(0))
     assert not point.refuted(best * (1 + 1e-6))
