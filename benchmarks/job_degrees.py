@@ -39,7 +39,7 @@ from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.costs.stages import (
     StageParts,
     exposed_traffic,
-    optimizer_step,
+    optimizer_rates,
     stage_time,
 )
 from stagecut.instances.job.problem import TrainingJob
@@ -93,8 +93,10 @@ class Degrees:
 
     def __init__(self, model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> None:
         self.model, self.cluster, self.job = model, cluster, job
-        base, software = job_costs(model, cluster, job).prices, job.settings.software
-        self.prices = [base.on(kind, software) for kind in range(len(cluster.nodes))]
+        self.prices = [
+            job_costs(model, replace(cluster, nodes=(nodes,)), job).prices
+            for nodes in cluster.nodes
+        ]
         self.room = [nodes.accelerator.memory_bytes for nodes in cluster.nodes]
 
     def splits(self) -> list[list[tuple[int, int]]]:
@@ -224,7 +226,7 @@ class Degrees:
             moved = max(moved, message(whole / few, far, self.cluster, links))
         shape = PipelineShape("1f1b", ranks, 1, m)
         path = longest_path(shape, *passes, np.full(len(divisions), moved))
-        return np.asarray(path + after + self.prices[0].calibration.step)
+        return np.asarray(path + after + max(one.calibration.step for one in self.prices))
 
     def _stage(
         self, prices: LayerPrices, layout: Layout, rank: int, layers: int
@@ -235,7 +237,8 @@ class Degrees:
         parts = StageParts((0,) * layers, layers * bool(layout.recompute), rank == 0, last, False)
         one = stage_time(layout, prices, prices.times(layout), held, parts)
         traffic = exposed_traffic(layout, prices, [one])
-        step = optimizer_step(layout, prices, one.dense, one.routed)
+        dense, routed = optimizer_rates(layout, prices)[rank]
+        step = dense * one.dense + routed * one.routed
         return one.forward, one.backward, one.weights, traffic, step
 
 
