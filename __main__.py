@@ -1,5 +1,31 @@
-"""`python -m stagecut` is the command line."""
+"""The command line as a program: `stagecut`, or `python -m stagecut`."""
 
-from stagecut.cli import main
+from __future__ import annotations
 
-main()
+import os
+import signal
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C while it is still being imported ends it in one line."""
+    waiting = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it is ignored
+    if waiting:
+        signal.signal(signal.SIGINT, lambda *_: end_interrupted())
+    from stagecut.cli import main as command_line
+
+    if waiting:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        command_line()
+    except KeyboardInterrupt:
+        end_interrupted()
+
+
+def end_interrupted() -> None:
+    """End the process at once, as nothing was begun that is worth keeping."""
+    os.write(2, b"interrupted\n")
+    os._exit(130)
+
+
+if __name__ == "__main__":
+    main()

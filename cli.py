@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from .api.versions import installed
-from .commands.common.console import BAD_INPUT, ERR, INFEASIBLE, OUT
+from .commands.common.console import BAD_INPUT, ERR, INFEASIBLE, INTERRUPTED, OUT
 from .instances import InfeasibleError, StagecutError
 from .instances.common.escape import one_line
 
@@ -170,6 +170,8 @@ def run_command(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; see `main`."""
     try:
         code = app(list(arguments), prog_name="stagecut", standalone_mode=False)
+        if code == INTERRUPTED:  # Typer's for Ctrl-C
+            ERR.say("interrupted")
         return code if isinstance(code, int) else 0
     except StagecutError as error:
         ERR.say(f"error: {error}", style="red")
@@ -201,7 +203,8 @@ def _leave(code: int) -> None:
         sys.stderr.flush()
     except OSError:  # it is full or closed, as was told; Python would say so again at its end
         os._exit(code or BAD_INPUT)
-    if threading.active_count() > 1:
+    # Python ends itself by the signal if an interrupt has passed through `exec`
+    if threading.active_count() > 1 or code == INTERRUPTED:
         os._exit(code)
     sys.exit(code)
 

@@ -199,9 +199,9 @@ def estimate(
 
     Notes
     -----
-    On unequal nodes each stage is priced on the slowest kind that its ranks lie on, numbered in the
-    cluster's order; what replicas exchange, and the optimizer, on the first kind. How far such
-    estimates are from measured runs is in ``docs/validation.md``.
+    On unequal nodes each stage and the optimizer's step are priced on the slowest kind that its
+    ranks lie on, numbered in the cluster's order; what hides the traffic of replicas is the first
+    kind's. How far such estimates are from measured runs is in ``docs/validation.md``.
 
     Examples
     --------

@@ -399,7 +399,8 @@ class WhatIf:
 def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf, ...]:
     """Return what more memory, a faster network, a larger batch or free bubbles would bring.
 
-    `limits` are of each of the searches; by default 20 s and a gap of 1 %.
+    Where more memory does, parts in host memory are tried, too, if the launcher can keep some
+    there. `limits` are of each of the searches; by default 20 s and a gap of 1 %.
 
     Examples
     --------
@@ -419,19 +420,30 @@ def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf
     ]
     if plan.layout.pipeline > 1 and job.launcher != "any":
         cases.append(("zero-bubble schedules", cluster, replace(job, launcher="any"), 1.0))
-    found = []
-    for change, devices, asked, share in cases:
-        result = solve_job(plan.model, devices, asked, limits=limits)
-        if result.plan is None:
-            found.append(WhatIf(change, np.inf, 0.0, None))
-            continue
-        there = result.plan
-        best, seconds = there.layout, there.seconds
-        if share == 1:  # the plan itself runs there, too
-            own = float(job_costs(plan.model, devices, asked).judge([plan.layout])[0])
-            best, seconds = (plan.layout, own) if own < seconds else (best, seconds)
-        found.append(WhatIf(change, share * seconds, share * min(there.bound, seconds), best))
+    found = [_what_if(plan, *case, limits) for case in cases]
+    hosts = _parts_in_host_memory(job, HALVES)
+    if hosts != job and found[0].seconds < plan.seconds * (1 - limits.gap):
+        found.insert(1, _what_if(plan, "parts in host memory", cluster, hosts, 1.0, limits))
     return tuple(found)
+
+
+def _what_if(
+    plan: JobPlan,
+    change: str,
+    cluster: TrainingCluster,
+    job: TrainingJob,
+    share: float,
+    limits: Limits,
+) -> WhatIf:
+    """Return what a changed question brings, of whose batch the plan's own is a share."""
+    there = solve_job(plan.model, cluster, job, limits=limits).plan
+    if there is None:
+        return WhatIf(change, np.inf, 0.0, None)
+    best, seconds = there.layout, there.seconds
+    if share == 1:  # the plan itself runs there, too
+        own = float(job_costs(plan.model, cluster, job).judge([plan.layout])[0])
+        best, seconds = (plan.layout, own) if own < seconds else (best, seconds)
+    return WhatIf(change, share * seconds, share * min(there.bound, seconds), best)
 
 
 def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: float) -> JobResult:
@@ -447,8 +459,8 @@ def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: 
 
 #: Doublings of the nodes that are looked at, and seconds in which a change is looked for.
 DOUBLINGS, SECONDS = 7, 10.0
-#: Parts of what may lie in host memory that are tried.
-QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
+#: Parts of what may lie in host memory that are tried: where nothing fits, and where memory binds.
+QUARTERS, HALVES = (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.5, 1.0)
 
 
 def why_nothing_fits(costs: JobCosts, space: JobSpace) -> tuple[str, float]:
@@ -502,16 +514,21 @@ def _changes_that_fit(costs: JobCosts) -> Iterator[str]:
         if _plan_found(costs, more, costs.job, end):
             yield f"on {more.devices} of them"
             break
-    hosts: dict[str, Any] = {
-        name: QUARTERS for name in OFFLOAD if name in costs.job.settings.offload
-    }
-    wider = replace(costs.job, **hosts)
-    layout = _plan_found(costs, costs.cluster, wider, end, SEPARABLE) if hosts else None
+    wider = _parts_in_host_memory(costs.job, QUARTERS)
+    able = wider != costs.job
+    layout = _plan_found(costs, costs.cluster, wider, end, SEPARABLE) if able else None
     if layout is not None:
         parts = [(name, getattr(layout, name)) for name in OFFLOAD if getattr(layout, name)]
         words = " and ".join(f"{100 * part:g} % of {OFFLOAD[name]}" for name, part in parts)
         given = ",".join(f"{name}={part:g}" for name, part in parts)
         yield f"with {words} in host memory (--set {given})"
+
+
+def _parts_in_host_memory(job: TrainingJob, parts: tuple[float, ...]) -> TrainingJob:
+    """Return a job of which besides so much may lie in host memory as its launcher can keep."""
+    able = [name for name in OFFLOAD if name in job.settings.offload]
+    wider: dict[str, Any] = {name: tuple(sorted({*job.parts(name), *parts})) for name in able}
+    return replace(job, **wider)
 
 
 def _plan_found(

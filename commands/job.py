@@ -51,7 +51,7 @@ OPTIONS = {
     "launcher": "--for",
 }
 #: Searches of what would help a plan, at most.
-CHANGES = 4
+CHANGES = 5
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..instances import InputError, Plan, Sharding, Workload
 from ..instances.formats.source import read_source
-from ..instances.formats.writing import PAGES, PICTURES, check_target, write_whole
+from ..instances.formats.writing import PAGES, write_whole
 from ..runtime.simulate.network import Sharing
 from .common import names, options
 from .common.console import (
@@ -100,9 +100,7 @@ def simulate(
     from ..runtime.simulate.simulator import simulate_stages
 
     model, plan = named_plan(workload, plan)
-    check_outputs(trace, csv, plot, pictures=[graph], inputs=[workload, plan, schedule])
-    if plot is not None:
-        check_target(plot, (*PICTURES, *PAGES))
+    check_outputs(trace, csv, pictures=[graph], page=plot, inputs=[workload, plan, schedule])
     if weight_share is not None and not 0 <= weight_share <= 1:
         raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
     others = {

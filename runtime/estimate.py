@@ -26,8 +26,9 @@ from ..instances.costs.layout import JobSchedule, Layout
 from ..instances.costs.stages import (
     StageTime,
     exposed_traffic,
+    host_step,
     message_time,
-    optimizer_step,
+    optimizer_rates,
     stage_times,
     tied_all_reduce,
 )
@@ -100,27 +101,26 @@ def _whole(
     layout: Layout, prices: LayerPrices, stages: tuple[StageTime, ...], path: float
 ) -> IterationTime:
     """Return the iteration around a schedule's longest path."""
-    alike = {
-        tuple(map(id, own)): own
-        for own in (
-            [stages[s] for s in layout.rank_stages(rank)] for rank in range(layout.pipeline)
-        )
-    }.values()
-    own = max(alike, key=lambda one: sum(stage.forward + stage.backward for stage in one))
+    alike: dict[tuple[tuple[float, float], tuple[int, ...]], list[StageTime]] = {}
+    for rank, rates in enumerate(optimizer_rates(layout, prices)):
+        own = [stages[s] for s in layout.rank_stages(rank)]
+        alike[rates, tuple(map(id, own))] = own
+    own = max(alike.values(), key=lambda one: sum(stage.forward + stage.backward for stage in one))
     terms = dict.fromkeys(ITERATION_TERMS, 0.0)
     for stage in own:
         for term, seconds in stage.terms.items():
             terms[term] += layout.microbatches * seconds
     busy = layout.microbatches * sum(stage.forward + stage.backward for stage in own)
     terms["bubble"] = path - busy
-    terms["gradients"] = max(exposed_traffic(layout, prices, one) for one in alike)
+    terms["gradients"] = max(exposed_traffic(layout, prices, one) for one in alike.values())
     terms["gradients"] += tied_all_reduce(layout, prices)
     terms["optimizer"] = max(
-        optimizer_step(layout, prices, sum(s.dense for s in one), sum(s.routed for s in one))
-        for one in alike
+        dense * sum(s.dense for s in one) + routed * sum(s.routed for s in one)
+        for ((dense, routed), _), one in alike.items()
     )
-    terms["host"] += prices.calibration.step
-    seconds = path + prices.calibration.step + terms["gradients"] + terms["optimizer"]
+    each = host_step(layout, prices)
+    terms["host"] += each
+    seconds = path + each + terms["gradients"] + terms["optimizer"]
     return IterationTime(seconds, terms, stages)
 
 

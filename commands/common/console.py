@@ -28,7 +28,7 @@ from ...instances.common.quantities import show_bytes as show_bytes
 from ...instances.common.quantities import show_gap as show_gap
 from ...instances.common.quantities import show_percent as show_percent
 from ...instances.common.quantities import show_time as show_time
-from ...instances.formats.writing import PICTURES, check_target
+from ...instances.formats.writing import PAGES, PICTURES, check_target
 
 if TYPE_CHECKING:
     from ...solvers import Progress, Result
@@ -53,7 +53,7 @@ class _Plain(Console):
 OUT = _Plain(emoji=False, markup=False)
 ERR = _Plain(stderr=True, emoji=False, markup=False)
 
-BAD_INPUT, INFEASIBLE, NO_PLAN, UNCHECKED = 2, 3, 4, 5
+BAD_INPUT, INFEASIBLE, NO_PLAN, UNCHECKED, INTERRUPTED = 2, 3, 4, 5, 130
 
 _UNITS: dict[str, int] = {"": 1} | {
     f"{prefix}{suffix}": base**power
@@ -87,21 +87,30 @@ def parse_bytes(text: str | None, option: str) -> float | None:
 def check_outputs(
     *files: Path | None,
     pictures: Sequence[Path | None] = (),
+    page: Path | None = None,
     inputs: Sequence[str | Path | None] = (),
 ) -> None:
     """Refuse, before the work, files that could not be written; None stands for none.
 
-    No output may be one of the inputs, nor two outputs one file.
+    No output may be one of the inputs, nor two outputs one file, and what is no picture may not
+    have a picture's name; a `page` may be a picture.
     """
     for path in files:
         if path is not None:
             check_target(path)
+            if path.suffix.lower() in PICTURES:
+                raise InputError(
+                    f"{path}: no picture is written there, but text; name it otherwise, and see "
+                    "--help for what draws pictures"
+                )
     for path in pictures:
         if path is not None:
             check_target(path, PICTURES)
+    if page is not None:
+        check_target(page, (*PICTURES, *PAGES))
     read = {_identity(Path(given)): given for given in inputs if given is not None}
     seen: set[object] = set()
-    for path in (*files, *pictures):
+    for path in (*files, *pictures, page):
         if path is None or (path.exists() and not path.is_file()):
             continue  # a pipe or terminal takes everything
         if _identity(path) in read:

@@ -270,9 +270,10 @@ def _of_ranks(
     layout = space.layout(point)
     kinds = [tuple(kinds_of_rank(k, layout, space.cluster)) for k in range(layout.pipeline)]
     sorts = sorted(set(kinds))
+    waits = [one.offload_activations + one.offload_weights > 0 for one in space.settings]
     for one in sorts:
         if one not in known:
-            known[one] = rates.slowest(list(one))
+            known[one] = rates.slowest(list(one), waits)
     sort = np.array([sorts.index(one) for one in kinds])
     return _Ranks(tuple(known[one] for one in sorts), sort, rates.kinds or (rates,))
 
@@ -425,7 +426,8 @@ def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
                 (costs.gather, layout.overlap.parameters),
             ):
                 traffic += _at(line, held) * (max(1 / pieces, costs.slowed) if hides else 1)
-        seconds[k] = costs.constant + traffic + float(held @ np.array(costs.step))
+        # Held so that all ranks' steps take equally long.
+        seconds[k] = costs.constant + traffic + float(held @ (1 / (1 / costs.step).mean(axis=0)))
         hooks[k] = costs.hooks
     return Beside(seconds[place], hooks[place], waits[place])
 

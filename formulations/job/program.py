@@ -49,10 +49,11 @@ from ...instances.costs.layout import Layout
 from ...instances.costs.memory import stays_gathered
 from ...instances.costs.stages import (
     blocked,
+    host_step,
     host_weights,
     kinds_of_rank,
     message_time,
-    optimizer_step,
+    optimizer_rates,
     replica_traffic,
     tied_all_reduce,
 )
@@ -91,8 +92,9 @@ class PointCosts:
     #: Of a rank's weights and gradients.
     gather: LinearTraffic
     reduce: LinearTraffic
-    #: Seconds of the optimizer per parameter that all replicas hold, and per routed one.
-    step: tuple[float, float]
+    #: Shape (ranks, 2): seconds of the optimizer per parameter that all replicas hold, and per
+    #: routed one.
+    step: Floats
     #: Seconds of an iteration in any case.
     constant: float
     #: Seconds per layer of the backward pass, of a sharded optimizer in a pipeline: the least of
@@ -109,7 +111,7 @@ class PointCosts:
         )
         return replace(
             self, message=self.message / unit, gather=gather, reduce=reduce,
-            step=(self.step[0] / unit, self.step[1] / unit), constant=self.constant / unit,
+            step=self.step / unit, constant=self.constant / unit,
         )  # fmt: skip
 
 
@@ -127,11 +129,11 @@ def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
     most = float(space.model.parameters)
     kinds = [prices]
     if layout.zero == 3 and not stays_gathered(layout):  # stages wait as on the kind they lie on
-        kinds = [prices.on(k, layout.software) for k in range(len(prices.cluster.nodes))]
+        kinds = prices.by_kind(layout.software)
     lines = [_traffic_lines(layout, one, most) for one in kinds]
     gather, reduce = (LinearTraffic.least([pair[k] for pair in lines]) for k in range(2))
-    step = (optimizer_step(layout, prices, 1.0, 0.0), optimizer_step(layout, prices, 0.0, 1.0))
-    constant = prices.calibration.step + tied_all_reduce(layout, prices)
+    step = np.array(optimizer_rates(layout, prices))
+    constant = host_step(layout, prices) + tied_all_reduce(layout, prices)
     hooks = _least_hooks(layout, prices, range(len(prices.cluster.nodes)))
     message, slowed = message_time(layout, prices), min(one.calibration.slowed for one in kinds)
     return PointCosts(layout, message, gather, reduce, step, constant, hooks, slowed)
@@ -302,7 +304,11 @@ class ProgramBuilder:
         """
         cluster, layout = self.space.cluster, self.layout
         kinds = [kinds_of_rank(rank, layout, cluster) for rank in range(self.ranks)]
-        of_ranks = [self.rates.on_rank(self.i, own) for own in kinds]
+        of_ranks = [
+            # Which kind is the slowest may depend on its link to host memory.
+            self.rates if self.hosts and len(own) > 1 else self.rates.on_rank(self.i, own)
+            for own in kinds
+        ]
         # What hides traffic must not be too little: of ranks on two kinds it may be.
         self.exact = [not self.rates.kinds or one is not self.rates for one in of_ranks]
         self.of_stages = of_stages = [of_ranks[rank] for rank in self.rank_of]
@@ -317,8 +323,7 @@ class ProgramBuilder:
 
     def collectives_of_stages(self) -> tuple[Floats, Floats, Floats]:
         """Return what of the passes hides none of replicas' traffic, in the same shapes."""
-        kinds = range(len(self.space.cluster.nodes))
-        every = [self.prices.on(kind, self.layout.software) for kind in kinds]
+        every = self.prices.by_kind(self.layout.software)
         held = np.array([blocked(self.layout, prices) for prices in every]).all(axis=0)
         both = np.zeros((6, 3))
         both[0::2, 0] = both[1::2, 1] = held / self.unit
@@ -487,8 +492,7 @@ class ProgramBuilder:
         """Passes wait for sharded weights that computation does not hide, and are slowed (11)."""
         if self.wait is None or not self.sharded:
             return
-        kinds = range(len(self.space.cluster.nodes))
-        every = [self.prices.on(kind, self.layout.software) for kind in kinds]
+        every = self.prices.by_kind(self.layout.software)
         hidden = max(one.calibration.hidden for one in every)
         slowed = self.costs.slowed
         gather, reduce = self.costs.gather, self.costs.reduce
@@ -526,46 +530,66 @@ class ProgramBuilder:
     def host_memory(self) -> None:
         """Passes wait for what comes from host memory, or goes there, beside them (15).
 
-        The longer a pass is, the later it ends: the least of several kinds of nodes will do.
+        The longer a pass is, the later it ends: the least of several kinds of nodes will do, with
+        the fastest of their links.
         """
         if self.wait is None or not self.hosts:
             return
-        second = self.unit * self.prices.cluster.accelerator.host_bandwidth
-        hidden, each = self.prices.calibration.hidden, np.array(host_weights(self.layout)) / second
-        own = self.rates.weights[self.i] @ each + self.rates.away[self.i] / second
-        again = -self.rates.away_saved[self.i] / second
-        of_ends = self.ends_weights @ each
-        for s in range(self.stages):
-            fixed = of_ends[0] * (s == 0) + of_ends[1] * (s == self.stages - 1)
-            moved = np.concatenate((own, again if self.r is not None else again[:0]))
+        every = self.prices.by_kind(self.layout.software)
+        for s, rank in enumerate(self.rank_of):
+            lies_on = [every[k] for k in kinds_of_rank(rank, self.layout, self.space.cluster)]
+            moved, fixed = self.transfer(s, lies_on)
+            hidden = max(one.calibration.hidden for one in lies_on)
             for column in range(2):
                 columns, factors, least = self.passes(s, hidden * np.eye(3)[column])
                 row = np.array(factors)
                 row[: len(moved)] -= moved
                 row[columns.index(self.wait[s, column])] = 1.0
-                self.build.row(f"host[{s},{column}]", columns, row, float(fixed - least), np.inf)
+                self.build.row(f"host[{s},{column}]", columns, row, fixed - least, np.inf)
+
+    def transfer(self, s: int, kinds: list[LayerPrices]) -> tuple[Floats, float]:
+        """Return how long a stage's bytes in host memory come on the fastest link of some kinds.
+
+        Of each layer of n and r, and of the ends.
+        """
+        second = self.unit * max(one.cluster.accelerator.host_bandwidth for one in kinds)
+        each = np.array(host_weights(self.layout))
+        moved = self.rates.weights[self.i] @ each + self.rates.away[self.i]
+        if self.r is not None:
+            moved = np.concatenate((moved, -self.rates.away_saved[self.i]))
+        ends = self.ends_weights @ each
+        return moved / second, float(ends[0] * (s == 0) + ends[1] * (s == self.stages - 1)) / second
 
     def slower_kinds(self) -> None:
-        """Both passes of a stage take what they take on each kind of nodes of its rank (14)."""
+        """Both passes of a stage take what they take on each kind of nodes of its rank (14).
+
+        They do so with what they hide the least of: of transfers to host memory.
+        """
         if self.wait is None:
             return
+        every = self.prices.by_kind(self.layout.software)
+        weight = np.array([1.0, 1.0, 0.0])
         for s, rank in enumerate(self.rank_of):
             if self.exact[rank]:
                 continue
+            columns, factors, of_least = self.passes(s, weight)
             for kind in kinds_of_rank(rank, self.layout, self.space.cluster):
                 one = self.rates.kinds[kind]
-
-                def more(of_kind: Floats, least: Floats) -> Floats:
-                    return np.asarray((of_kind - least)[..., :2].sum(axis=-1) / self.unit)
-
-                columns = [*self.wait[s], *self.n[s]]
-                factors = [1.0, 1.0, 1.0, *-more(one.passes[self.i], self.rates.passes[self.i])]
+                both = one.passes[self.i, :, :2].sum(axis=1)
+                both = both + _least_hooks(self.layout, self.prices, [kind])
                 if self.r is not None:
-                    columns += list(self.r[s])
-                    factors += list(-more(one.again[self.i], self.rates.again[self.i]))
-                of_ends = more(one.ends[self.i], self.rates.ends[self.i])
-                least = of_ends[0] * (s == 0) + of_ends[1] * (s == self.stages - 1)
-                self.build.row(f"slower[{s},{kind}]", columns, factors, float(least), np.inf)
+                    both = np.concatenate((both, one.again[self.i].sum(axis=1)))
+                of_ends = one.ends[self.i, :, :2].sum(axis=1)
+                ends = of_ends[0] * (s == 0) + of_ends[1] * (s == self.stages - 1)
+                shown, ways = 1 - every[kind].calibration.hidden, [(1.0, 0.0)]
+                ways += [(shown, 2.0)] * self.hosts
+                for way, (part, times) in enumerate(ways):
+                    moved, fixed = self.transfer(s, [every[kind]])
+                    takes = part * both / self.unit + times * moved
+                    least = part * ends / self.unit + times * fixed - of_least
+                    row = np.array(factors)
+                    row[: len(takes)] -= takes
+                    self.build.row(f"slower[{s},{kind},{way}]", columns, row, least, np.inf)
 
     def _line(self, lines: list[LinearTraffic], weights: Floats) -> float:
         return float(sum(one.shared * weights[0] + one.routed * weights[1] for one in lines))
@@ -624,10 +648,9 @@ class ProgramBuilder:
 
     def optimizer(self) -> None:
         """The optimizer's step over what a rank holds (10)."""
-        shared, routed = self.costs.step
-        for k in range(self.ranks):
+        for k, rates in enumerate(self.costs.step.tolist()):
             own = list(self.layout.rank_stages(k))
-            columns, factors, constant = self.held(own, [LinearTraffic(0.0, shared, routed)])
+            columns, factors, constant = self.held(own, [LinearTraffic(0.0, *rates)])
             self.build.row(
                 f"optimizer[{k}]", [self.o, *columns], [1.0, *(-f for f in factors)],
                 constant, np.inf,

@@ -16,7 +16,7 @@ and the last stage.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -82,14 +82,21 @@ class Rates:
         slowest = int(both.sum(axis=1).argmax())
         return self.kinds[kinds[slowest]] if _no_more(both, both[slowest]) else self
 
-    def slowest(self, kinds: list[int]) -> Rates:
-        """What the slowest of some kinds of nodes takes, by setting: no more than a rank on all."""
+    def slowest(self, kinds: list[int], waits: Sequence[bool]) -> Rates:
+        """What the slowest of some kinds of nodes takes, by setting: no more than a rank on all.
+
+        Of settings whose passes wait for host memory, where another kind may be the slowest, it is
+        the least of each pass.
+        """
         if not self.kinds:
             return self
         both = np.array(
             [[self.kinds[k]._both(i).sum() for k in kinds] for i in range(len(self.passes))]
         )
-        own = [self.kinds[kinds[k]] for k in both.argmax(axis=1)]
+        own = [
+            self if one and len(kinds) > 1 else self.kinds[kinds[k]]
+            for k, one in zip(both.argmax(axis=1), waits, strict=True)
+        ]
         return replace(
             self,
             passes=np.array([one.passes[i] for i, one in enumerate(own)]),
@@ -123,9 +130,9 @@ def rates(
     NotPriced
         If `stopped` is true before the last setting.
     """
-    kinds, software = len(prices.cluster.nodes), space.job.settings.software
-    every = [_on_one_kind(space, prices.on(kind, software), stopped) for kind in range(kinds)]
-    return every[0] if kinds == 1 else _least(every)
+    software = space.job.settings.software
+    every = [_on_one_kind(space, one, stopped) for one in prices.by_kind(software)]
+    return every[0] if len(every) == 1 else _least(every)
 
 
 def _least(kinds: list[Rates]) -> Rates:

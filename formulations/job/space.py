@@ -160,7 +160,7 @@ def _points(
                     fixed = np.array([k, pipeline, data, m])
                     rows.append(np.hstack([np.tile(fixed, (len(kinds), 1)), kinds]))
         settings += own
-    return settings, _runnable(job, settings, schedules, np.concatenate(rows))
+    return settings, _runnable(job, model.layers, settings, schedules, np.concatenate(rows))
 
 
 def _values(job: TrainingJob, name: str, otherwise: range | list[int]) -> list[int]:
@@ -303,7 +303,11 @@ def _pipelines(
 
 
 def _runnable(
-    job: TrainingJob, settings: list[Layout], schedules: tuple[JobSchedule, ...], table: Ints
+    job: TrainingJob,
+    layers: int,
+    settings: list[Layout],
+    schedules: tuple[JobSchedule, ...],
+    table: Ints,
 ) -> Ints:
     """Return the rows of the points that the launcher can run, asking once for those alike."""
     alike: dict[tuple[object, ...], bool] = {}
@@ -326,7 +330,7 @@ def _runnable(
             layout = replace(
                 settings[i], pipeline=p, data=d, schedule=schedules[schedule], chunks=v, zero=z
             )
-            alike[key] = runs(job.launcher, layout) is None
+            alike[key] = runs(job.launcher, layout, layers) is None
         keep[k] = alike[key]
     return table[keep]
 

@@ -572,6 +572,10 @@ class LayerPrices:
             )
         return self._others[kind, software]
 
+    def by_kind(self, software: Software) -> list[LayerPrices]:
+        """Return the prices on each kind of nodes."""
+        return [self.on(kind, software) for kind in range(len(self.cluster.nodes))]
+
     def times(self, layout: Layout) -> LayerTimes:
         """Return the times under a layout."""
         key = self._decides(layout)

@@ -56,10 +56,9 @@ def stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
 
     On unequal nodes a stage takes what it takes on the slowest kind that its ranks lie on.
     """
-    if len(prices.cluster.nodes) == 1:
-        return _offloading(layout, prices, _stage_times(layout, prices))
-    kinds = range(len(prices.cluster.nodes))
-    by_kind = [_stage_times(layout, prices.on(kind, layout.software)) for kind in kinds]
+    by_kind = [_stage_times(layout, one) for one in prices.by_kind(layout.software)]
+    if len(by_kind) == 1:
+        return by_kind[0]
     slowest: dict[int, StageTime] = {}
     for rank in range(layout.pipeline):
         own = [by_kind[kind] for kind in kinds_of_rank(rank, layout, prices.cluster)]
@@ -67,7 +66,7 @@ def stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
             slowest[stage] = max(
                 (times[stage] for times in own), key=lambda one: one.forward + one.backward
             )
-    return _offloading(layout, prices, tuple(slowest[stage] for stage in range(layout.stages)))
+    return tuple(slowest[stage] for stage in range(layout.stages))
 
 
 def _offloading(
@@ -143,7 +142,7 @@ def device_memory(
 
 
 def _stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
-    """Return the passes of each model stage on nodes of the first kind."""
+    """Return the passes of each model stage on nodes of the first kind, with their waits."""
     model, times = prices.model, prices.times(layout)
     held = [rank_parameters(block, model.hidden, layout) for block in model.layer_types]
     stages, start = [], 0
@@ -158,7 +157,7 @@ def _stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
         if parts not in known:
             known[parts] = stage_time(layout, prices, times, held, parts)
         stages.append(known[parts])
-    return tuple(stages)
+    return _offloading(layout, prices, tuple(stages))
 
 
 def stage_time(
@@ -307,6 +306,11 @@ def exposed_traffic(layout: Layout, prices: LayerPrices, own: list[StageTime]) -
     return gather + reduce
 
 
+def host_step(layout: Layout, prices: LayerPrices) -> float:
+    """Return the host's seconds of each iteration, on the kind of nodes where they are most."""
+    return max(one.calibration.step for one in prices.by_kind(layout.software))
+
+
 def tied_all_reduce(layout: Layout, prices: LayerPrices) -> float:
     """Return the seconds of the all-reduce between the two copies of a tied embedding."""
     model = prices.model
@@ -333,18 +337,26 @@ def clipping_bytes(recipe: Recipe) -> float:
     return 3 * recipe.gradient_bytes
 
 
-def optimizer_step(layout: Layout, prices: LayerPrices, dense: float, routed: float) -> float:
-    """Return the seconds of clipping and of the optimizer's step over so many weights of a rank."""
+def optimizer_rates(layout: Layout, prices: LayerPrices) -> list[tuple[float, float]]:
+    """Return each rank's seconds of clipping and of the optimizer's step per weight that it holds.
+
+    Of those that all replicas hold, and of routed ones; on the slowest kind that it lies on.
+    """
+    each = [_seconds_per_weight(layout, one) for one in prices.by_kind(layout.software)]
+    shards, routed = layout.shards, max(1, min(layout.shards, layout.expert_data))
+    ranks = range(layout.pipeline)
+    lies_on = [kinds_of_rank(k, layout, prices.cluster) if len(each) > 1 else [0] for k in ranks]
+    slowest = [max(each[kind] for kind in own) for own in lies_on]
+    return [(seconds / shards, seconds / routed) for seconds in slowest]
+
+
+def _seconds_per_weight(layout: Layout, prices: LayerPrices) -> float:
+    """Return the seconds of clipping and stepping on a device of the first kind."""
     recipe, device = layout.recipe, prices.cluster.accelerator
-    if layout.zero:
-        dense /= layout.shards
-        routed /= max(1, min(layout.shards, layout.expert_data))
-    held = dense + routed
     kept = recipe.master_bytes + recipe.moment_bytes
-    moved = held * (optimizer_bytes(recipe) + clipping_bytes(recipe))
-    here = (
-        moved * (1 - layout.offload_optimizer) / (device.bandwidth * prices.calibration.optimizer)
-    )
+    moved = optimizer_bytes(recipe) + clipping_bytes(recipe)
+    here = moved / (device.bandwidth * prices.calibration.optimizer)
     # The host reads gradients and writes weights over the link, and steps at about its rate.
-    sent = held * (recipe.gradient_bytes + recipe.gather_bytes + 2 * kept)
-    return here + layout.offload_optimizer * sent / device.host_bandwidth
+    sent = recipe.gradient_bytes + recipe.gather_bytes + 2 * kept
+    away = layout.offload_optimizer
+    return here * (1 - away) + away * sent / device.host_bandwidth

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import ceil, floor
 from types import MappingProxyType
 
 from ..common.choices import Choice
@@ -237,10 +238,11 @@ LAUNCHERS: Mapping[str, LauncherSettings] = MappingProxyType(
 )
 
 
-def runs(launcher: str, layout: Layout) -> str | None:
+def runs(launcher: str, layout: Layout, layers: int | None = None) -> str | None:
     """Return why a launcher of `LAUNCHERS` cannot run a layout, in one line; None if it can.
 
-    InputError if there is no launcher of that name.
+    `layers` are the model's, where they are known: some parts are of whole layers. InputError if
+    there is no launcher of that name.
 
     Examples
     --------
@@ -251,8 +253,14 @@ def runs(launcher: str, layout: Layout) -> str | None:
     known = LAUNCHERS.get(launcher)
     if known is None:
         raise InputError(f"launcher: {quote(launcher)} is not one of {', '.join(LAUNCHERS)}")
-    found = _passes(known, layout) or _division(known, layout) or _kept(known, layout)
+    found = _passes(known, layout) or _division(known, layout)
+    found = found or _kept(known, layout, layers)
     return None if found is None else f"{found[0]}; {launcher} has {found[1]}"
+
+
+def layers_away(part: float, layers: int) -> int:
+    """Count the layers of which a part of all activations is in host memory, by whole layers."""
+    return ceil(part * layers - 1e-9)
 
 
 #: What a layout asks for, and what the launcher has instead.
@@ -324,7 +332,7 @@ def _division(known: LauncherSettings, layout: Layout) -> _Refusal:
     return None
 
 
-def _kept(known: LauncherSettings, layout: Layout) -> _Refusal:
+def _kept(known: LauncherSettings, layout: Layout, layers: int | None) -> _Refusal:
     """Return what of recomputation and host memory it has no setting for."""
     if more := layout.recompute - known.recompute:
         return f"recompute: {_listed(more)}", _listed(known.recompute)
@@ -336,10 +344,10 @@ def _kept(known: LauncherSettings, layout: Layout) -> _Refusal:
     counts = layout.recompute_layers
     if isinstance(counts, tuple) and not (known.recompute_by_stage or _one_number(layout, counts)):
         return f"recompute_layers: {list(counts)}", "one number for all stages"
-    return _in_host_memory(known, layout)
+    return _in_host_memory(known, layout, layers)
 
 
-def _in_host_memory(known: LauncherSettings, layout: Layout) -> _Refusal:
+def _in_host_memory(known: LauncherSettings, layout: Layout, layers: int | None) -> _Refusal:
     """Return which part of something it cannot keep there."""
     for name in OFFLOAD:
         if getattr(layout, name) and name not in known.offload:
@@ -348,8 +356,10 @@ def _in_host_memory(known: LauncherSettings, layout: Layout) -> _Refusal:
     activations, weights = layout.offload_activations, layout.offload_weights
     if activations and known.offload_by_layer and (layout.pipeline > 1 or layout.recompute):
         return f"offload_activations: {activations:g} in a pipeline or with recomputation", "none"
-    if activations == 1 and known.offload_by_layer:
-        return "offload_activations: 1", "those of all layers but one there at most"
+    whole = activations == 1 if layers is None else layers_away(activations, layers) == layers
+    if whole and activations and known.offload_by_layer:
+        most = f": {floor(1e4 * (1 - 1 / layers)) / 1e4:g} or less" if layers else ""
+        return f"offload_activations: {activations:g}", f"those of all layers but one there{most}"
     if activations and by_zero and (activations < 1 or not layout.recompute):
         return (
             f"offload_activations: {activations:g}",

@@ -205,7 +205,7 @@ class TrainingJob:
         if any(getattr(layout, name) not in self.parts(name) for name in OFFLOAD):
             return False
         return (
-            runs(self.launcher, layout) is None
+            runs(self.launcher, layout, model.layers) is None
             and (layout.pipeline == 1 or layout.schedule in self.orders)
             and (not layout.recompute or layout.recompute in self.modes)
         )

@@ -201,12 +201,9 @@ def split_model(
     here = [workload.index[node] for node in profile.workload.ids]
     device, group = made.placement[here].tolist(), [groups[v] for v in here]
     pieces = split(profile, device, order, group)
-    training = bool(workload.backward.any())
     if isinstance(made.solution, ReplicaPlacement) and len(pieces) < len(made.solution.slots):
         raise InputError(f"{workload.name}: a stage of the plan has no forward pass; plan fewer")
-    stages = executed_stages(workload, made, [payload(piece, training) for piece in pieces])
-    devices = tuple(ranks_of(stages))
-    return Prepared(model, profile, workload, made, pieces, stages, devices, training, named)
+    return _in_pieces(model, profile, workload, made, pieces, named)
 
 
 def _on_one_device(plan: Plan) -> bool:
@@ -221,13 +218,18 @@ def _uncut(
     plan: Plan,
 ) -> Prepared:
     """Return a model of one piece, which runs as it is: no graph of it holds for other numbers."""
+    profile = uncut(model, args, kwargs, bool(workload.backward.any()))
+    (piece,) = split(profile, [int(plan.placement[0])] * profile.workload.n)
+    piece = replace(piece, nodes=tuple(np.flatnonzero(~workload.backward).tolist()))
+    return _in_pieces(model, profile, workload, plan, (piece,), tuple(kwargs or {}))
+
+
+def _in_pieces(
+    model: nn.Module, profile: Profile, workload: Workload, plan: Plan,
+    pieces: tuple[PieceModule, ...], named: tuple[str, ...],
+) -> Prepared:  # fmt: skip
     training = bool(workload.backward.any())
-    profile = uncut(model, args, kwargs, training)
-    device = int(plan.placement[0])
-    (piece,) = split(profile, [device] * profile.workload.n)
-    nodes = tuple(np.flatnonzero(~workload.backward).tolist())
-    stages = executed_stages(workload, plan, [payload(piece, training)])
-    pieces, named = (replace(piece, nodes=nodes),), tuple(kwargs or {})
+    stages = executed_stages(workload, plan, [payload(piece, training) for piece in pieces])
     devices = tuple(ranks_of(stages))
     return Prepared(model, profile, workload, plan, pieces, stages, devices, training, named)
 

@@ -16,7 +16,7 @@ from ...instances.common.arrays import Ints, frozen
 from ...instances.common.errors import quote
 from ...instances.formats.source import Record, Source, Whole, read_source
 from ...instances.formats.stagecut_json import read_file
-from ...instances.formats.versions import NEWEST, RECORDING
+from ...instances.formats.versions import RECORDING
 from ...instances.formats.writing import layout, write_whole
 from ..schedules.actions import Action, parse_action
 
@@ -186,28 +186,22 @@ def read_recording(source: Source) -> RunRecording:
 
 def write_recording(recording: RunRecording) -> dict[str, object]:
     """Return the file of `recording`, as JSON values."""
-    return {
-        "format": RECORDING,
-        "version": NEWEST[RECORDING],
-        "workload_fingerprint": recording.workload_fingerprint,
-        "placement": recording.placement.tolist(),
-        "schedule": recording.schedule,
-        "microbatches": recording.microbatches,
-        "ranks": [
-            msgspec.to_builtins(
-                RankRecord(
-                    rank.rank,
-                    rank.host,
-                    rank.device,
-                    [
-                        DoneRecord(d.step, str(d.action), float(d.start_s), float(d.end_s))
-                        for d in rank.actions
-                    ],
-                )
-            )
-            for rank in recording.ranks
-        ],
-    }
+    ranks = [
+        RankRecord(
+            rank.rank, rank.host, rank.device,
+            [
+                DoneRecord(d.step, str(d.action), float(d.start_s), float(d.end_s))
+                for d in rank.actions
+            ],
+        )
+        for rank in recording.ranks
+    ]  # fmt: skip
+    file = RecordingFile(
+        "stagecut-recording", 1, recording.workload_fingerprint, recording.placement.tolist(),
+        recording.schedule, recording.microbatches, ranks,
+    )  # fmt: skip
+    made: dict[str, object] = msgspec.to_builtins(file)
+    return made
 
 
 def _done(rank: int, record: DoneRecord) -> Done:

@@ -24,6 +24,13 @@ from .split import PieceModule
 Tensors = tuple[torch.Tensor, ...]
 
 
+def idle_at(device: torch.device) -> float:
+    """Return the seconds of `time.perf_counter` at which a device has done all it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
 class Recorder:
     """Notes actions, waiting for data left out.
 
@@ -34,19 +41,14 @@ class Recorder:
     def __init__(self, device: torch.device) -> None:
         self.step = 0
         self.done: list[Done] = []
-        self._on_gpu = device.type == "cuda"
+        self.device = device
 
     @contextmanager
     def during(self, action: Action) -> Iterator[None]:
         """Record begin and end of the block."""
-        begun = self._now()
+        begun = idle_at(self.device)
         yield
-        self.done.append(Done(self.step, action, begun, self._now()))
-
-    def _now(self) -> float:
-        if self._on_gpu:
-            torch.cuda.synchronize()
-        return time.perf_counter()
+        self.done.append(Done(self.step, action, begun, idle_at(self.device)))
 
 
 @dataclass

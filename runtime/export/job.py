@@ -122,7 +122,7 @@ def job_files(launcher: str, model: ModelDescription, layout: Layout) -> dict[st
         check(model, layout)
     check_batch(layout)
     layout = _without_counts(model, layout)
-    why = runs("any" if launcher == "csv" else launcher, layout)
+    why = runs("any" if launcher == "csv" else launcher, layout, model.layers)
     if why is not None:
         raise InputError(f"{why}; plan with --for {launcher}" if launcher != "csv" else why)
     if model.encoder and layout.pipeline > 1 and launcher != "csv":

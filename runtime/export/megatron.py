@@ -14,7 +14,6 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from math import ceil, floor
 
 from ...instances import InputError, Plan, Workload
 from ...instances.common.escape import docstring, one_line, shell
@@ -28,6 +27,7 @@ from ...instances.costs.layout import (
     OptimizerRecipe,
     Recompute,
 )
+from ...instances.job.launchers import layers_away
 from .stages import ModuleStages, first_number, module_stages, stack
 
 NAME = "megatron"
@@ -333,13 +333,7 @@ def _states(model: ModelDescription, layout: Layout) -> Sequence[str]:
             f"{layout.offload_optimizer:g}"
         )
     if layout.offload_activations:
-        count = ceil(layout.offload_activations * model.layers - 1e-9)  # of whole layers
-        if count >= model.layers:
-            most = floor(1e4 * (model.layers - 1) / model.layers) / 1e4
-            raise InputError(
-                f"offload_activations: {layout.offload_activations:g}; megatron keeps those of one "
-                f"layer at least: take {most:g} or less"
-            )
+        count = layers_away(layout.offload_activations, model.layers)
         found.append(f"--cpu-offloading-num-layers {count}")
     return found
 

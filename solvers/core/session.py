@@ -7,7 +7,9 @@ solver does.
 from __future__ import annotations
 
 import atexit
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,8 +32,8 @@ from .under_rules import has_rules, raise_first_bounds, run_method
 #: Seconds that a solver may go on after it should have stopped.
 GRACE_S = 1.2
 
-#: Seconds that a script waits at its end for a solver that was left behind.
-LEFT_S = 60.0
+#: Seconds after which a script says that it waits at its end for a solver that was left behind.
+LEFT_S = 10.0
 
 #: Seconds of computing that it has for a first plan even then: on a busy machine the imports alone
 #: can outlast the deadline.
@@ -138,8 +140,7 @@ def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Po
                 portfolio.close()
                 search.close()
                 search.note(f"{search.method} did not stop in time and was left behind")
-                # Python would end the thread inside a compiler at exit, which aborts the process
-                atexit.register(thread.join, LEFT_S)
+                atexit.register(_wait_for, thread)
                 return
         if not failures:
             portfolio.wait()
@@ -147,6 +148,22 @@ def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Po
         portfolio.close()
     if failures:
         raise failures[0]
+
+
+def _wait_for(solver: threading.Thread) -> None:
+    """Wait at the end of a script for a solver that was left behind, however long it takes.
+
+    Python would end its thread inside compiled code, which aborts the process; Ctrl-C ends the
+    process without that.
+    """
+    try:
+        solver.join(LEFT_S)
+        if solver.is_alive():
+            print("waiting for a solver to end; Ctrl-C ends at once", file=sys.stderr, flush=True)
+            solver.join()
+    except KeyboardInterrupt:
+        sys.stdout.flush()
+        os._exit(130)
 
 
 def _computed() -> float:

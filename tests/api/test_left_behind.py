@@ -37,13 +37,32 @@ print(result.notes[-1], flush=True)
 """
 
 
-def test_the_end_of_a_script_waits() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+def ended(script: str) -> tuple[list[str], str]:
+    """Run a script to its end, and return what it says on both streams."""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        "greedy did not stop in time and was left behind",
-        "through",
-    ]
+    return done.stdout.splitlines(), done.stderr
+
+
+def test_the_end_of_a_script_waits() -> None:
+    said = ["greedy did not stop in time and was left behind", "through"]
+    assert ended(SCRIPT) == (said, "")
+
+
+def test_the_end_of_a_script_says_what_it_waits_for() -> None:
+    """The solver ends when that is said, and not before."""
+    told = (
+        "import sys, threading, types\n"
+        "told = threading.Event()\n"
+        "def tell(text):\n"
+        "    told.set()\n"
+        "    return sys.__stderr__.write(text)\n"
+        "sys.stderr = types.SimpleNamespace(write=tell, flush=sys.__stderr__.flush)\n"
+    )
+    script = told + SCRIPT.replace("time.sleep(1)", "told.wait()") + "module.LEFT_S = 0.01\n"
+    said, waits = ended(script)
+    assert said[-1] == "through"
+    assert waits == "waiting for a solver to end; Ctrl-C ends at once\n"
 
 
 @pytest.mark.parametrize("stuck", [False, True])

@@ -136,3 +136,37 @@ def test_an_interrupt_that_is_ignored_stays_so() -> None:
             assert not search.should_stop()
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+#: A module that is imported before the command line, and is interrupted then.
+INTERRUPTED = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nwhile True:\n    pass\n"
+
+
+@pytest.mark.parametrize("module", ["typer", "stagecut.commands.instances"])
+def test_ctrl_c_while_it_is_imported_is_one_line(module: str) -> None:
+    """Before the command line is there, and when it imports a command."""
+    program = (
+        "import importlib.abc, importlib.util, runpy, sys\n"
+        "class Interrupted(importlib.abc.MetaPathFinder, importlib.abc.Loader):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name == {module!r}: return importlib.util.spec_from_loader(name, self)\n"
+        "    def exec_module(self, module):\n"
+        f"        exec({INTERRUPTED!r})\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "sys.argv[1:] = ['instances', 'list']\n"
+        "runpy.run_module('stagecut', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT / ".dev")},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("name", ["plan.png", "plan.SVG"])
+def test_a_plan_is_not_written_under_the_name_of_a_picture(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["solve", "gpt2-xl", "--method", "greedy", "-o", str(tmp_path / name)]) == 2
+    assert "no picture is written there, but text" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -153,7 +153,7 @@ def sharded_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster,
 
 
 def host_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
-    """Return a job of which parts may lie in host memory, over links that are slow at times."""
+    """Return a job of which parts may lie in host memory; each kind's link to it may be slow."""
     model, cluster, job = small_job(draw)
     if draw.random() < 0.3:
         model, cluster, job = mixed_job(draw)
@@ -163,9 +163,9 @@ def host_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, Tr
     if launcher == "megatron":
         weights = 0.0
     zero = {"deepspeed": (1, 3), "any": (0, 1, 3), "megatron": (1, 3)}[launcher]
-    link = draw.choice((5e9, 25e9, 60e9))
+    links = (5e9, 25e9, 60e9)
     nodes = tuple(
-        replace(one, accelerator=replace(one.accelerator, host_bandwidth=link))
+        replace(one, accelerator=replace(one.accelerator, host_bandwidth=draw.choice(links)))
         for one in cluster.nodes
     )
     job = replace(

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 from ....instances.costs.layout import ContextKind
 from ...measure.group import of_all_ranks
+from ..stage import idle_at
 from .running import RunningJob
 
 #: Kinds of collectives by the names of torch's operators, of both families.
@@ -144,10 +145,10 @@ class _Clock:
         self._since = 0.0
 
     def begin(self) -> None:
-        self._since = self._now()
+        self._since = idle_at(self.device)
 
     def end(self) -> None:
-        now = self._now()
+        now = idle_at(self.device)
         self.terms[self._inside[-1]] += now - self._since
         self._since = now
 
@@ -168,11 +169,6 @@ class _Clock:
                 return function(*args, **kwargs)
 
         return run
-
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
 
 
 class _Collectives(TorchDispatchMode):  # type: ignore[misc]  # torch does not say its type

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, fx
 from torch.utils.checkpoint import checkpoint
 
@@ -178,7 +177,9 @@ def _recomputed(layer: PieceModule) -> tuple[Any, tuple[str, ...]]:
         if node.op == "placeholder":
             new[node] = graph.placeholder(node.name)
     for node in nodes:
-        if node.op == "get_attr" and isinstance(_attribute(layer.module, node.target), Tensor):
+        if node.op != "get_attr":
+            continue
+        if isinstance(operator.attrgetter(node.target)(layer.module), Tensor):
             if node.target not in held:
                 held[node.target] = graph.placeholder(f"held_{len(held)}")
             new[node] = held[node.target]
@@ -196,10 +197,3 @@ def _recomputed(layer: PieceModule) -> tuple[Any, tuple[str, ...]]:
     # `place` moves what the graph makes itself, and asynchronous schedules refuse it
     vars(recomputed).update(module=module, recomputes=True)
     return recomputed, tuple(held)
-
-
-def _attribute(module: torch.nn.Module, target: str) -> Any:
-    found: Any = module
-    for part in target.split("."):
-        found = getattr(found, part)
-    return found

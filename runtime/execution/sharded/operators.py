@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from ....instances.model.tensor_program import COPIED, Property, local_shape
 from ....instances.pytorch.tensor_rules import CONSTANTS
 from ...verify.sharding import ConversionStep
+from ..stage import idle_at
 from .collectives import (
     Place,
     Sent,
@@ -189,9 +190,7 @@ class Operators:
     ) -> None:  # fmt: skip
         self.done += 1
         if self.record:
-            if self.place.device.type == "cuda":
-                torch.cuda.synchronize()
-            now = time.perf_counter()
+            now = idle_at(self.place.device)
             self.events.append(
                 RecordedEvent(self.steps, name, kind, within, axis, begun, now, size)
             )

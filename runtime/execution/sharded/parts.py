@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ....instances import Role
 from ....instances.model.tensor_program import COPIED, FIRST, Property
 from ..checkpoint import Trained, named_tensors
 from .collectives import Place, distributed_as, part_of, step
+from .program import Held, ShardedProgram
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +43,24 @@ class LocalShards:
             for name, value in named_tensors(model):
                 if name in self.lying:
                     value.copy_(self.whole(name))
+
+
+def resting_parts(
+    sharded: ShardedProgram, module: nn.Module, place: Place
+) -> tuple[dict[str, Property], dict[Held, Tensor]]:
+    """Return how parameters and buffers lie between steps, and parts that no step changes.
+
+    These are of constants, and of buffers for those who read them otherwise than what changes them.
+    """
+    constants = sharded.graph.constants
+    lying = sharded.resting() | dict.fromkeys(sharded.graph.counted, (COPIED,) * len(sharded.mesh))
+    fixed: dict[Held, Tensor] = {}
+    for operator, held in sharded.sources(Role.PARAMETER):
+        name = str(operator.name)
+        if name in constants or held[1] != lying[name]:
+            whole = constants[name] if name in constants else module.get_buffer(name)
+            fixed[held] = part_of(whole.detach(), held[1], place).clone()
+    return {name: how for name, how in lying.items() if name not in constants}, fixed
 
 
 def parts_of(model: nn.Module, lying: Mapping[str, Property], place: Place) -> LocalShards:

@@ -7,14 +7,15 @@ asks for it itself, axis of the mesh (−1 for computing), begin, end, bytes tha
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from ....instances import InputError
 from ....instances.formats.source import Record, read_source
 from ....instances.formats.stagecut_json import read_file
-from ....instances.formats.versions import NEWEST, SHARDED_RECORDING
+from ....instances.formats.versions import SHARDED_RECORDING
 from ....instances.formats.writing import layout, write_whole
 
 
@@ -36,8 +37,7 @@ class RecordedEvent(NamedTuple):
     bytes: float
 
 
-@dataclass(frozen=True, eq=False)
-class ShardedRank:
+class ShardedRank(Record):
     """Events of one device in order."""
 
     rank: int
@@ -45,13 +45,11 @@ class ShardedRank:
     events: tuple[RecordedEvent, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class ShardedRecording:
-    """A run of a sharding.
+class ShardedRecording(Record):
+    """A run of a sharding, as files have it.
 
     `plan` is a hash of what the plan decides, `mesh` has the devices along each axis, and `step_s`
-    the seconds of each step, the optimizer's included. Raises InputError if ranks are missing, or
-    one did other things than the others.
+    the seconds of each step, the optimizer's included.
     """
 
     workload_fingerprint: str
@@ -59,69 +57,39 @@ class ShardedRecording:
     mesh: tuple[int, ...]
     step_s: tuple[float, ...]
     ranks: tuple[ShardedRank, ...]
-
-    def __post_init__(self) -> None:
-        if [rank.rank for rank in self.ranks] != list(range(len(self.ranks))) or not self.ranks:
-            raise InputError("ranks: list ranks 0, 1, …, each once")
-        first = [event[:5] for event in self.ranks[0].events]
-        for rank in self.ranks:
-            if [event[:5] for event in rank.events] != first:
-                raise InputError(f"rank {rank.rank}: it did other things than rank 0; run again")
-            numbers = [number for event in rank.events for number in event[5:]]
-            if not all(map(math.isfinite, (*numbers, *self.step_s))):
-                raise InputError(f"rank {rank.rank}: times and bytes must be finite numbers")
-            if any(not event.start_s <= event.end_s for event in rank.events):
-                raise InputError(f"rank {rank.rank}: an event ends before it begins")
-
-
-class ShardedRankRecord(Record):
-    """A rank."""
-
-    rank: int
-    host: str
-    events: list[tuple[int, str, str, bool, int, float, float, float]]
-
-
-class ShardedRecordingFile(Record):
-    """A recording of a sharding; see `ShardedRecording`."""
-
-    format: Literal["stagecut-sharded-recording"]
-    version: Literal[1]
-    workload_fingerprint: str
-    plan: str
-    mesh: list[int]
-    step_s: list[float]
-    ranks: list[ShardedRankRecord]
+    format: Literal["stagecut-sharded-recording"] = "stagecut-sharded-recording"
+    version: Literal[1] = 1
 
 
 def load_sharded_recording(path: str | Path) -> ShardedRecording:
     """Return the recording of a sharding in a file; InputError if it is broken."""
     source = read_source(path)
-    file = read_file(source, ShardedRecordingFile, SHARDED_RECORDING)
-    ranks = tuple(
-        ShardedRank(one.rank, one.host, tuple(RecordedEvent(*row) for row in one.events))
-        for one in file.ranks
-    )
+    recording = read_file(source, ShardedRecording, SHARDED_RECORDING)
     try:
-        return ShardedRecording(
-            file.workload_fingerprint, file.plan, tuple(file.mesh), tuple(file.step_s), ranks
-        )
+        _check(recording)
     except InputError as error:
         source.fail(str(error))
+    return recording
 
 
 def save_sharded_recording(recording: ShardedRecording, path: str | Path) -> None:
-    """Write a recording, whole or not at all."""
-    data = {
-        "format": SHARDED_RECORDING,
-        "version": NEWEST[SHARDED_RECORDING],
-        "workload_fingerprint": recording.workload_fingerprint,
-        "plan": recording.plan,
-        "mesh": list(recording.mesh),
-        "step_s": list(recording.step_s),
-        "ranks": [
-            {"rank": one.rank, "host": one.host, "events": [list(e) for e in one.events]}
-            for one in recording.ranks
-        ],
-    }
-    write_whole(path, layout(data))
+    """Write a recording, whole or not at all; InputError if ranks did not do the same."""
+    _check(recording)
+    data = msgspec.to_builtins(recording)
+    head = {"format": recording.format, "version": recording.version}
+    write_whole(path, layout({**head, **data, "ranks": list(data["ranks"])}))
+
+
+def _check(recording: ShardedRecording) -> None:
+    """Raise InputError if ranks are missing, or one did other things than the others."""
+    if [rank.rank for rank in recording.ranks] != list(range(len(recording.ranks) or 1)):
+        raise InputError("ranks: list ranks 0, 1, …, each once")
+    first = [event[:5] for event in recording.ranks[0].events]
+    for rank in recording.ranks:
+        if [event[:5] for event in rank.events] != first:
+            raise InputError(f"rank {rank.rank}: it did other things than rank 0; run again")
+        numbers = [number for event in rank.events for number in event[5:]]
+        if not all(map(math.isfinite, (*numbers, *recording.step_s))):
+            raise InputError(f"rank {rank.rank}: times and bytes must be finite numbers")
+        if any(not event.start_s <= event.end_s for event in rank.events):
+            raise InputError(f"rank {rank.rank}: an event ends before it begins")

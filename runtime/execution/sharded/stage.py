@@ -34,7 +34,7 @@ from ..checkpoint import named_tensors
 from ..split import PieceModule
 from .collectives import Place, part_of, step
 from .operators import Operators
-from .parts import LocalShards, parts_of
+from .parts import LocalShards, parts_of, resting_parts
 from .program import Held, ShardedProgram, sharded_program
 
 _WHOLE: Property = (COPIED,)
@@ -108,15 +108,8 @@ class _Layer:
         self._ends = layer_program(piece.module, values, made, target)
         sharded = _sharded(self._ends, sharding, place.mesh)
         self._operators = Operators(sharded, place)
-        counted = sharded.graph.counted
-        self.resting = sharded.resting() | dict.fromkeys(counted, _WHOLE)
-        self._counted = {name: counted.get(name, 0) for name in self.resting}
+        self.resting, self._unchanged = resting_parts(sharded, piece.module, place)
         self._sources = {str(o.name): (o, t) for o, (t, _) in sharded.sources(Role.PARAMETER)}
-        self._unchanged = {  # for those who read a buffer otherwise than what changes it
-            held: part_of(piece.module.get_buffer(str(o.name)), held[1], place).clone()
-            for o, held in sharded.sources(Role.PARAMETER)
-            if held[1] != self.resting[str(o.name)]
-        }
         late = [one for one in sharded.operations if one.operator.backward]
         gradients = (operator.gradient for operator, _ in self._sources.values())
         self._later = {
@@ -143,11 +136,11 @@ class _Layer:
         for t, value in zip(self._ends.entering, entering, strict=True):
             if t is not None:
                 held[t, _WHOLE] = value.detach()
-        for name, more in self._counted.items():
-            if more:
-                parts[name].add_(more)
+        sharded = self._operators.sharded
+        for name, more in sharded.graph.counted.items():
+            parts[name].add_(more)
         self._operators.held = held
-        for operation in self._operators.sharded.operations:
+        for operation in sharded.operations:
             if not operation.operator.backward:
                 self._operators.operate(operation)
         made = [self._operators.part((t, _WHOLE)) for t in self._ends.outputs]
@@ -181,8 +174,11 @@ class _Layer:
         return entering, learned
 
     def _resting(self, parts: Mapping[str, Tensor]) -> dict[Held, Tensor]:
-        here = {(t, self.resting[n]): parts[n].detach() for n, (_, t) in self._sources.items()}
-        return {**self._unchanged, **here}
+        held = dict(self._unchanged)
+        for name, (_, t) in self._sources.items():
+            if name in self.resting:
+                held[t, self.resting[name]] = parts[name].detach()
+        return held
 
 
 class _Step(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed for mypy here

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ....instances import InputError, Role, Sharding
-from ....instances.model.tensor_program import COPIED
 from ...measure.group import of_all_ranks
 from ..checkpoint import Trained, named_tensors, state_held
 from ..guard.identity import plan_hash
@@ -20,7 +19,7 @@ from ..options import RunOptions
 from ..stage import Tensors
 from .collectives import Place, join_mesh, part_of, total
 from .operators import Operators
-from .parts import own_parts, parts_of
+from .parts import own_parts, parts_of, resting_parts
 from .prepare import PreparedSharding
 from .program import Held
 from .recording import ShardedRank, ShardedRecording, save_sharded_recording
@@ -33,20 +32,12 @@ class ShardedDevice:
         self.prepared, self.place = prepared, place
         sharded, model = prepared.sharded, prepared.model
         self.operators = Operators(sharded, place, record=record)
-        constants = sharded.graph.constants
-        lying = {name: how for name, how in sharded.resting().items() if name not in constants}
-        copied = (COPIED,) * len(sharded.mesh)
-        self.parts = parts_of(model, lying | dict.fromkeys(sharded.graph.counted, copied), place)
-        whole = dict(named_tensors(model))
-        self._resting: dict[Held, Tensor] = {}
-        for operator, held in sharded.sources(Role.PARAMETER):
+        lying, self._resting = resting_parts(sharded, model, place)
+        self.parts = parts_of(model, lying, place)
+        for operator, (t, _) in sharded.sources(Role.PARAMETER):
             name = str(operator.name)
-            if name in constants:
-                self._resting[held] = part_of(constants[name], held[1], place)
-                continue
-            self._resting[held[0], lying[name]] = self.parts.tensors[name].detach()
-            if held[1] != lying[name]:  # for those who read it otherwise than what changes it
-                self._resting[held] = part_of(whole[name].detach(), held[1], place).clone()
+            if name in lying:
+                self._resting[t, lying[name]] = self.parts.tensors[name].detach()
         self.losses: dict[Held, Tensor] = {}
 
     def step(self, batch: Sequence[Tensor]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
-from ....instances.common.arrays import Floats
+from ....instances.common.arrays import Floats, Ints
 from ....instances.costs.activations import element_bytes
 from ....instances.costs.layers import LayerPrices, rank_parameters
 from ....instances.costs.layout import JobSchedule, Layout
@@ -14,6 +15,7 @@ from ....instances.costs.memory import (
     RankStages,
     ends_held,
     loss_bytes,
+    passes_in_flight,
     stage_held,
     stage_kept,
 )
@@ -82,13 +84,30 @@ def least_of(kinds: list[ProbedStages]) -> ProbedStages:
     )
 
 
+@lru_cache(maxsize=4096)
+def stage_flights(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: int) -> Ints:
+    """Return the microbatches in flight of each stage at each rank's fullest moments.
+
+    Returns
+    -------
+    array, shape (moments, stages)
+    """
+    layout = Layout(pipeline=pipeline, chunks=chunks, schedule=schedule, global_batch=microbatches)
+    held = [passes_in_flight(layout, rank) for rank in range(pipeline)]
+    found = np.zeros((max(map(len, held)), layout.stages), np.int64)
+    for k, row in enumerate(found):
+        for moments in held:
+            for stage, count in moments[min(k, len(moments) - 1)].items():
+                row[stage] = count
+    return found
+
+
 class Probes:
     """A job's stages, probed once for each setting, and the paths of its schedules."""
 
     def __init__(self, job: TrainingJob, prices: LayerPrices) -> None:
         self.job, self.prices, self.model = job, prices, prices.model
-        software, cluster = job.settings.software, prices.cluster
-        self.kinds = [prices.on(kind, software) for kind in range(len(cluster.nodes))]
+        self.kinds = prices.by_kind(job.settings.software)
         self.hooks = any(one.calibration.hooks for one in self.kinds)
         self.order = self.model.types_of_layers[: self.model.layers]
         self.types = sorted(set(self.order))

@@ -21,7 +21,7 @@ Traffic counts by secants, which are below it: no collective takes more per byte
 from __future__ import annotations
 
 import itertools
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -35,14 +35,14 @@ from ....instances.costs.memory import (
     CONTEXT_BYTES,
     FRAGMENTATION,
     gathers_once,
-    passes_in_flight,
     stays_gathered,
 )
 from ....instances.costs.stages import (
     blocked,
+    host_step,
     host_weights,
     message_time,
-    optimizer_step,
+    optimizer_rates,
     replica_traffic,
     tied_all_reduce,
 )
@@ -61,6 +61,7 @@ from .layout_probes import (
     Probes,
     W,
     least_of,
+    stage_flights,
 )
 from .longest_kernel import longest_paths
 
@@ -70,24 +71,6 @@ ROUNDS = 60
 AT_ONCE = 32
 #: Pieces in which overlapped traffic goes at least: the last of them is exposed.
 PIECES = 8
-
-
-@lru_cache(maxsize=4096)
-def stage_flights(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: int) -> Ints:
-    """Return the microbatches in flight of each stage at each rank's fullest moments.
-
-    Returns
-    -------
-    array, shape (moments, stages)
-    """
-    layout = Layout(pipeline=pipeline, chunks=chunks, schedule=schedule, global_batch=microbatches)
-    held = [passes_in_flight(layout, rank) for rank in range(pipeline)]
-    found = np.zeros((max(map(len, held)), layout.stages), np.int64)
-    for k, row in enumerate(found):
-        for moments in held:
-            for stage, count in moments[min(k, len(moments) - 1)].items():
-                row[stage] = count
-    return found
 
 
 class PointRefutation:
@@ -118,6 +101,7 @@ class PointRefutation:
             slowest = max(own, key=lambda one: float(one.both.sum()))
             most = slowest.both * (1 + 1e-9) + 1e-15
             every = all((one.both <= most).all() for one in own)
+            every &= not self.hosts or len(own) == 1  # a fast device may have a slow host
             self.exact[rank] = every
             found.append(slowest if every else least_of(own))
         return [found[rank] for rank in self.rank_of]
@@ -136,13 +120,17 @@ class PointRefutation:
     @cached_property
     def constant(self) -> float:
         """Seconds of an iteration in any case."""
-        return self.prices.calibration.step + tied_all_reduce(self.layout, self.prices)
+        return host_step(self.layout, self.prices) + tied_all_reduce(self.layout, self.prices)
 
     @cached_property
     def step(self) -> Floats:
-        """Seconds of the optimizer per weight that all replicas hold, and per routed one."""
-        each = ((1.0, 0.0), (0.0, 1.0))
-        return np.array([optimizer_step(self.layout, self.prices, *one) for one in each])
+        """Seconds of the optimizer per weight that all replicas hold, and per routed one.
+
+        Returns
+        -------
+        array, shape (ranks, 2)
+        """
+        return np.array(optimizer_rates(self.layout, self.prices))
 
     @property
     def gather(self) -> Floats:
@@ -269,7 +257,7 @@ class PointRefutation:
             return True
         once = self.count @ probed.layers + probed.ends[self.place].sum(axis=0)
         mean = once[[DENSE, ROUTED]] / p  # of a rank; what is convex is there at most its mean
-        seconds += self.constant + float(mean @ self.step)
+        seconds += self.constant + float(p * mean @ (1 / (1 / self.step).sum(axis=0)))
         if not self.sharded:
             shown = max(1 / max(PIECES, self.layout.chunks), self.prices.calibration.slowed)
             reduces, gathers = overlap.gradients, overlap.parameters
@@ -280,7 +268,8 @@ class PointRefutation:
     def _works(self) -> tuple[Floats, Floats]:
         """Return seconds of both passes, which no plan's are below.
 
-        A rank on several kinds of nodes takes what it takes on the slowest, as on any of them.
+        A rank on several kinds of nodes takes what it takes on the slowest, as on any of them; with
+        parts in host memory the least of each pass, since which is the slowest is not known.
 
         Returns
         -------
@@ -288,10 +277,15 @@ class PointRefutation:
             Of a layer of each type on each rank, and of the ends and the least layers that it has.
         """
         kinds = self.probes.stages(self.layout)
+        if self.hosts and len(kinds) > 1:
+            stages = self._of_stages()
+            kinds = [stages[self.rank_of.tolist().index(rank)] for rank in range(self.ranks)]
         each = np.array([one.layers[:, F] + one.layers[:, B] for one in kinds])
         ends = np.array([one.ends[[0, -1]] for one in kinds])[..., [F, B]].sum(axis=2)
         if len(kinds) == 1:
             slowest = np.zeros(self.ranks, np.int64)
+        elif self.hosts:
+            slowest = np.arange(self.ranks)
         else:
             whole = each @ self.count
             lies_on = self.probes.kinds_of_ranks(self.layout)
@@ -469,16 +463,28 @@ class PointRefutation:
             self.add(stages[1:] - stages[0], 0.0, 0.0)
 
     def _slower_kinds(self, unit: float) -> None:
-        """Both passes of a stage take what they take on each kind of nodes of its rank."""
-        kinds = self.probes.stages(self.layout)
-        for s in np.flatnonzero(self.longer):
-            for one in (kinds[k] for k in self.probes.kinds_of_ranks(self.layout)[self.rank_of[s]]):
-                row = -self.of[s, F] - self.of[s, B]
+        """Both passes of a stage take what they take on each kind of nodes of its rank.
+
+        They take, too, what their transfers from and to host memory take, and what hides none.
+        """
+        kinds, weights = self.probes.stages(self.layout), np.array(host_weights(self.layout))
+        for s, k in itertools.product(np.flatnonzero(self.longer), range(len(kinds))):
+            if k not in self.probes.kinds_of_ranks(self.layout)[self.rank_of[s]]:
+                continue
+            one, prices = kinds[k], self.probes.kinds[k]
+            link, hidden = prices.cluster.accelerator.host_bandwidth, prices.calibration.hidden
+
+            def takes(of: Floats, shown: float, moved: float) -> Floats:
+                away = of[..., AWAY] + of[..., [DENSE, ROUTED]] @ weights
+                return np.asarray(shown * (of[..., F] + of[..., B]) + moved * away)
+
+            for ways in ((1.0, 0.0), (1.0 - hidden, 2.0 / link))[: 1 + self.hosts]:
+                row = self.of[s, F] + self.of[s, B]
                 for columns, each in (("n", one.layers), ("r", one.again)):
                     at = self.at[columns][s]
-                    row[at] += (each[:, F] + each[:, B])[: len(at)]
-                ends = one.ends[self.place[s], [F, B]].sum() - self.fixed[s, [F, B]].sum()
-                self.add(-unit * row, unit * ends, np.inf)
+                    row[at] -= takes(each, *ways)[: len(at)]
+                least = takes(one.ends[self.place[s]], *ways) - self.fixed[s, [F, B]].sum()
+                self.add(unit * row, unit * least, np.inf)
 
     def _memory(self) -> None:
         """Every rank has the bytes that it needs at its fullest moments.
@@ -517,8 +523,9 @@ class PointRefutation:
         one, table = np.ones(self.stages), self.prices.calibration
         (dense, d), (routed, e) = self._by_rank(one, DENSE), self._by_rank(one, ROUTED)
         eye = np.eye(self.columns)
-        step = self.step[0] * dense + self.step[1] * routed
-        self.add(eye[self.o] - unit * step, unit * (self.step[0] * d + self.step[1] * e), np.inf)
+        each, experts = self.step.T
+        step = each[:, None] * dense + experts[:, None] * routed
+        self.add(eye[self.o] - unit * step, unit * (each * d + experts * e), np.inf)
         if self.sharded:
             self._waits(unit)
             return
@@ -540,19 +547,23 @@ class PointRefutation:
 
     def _host_memory(self, unit: float) -> None:
         """Passes wait for what comes from host memory, or goes there, as far as none hides it."""
-        cluster, hidden = self.prices.cluster, self.prices.calibration.hidden
-        each, second = host_weights(self.layout), cluster.accelerator.host_bandwidth
+        each, kinds = host_weights(self.layout), self.probes.kinds
+        by_rank = self.probes.kinds_of_ranks(self.layout)
+        lies_on = [[kinds[kind] for kind in by_rank[rank]] for rank in self.rank_of]
+        links = [max(one.cluster.accelerator.host_bandwidth for one in own) for own in lies_on]
+        hidden = np.array([max(one.calibration.hidden for one in own) for own in lies_on])
         moved, fixed = (
-            (one[:, AWAY] + each[0] * one[:, DENSE] + each[1] * one[:, ROUTED]) / second
+            ((one[:, AWAY] + each[0] * one[:, DENSE] + each[1] * one[:, ROUTED]).T / links).T
             for one in (self.of, self.fixed)
         )
         waits = np.eye(self.columns)[self.at["wait"]]
         for column, what in ((0, F), (1, B)):
             wait = waits[:, column]
             if what == B:  # on slower nodes its W is longer and hides more
-                wait = wait + hidden * waits[:, 2]
+                wait = wait + hidden[:, None] * waits[:, 2]
             least = unit * (fixed - hidden * self.fixed[:, what])
-            self.add(unit * (wait - moved + hidden * self.raw[:, what]), least, np.inf)
+            rows = wait - moved + hidden[:, None] * self.raw[:, what]
+            self.add(unit * rows, least, np.inf)
 
     def _blocked(self, what: int) -> list[int]:
         """Return the collectives of a pass beside which replicas' traffic cannot be."""

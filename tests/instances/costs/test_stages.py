@@ -9,6 +9,7 @@ import pytest
 from stagecut.instances.costs.calibration import Calibration
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.collectives import Group, UsedLinks, links_of
+from stagecut.instances.costs.hardware import TrainingCluster
 from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout, Overlap
 from stagecut.instances.costs.models import shipped_model
@@ -21,6 +22,7 @@ from stagecut.instances.costs.stages import (
     tied_all_reduce,
 )
 from stagecut.instances.costs.traffic import collectives
+from stagecut.runtime.estimate import iteration_times
 
 CLUSTER = training_cluster("h100:8x8")
 TABLE = Calibration()
@@ -50,6 +52,39 @@ def test_collectives_block_what_shares_a_link() -> None:
     assert blocked(replace(whole, tensor=4, data=16), llama) == (True, True, True)
     assert blocked(replace(whole, data=1, pipeline=8), llama) == (False, False, False)
     assert blocked(whole, MIXTRAL) == (True, True, True)  # experts are not divided by tensor
+
+
+def on_two_kinds(fast: float, slow: float) -> TrainingCluster:
+    """Return an H100 and an A100, whose links to their hosts are as given, in bytes per second."""
+    cluster = training_cluster("h100:1x1+a100:1x1,network=25GB/s,latency=8us")
+    nodes = tuple(
+        replace(one, accelerator=replace(one.accelerator, host_bandwidth=link))
+        for one, link in zip(cluster.nodes, (fast, slow), strict=True)
+    )
+    return replace(cluster, nodes=nodes)
+
+
+def test_each_kind_of_nodes_has_its_own_host_and_optimizer_step() -> None:
+    """A rank's step and waits are those of the nodes that it lies on, the slower where on both."""
+    model = shipped_model("llama3.2-1b")
+    layout = Layout(pipeline=2, zero=1, global_batch=8, offload_optimizer=1.0)
+    whole = {}
+    for links in ((5e9, 60e9), (60e9, 5e9)):
+        (time,) = iteration_times([layout], LayerPrices(model, on_two_kinds(*links), TABLE))
+        recipe = layout.recipe
+        sent = recipe.gradient_bytes + recipe.gather_bytes
+        sent += 2 * (recipe.master_bytes + recipe.moment_bytes)
+        steps = [sent * one.dense / link for one, link in zip(time.stages, links, strict=True)]
+        assert time.terms["optimizer"] == pytest.approx(max(steps))
+        whole[links] = time.terms["optimizer"]
+    assert whole[5e9, 60e9] != whole[60e9, 5e9]
+    away = replace(layout, offload_optimizer=0.0, offload_weights=1.0)
+    slow_host = stage_times(away, LayerPrices(model, on_two_kinds(60e9, 1e8), TABLE))
+    assert slow_host[0].terms["offload"] < 0.1 * slow_host[1].terms["offload"]
+    one_rank = replace(away, pipeline=1, data=2)
+    (stage,) = stage_times(one_rank, LayerPrices(model, on_two_kinds(1e8, 60e9), TABLE))
+    moved = 2 * recipe.weight_bytes * stage.dense / 1e8
+    assert stage.terms["offload"] == pytest.approx(moved, rel=0.1)
 
 
 def test_ends_of_a_v_share_a_rank() -> None:

@@ -2,9 +2,13 @@
 
 import pytest
 
+from stagecut.formulations.job.space import job_space
 from stagecut.instances import InputError
+from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
+from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.launchers import LAUNCHERS, runs
+from stagecut.instances.job.problem import TrainingJob
 from stagecut.runtime.export.registry import LAUNCHERS as EXPORTED
 
 #: One layout that each launcher runs, with as much of what it can do as goes together.
@@ -114,6 +118,19 @@ def test_what_a_launcher_lacks_is_said_in_one_line(launcher, changes, reason):
     assert found.startswith(reason), found
     assert "\n" not in found
     assert f"; {launcher} has " in found
+
+
+def test_parts_of_activations_are_of_whole_layers():
+    """Megatron keeps one layer's at least: of 8 layers it can part with 7 of 8."""
+    parts = {0.875: None, 0.88: "offload_activations: 0.88; megatron has "}
+    for part, refused in parts.items():
+        found = runs("megatron", Layout(offload_activations=part), 8)
+        assert (found is None) if refused is None else (found or "").startswith(refused)
+    model = shipped_model("llama3-8b")  # of 32 layers
+    job = TrainingJob(global_batch=8, pipeline=1, offload_activations=(0.9, 0.97, 1.0))
+    space = job_space(model, training_cluster("h100:8"), job)
+    points = [space.layout(point) for point in range(len(space))]
+    assert {one.offload_activations for one in points} == {0.9}
 
 
 def test_one_rank_has_no_schedule():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import multiprocessing
 import os
 import runpy
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,9 @@ from stagecut.runtime.measure.group import leave_group
 
 #: Far above what any test takes: a rank that is still there then would never have ended.
 HANGS_S = 150
+
+#: What makes a rank write its stacks, and the time that it has for that.
+STACKS, STACKS_S = signal.SIGUSR2, 2.0
 
 #: Where processes write, by file descriptors 1 and 2.
 STREAMS = ("out", "err")
@@ -82,6 +89,11 @@ def launched(
         What it returned on each rank; None where it failed.
     list of int
         Exit codes.
+
+    Raises
+    ------
+    AssertionError
+        If a rank does not end: with the stacks of all that are left.
     """
     start_server()
     kept = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -90,37 +102,79 @@ def launched(
         del kept
     context = multiprocessing.get_context("forkserver")
     ends, processes = [], []
-    for rank in range(world):
-        here, there = context.Pipe(duplex=False)
-        environment = {
-            "RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": str(store),
-            "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world),
-        }  # fmt: skip
-        process = context.Process(target=_rank, args=(there, environment, rank, work, args))
-        process.start()
-        there.close()
-        ends.append(here)
-        processes.append(process)
-    results: list[Any] = [None] * world
-    until, left = time.monotonic() + HANGS_S, list(ends)
-    while left and time.monotonic() < until:
-        for end in wait(left, 1):
-            assert isinstance(end, Connection)
-            left.remove(end)
-            with suppress(EOFError):  # it failed; the exit code says so
-                results[ends.index(end)] = torch.load(io.BytesIO(end.recv()), weights_only=False)
-    for process in processes:
-        process.join(max(0.0, until - time.monotonic()))
-        if process.is_alive():
-            process.kill()
-            raise AssertionError("a rank does not end")
+    with tempfile.TemporaryDirectory() as said:
+        for rank in range(world):
+            here, there = context.Pipe(duplex=False)
+            environment = {
+                "RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": str(store),
+                "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world),
+            }  # fmt: skip
+            stacks = Path(said) / str(rank)
+            given = (there, environment, stacks, rank, work, args)
+            process = context.Process(target=_rank, args=given)
+            process.start()
+            there.close()
+            ends.append(here)
+            processes.append(process)
+        results: list[Any] = [None] * world
+        until, left = time.monotonic() + HANGS_S, list(ends)
+        while left and time.monotonic() < until:
+            for end in wait(left, 1):
+                assert isinstance(end, Connection)
+                left.remove(end)
+                with suppress(EOFError):  # it failed; the exit code says so
+                    made = io.BytesIO(end.recv())
+                    results[ends.index(end)] = torch.load(made, weights_only=False)
+        for process in processes:
+            process.join(max(0.0, until - time.monotonic()))
+        if any(process.is_alive() for process in processes):
+            done = [r for r, end in enumerate(ends) if end not in left]
+            text = _stacks_of(processes, Path(said))
+            raise AssertionError(f"a rank does not end; {done} have answered\n{text}")
     return results, [int(process.exitcode or 0) for process in processes]
 
 
+def _stacks_of(processes: list[BaseProcess], said: Path) -> str:
+    """End the ranks that are left; return what each of their threads was doing."""
+    alive = [(rank, p) for rank, p in enumerate(processes) if p.is_alive() and p.pid is not None]
+    for _, process in alive:
+        with suppress(ProcessLookupError):
+            os.kill(int(process.pid or 0), STACKS)
+    time.sleep(STACKS_S)
+    found = []
+    for rank, process in alive:
+        file = said / str(rank)
+        stacks = file.read_text() if file.exists() else "it has not begun"
+        found.append(f"rank {rank}, Python:\n{stacks}\n{_native_stacks(int(process.pid or 0))}")
+    for process in processes:
+        process.kill()
+        process.join()
+    return "\n".join(found)
+
+
+def _native_stacks(pid: int) -> str:
+    """Return the stacks of a process's threads in C++, those of gloo too; without gdb, names."""
+    if shutil.which("gdb"):
+        asked = ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all backtrace 24"]
+        with suppress(subprocess.TimeoutExpired):
+            done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+            return done.stdout
+    tasks = Path(f"/proc/{pid}/task")
+    names = [(t / "stat").read_text() for t in tasks.iterdir()] if tasks.is_dir() else []
+    return "threads:\n" + "".join(names)
+
+
 def _rank(
-    end: Connection, environment: dict[str, str], rank: int, work: Callable[..., Any], args: Any
+    end: Connection,
+    environment: dict[str, str],
+    stacks: Path,
+    rank: int,
+    work: Callable[..., Any],
+    args: Any,
 ) -> None:
+    # in C, as a thread may hold Python's lock; open to the end, which may be what hangs
+    faulthandler.register(STACKS, stacks.open("w"))
     os.environ.update(environment)
     torch.set_num_threads(1)
     done = io.BytesIO()

@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -48,6 +49,14 @@ class Model(nn.Module):
 def profiled() -> Profile:
     torch.manual_seed(0)
     return profile(Model(), (torch.zeros(BATCH, 8),), training=True, estimate="h100")
+
+
+def wait_for_ever(rank: int, begun: Path) -> int:
+    """Return from rank 0 alone; rank 1 says when it has begun."""
+    if rank == 1:
+        begun.touch()
+        threading.Event().wait()
+    return rank
 
 
 def plan(seed: int) -> Plan:
