@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -216,8 +216,6 @@ def sharding() -> tuple[dict[str, Cell], dict[str, Part]]:
 
 def _sharded(name: str, mesh: str, part: float | None) -> Case:
     """Return a traced model; `part` of the memory that its best sharding takes without a limit."""
-    from dataclasses import replace
-
     from sharding import mesh_of, program
 
     from stagecut import Limits, Sharding, evaluate, solve
@@ -256,6 +254,9 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
             ("random_blk_2:16", 2, 8, "both", ""),
             ("uniform_dist:16", 4, 4, "both", "cheapest"),
             ("random_blk_1:64", 8, 8, "p2p", ""),
+            ("random_blk_2:64", 16, 4, "p2p", ""),
+            ("random_blk_1:128", 8, 16, "p2p", ""),
+            ("uniform_dist:64", 8, 8, "p2p", ""),
             ("random_blk_2:64", 8, 8, "allr", ""),
             ("random_blk_1:64", 4, 16, "both", ""),
             ("random_blk_1:64", 16, 4, "both", ""),
@@ -320,6 +321,11 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
         "messages and rings": Part(
             ((bottleneck_stages, "combined_programs"),),
             nothing,
+            ((bottleneck_stages, "branch_on_splits"),),
+        ),
+        "combined solutions repaired again": Part(
+            ((bottleneck_stages, "COMBINED"),),
+            replace(bottleneck_stages.COMBINED, attempts=1),
             ((bottleneck_stages, "branch_on_splits"),),
         ),
         "exact": Part(((auto, "_exact"),), nothing),

@@ -4,10 +4,12 @@
     python benchmarks/constants.py mapping --names SPLITS DECAY  of these constants alone
     python benchmarks/constants.py mapping --report              the table as Markdown
 
-A constant is a number at the top level of a module, or in a record there. It is changed in the
-module's source before anything is imported, so that copies, defaults and kernels have it too. Cells
-are those of `ablations.py` named in `CELLS`; each run is a process of its own, and its limit counts
-CPU seconds. A constant runs only in cells that read it, and a direction only until a cell shows an
+A constant is a number at the top level of a module, or in a record there; modules of kernels have
+codes alone, as mapping's take constants as arguments. It is changed in the module's source before
+anything is imported, so that copies and defaults have it too. Cells are those of `ablations.py`
+named in `CELLS`; each run is a process of its own, and its limit counts CPU seconds.
+
+A constant runs only in cells that read it, and a direction only until a cell shows an
 effect: a gap or a time outside what the unchanged strategy has with three seeds, by more than
 0.1 % of the objective, or a tenth and 0.2 s of the time. Numbers below 1 are doubled to 1 at most.
 """
@@ -49,15 +51,11 @@ CELLS = {
     "mapping": (
         "random_blk_2:64 8 × 8 allr",
         "random_blk_1:64 8 × 8 p2p",
+        "random_blk_2:64 16 × 4 p2p",
         "fattree:4 2 × 8 both, cheapest",
         "islands:4x8 4 × 8 both, busiest-link",
         "random_blk_1:16 4 × 4 both",
         "random_blk_1:64 4 × 16 both",
-    ),
-    "latency": (
-        "gnmt_inference layers, calls 1",
-        "resnet50_inference layers, calls 2",
-        "bert_l-12_inference operators, calls 1",
     ),
 }
 
@@ -107,24 +105,33 @@ class Constant:
 
 
 def constants(problem: str) -> list[Constant]:
-    """Return the numbers at the top level of a problem's solvers."""
+    """Return the numbers at the top level of a problem's solvers; kernels have codes alone."""
+    files = sorted((ROOT / "solvers" / problem).rglob("*.py"))
+    return [
+        each
+        for file in files
+        if "kernel" not in file.name
+        for each in in_source(file, file.read_bytes())
+    ]
+
+
+def in_source(file: Path, source: bytes) -> list[Constant]:
+    """Return the numbers at the top level of a module."""
     found = []
-    for file in sorted((ROOT / "solvers" / problem).rglob("*.py")):
-        for statement in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(statement, ast.Assign):
-                target = statement.targets[0]
-            elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-                target = statement.target
-            else:
-                continue
-            assert statement.value is not None
-            for name, value in _numbers(ast.unparse(target), target, statement.value):
-                number = eval(ast.unparse(value))
-                assert value.end_lineno is not None
-                assert value.end_col_offset is not None
-                start = (value.lineno, value.col_offset)
-                end = (value.end_lineno, value.end_col_offset)
-                found.append(Constant(file, name, start, end, number))
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.Assign):
+            target = statement.targets[0]
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            target = statement.target
+        else:
+            continue
+        assert statement.value is not None
+        for name, value in _numbers(ast.unparse(target), target, statement.value):
+            assert value.end_lineno is not None
+            assert value.end_col_offset is not None
+            start = (value.lineno, value.col_offset)
+            end = (value.end_lineno, value.end_col_offset)
+            found.append(Constant(file, name, start, end, eval(ast.unparse(value))))
     return found
 
 

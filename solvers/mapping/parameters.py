@@ -81,8 +81,6 @@ MESSAGE_PROGRAMS = ThresholdPrograms(
     repair_steps=50_000,
     early_margin=1e-3,
 )
-#: Share of a message program's time that HiGHS gives to its heuristics.
-MESSAGE_HEURISTICS = 0.3
 #: Pairs between blocks, per device, of a boundary with many when a mapping is completed.
 COMPLETION_PAIRS = 8
 #: Temperatures at which the repairs of completed mappings begin and end: low, so that stages

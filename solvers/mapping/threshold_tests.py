@@ -47,7 +47,6 @@ from ..core.search import Clock, S, Search
 from .parameters import (
     COMPLETION_PAIRS,
     MAX_SPREAD_DEVICES,
-    MESSAGE_HEURISTICS,
 )
 
 
@@ -215,7 +214,6 @@ class MessageTest(ProgramTest[S]):
             self._search,
             on_incumbent=lambda _: not most,
             seconds=self._seconds,
-            options={"mip_heuristic_effort": MESSAGE_HEURISTICS},
         )
 
 

@@ -170,7 +170,7 @@ def test_solve_takes_constraints_and_a_check_of_solutions() -> None:
         f.model.few = pyo.Constraint(expr=f.count("accelerator 1") <= 2)
 
     result = stagecut.solve(
-        "unet", cluster, problem, constrain=few, limits=Limits(gap=0.3, seconds=20)
+        "unet", cluster, problem, constrain=few, limits=Limits(gap=0.3, seconds=300)
     )
     assert result.plan is not None
     assert int((result.plan.placement == 1).sum()) <= 2

@@ -15,6 +15,7 @@ from project import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
 import ablations
+import constants
 import page
 import papers
 import results
@@ -46,6 +47,20 @@ def test_what_an_ablation_leaves_out_is_there(problem: str) -> None:
     sites = [site for part in parts.values() for site in (*part.sites, *part.entries)]
     assert sites
     assert not [(home, name) for home, name in sites if not hasattr(home, name)]
+
+
+@pytest.mark.parametrize("change", constants.CHANGES)
+def test_a_constant_is_changed_in_its_source_and_no_other(change: str) -> None:
+    found = constants.constants("mapping")
+    assert len({each.key for each in found}) == len(found) > 50
+    for constant in found:
+        value = constant.changed(change)
+        if value is not None:
+            before, after = (
+                {each.name: each.value for each in constants.in_source(constant.file, source)}
+                for source in (constant.file.read_bytes(), constant.source(value))
+            )
+            assert after == before | {constant.name: value} != before
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if not name.startswith("ablation-")])

@@ -37,7 +37,7 @@ class RecordedEvent(NamedTuple):
     bytes: float
 
 
-class ShardedRank(Record, frozen=True):
+class ShardedRank(Record):
     """Events of one device in order."""
 
     rank: int
@@ -45,7 +45,7 @@ class ShardedRank(Record, frozen=True):
     events: tuple[RecordedEvent, ...]
 
 
-class ShardedRecording(Record, frozen=True):
+class ShardedRecording(Record):
     """A run of a sharding, as files have it.
 
     `plan` is a hash of what the plan decides, `mesh` has the devices along each axis, and `step_s`
