@@ -323,11 +323,6 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
             nothing,
             ((bottleneck_stages, "branch_on_splits"),),
         ),
-        "combined solutions repaired again": Part(
-            ((bottleneck_stages, "COMBINED"),),
-            replace(bottleneck_stages.COMBINED, attempts=1),
-            ((bottleneck_stages, "branch_on_splits"),),
-        ),
         "exact": Part(((auto, "_exact"),), nothing),
         "exact trees": Part(((exact, "tree_times"),), no_trees),
         "annealing before bounds": rounds(EARLY_ROUNDS),

@@ -36,7 +36,7 @@ from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout, Software
 from stagecut.instances.costs.memory import rank_memory
 from stagecut.instances.costs.models import shipped_model
-from stagecut.instances.costs.stages import optimizer_step, stage_times
+from stagecut.instances.costs.stages import optimizer_rates, stage_times
 from stagecut.runtime.execution.job.running import RunningJob
 from stagecut.runtime.execution.job.transformer import transformer
 
@@ -173,10 +173,11 @@ def predicted(
     prices = LayerPrices(model, cluster, replace(table, links=FREE))
     (stage,) = stage_times(layout, prices)
     memory = rank_memory(model, layout)
+    dense, routed = optimizer_rates(layout, prices)[0]
     return {
         "forward_s": stage.forward,
         "backward_s": stage.backward,
-        "optimizer_s": optimizer_step(layout, prices, stage.dense, stage.routed),
+        "optimizer_s": dense * stage.dense + routed * stage.routed,
         "products_s": stage.terms["products"],
         "attention_s": stage.terms["attention"],
         "pointwise_s": stage.terms["pointwise"],

@@ -168,7 +168,8 @@ def print_estimate(found: Estimate) -> None:
     from ..instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 
     layout, device = found.layout, found.cluster.accelerator
-    tokens = f" × {layout.sequence:,} tokens" if layout.sequence > 1 else " sequences"
+    sequences = " sequence" if layout.global_batch == 1 else " sequences"
+    tokens = f" × {layout.sequence:,} tokens" if layout.sequence > 1 else sequences
     batch = f"{layout.global_batch:,}{tokens}"
     time = new_table(
         f"{found.model.name} on {layout.devices} {device.name}, {batch}", "time", ("s", "")

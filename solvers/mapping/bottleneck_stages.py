@@ -138,12 +138,11 @@ def combined_programs(mapping: MappingState) -> None:
 def _repair_at_margins(mapping: MappingState, devices: dict[int, Ints], threshold: float) -> None:
     """Complete devices by stage to mappings, repaired at targets above the threshold in seconds."""
     slots = _completed_slots(mapping, devices)
-    for attempt in range(COMBINED.attempts):
-        for margin in COMBINED.margins:
-            target = threshold * (1 + margin)
-            if mapping.search.should_stop() or target > mapping.objective_s:
-                break
-            _repair(mapping, slots, target, COMBINED.repair_steps, attempt, keeps_counts=True)
+    for margin in COMBINED.margins:
+        target = threshold * (1 + margin)
+        if mapping.search.should_stop() or target > mapping.objective_s:
+            return
+        _repair(mapping, slots, target, COMBINED.repair_steps, 0, keeps_counts=True)
 
 
 def threshold_search(

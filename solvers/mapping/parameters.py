@@ -105,9 +105,8 @@ class CombinedPrograms:
     step: float
     quick_share: float
     width: float  # relative width at which the bisection ends
-    # attempts, margins, repair_steps: repairs of a solution at each target, which lie by these
-    # margins above its threshold, relative; and the steps of one
-    attempts: int
+    # margins, repair_steps: a solution is repaired at targets that lie by these margins above its
+    # threshold, relative; and the steps of one repair
     margins: tuple[float, ...]
     repair_steps: int
 
@@ -122,7 +121,6 @@ COMBINED = CombinedPrograms(
     step=1e-3,
     quick_share=0.02,
     width=2e-4,
-    attempts=4,
     margins=(0.0, 1e-3, 2e-3, 4e-3),
     repair_steps=100_000,
 )

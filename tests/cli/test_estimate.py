@@ -75,6 +75,16 @@ def test_tables_say_time_memory_and_whether_it_fits(
     assert "it does not fit" in out
 
 
+@pytest.mark.parametrize(("batch", "said"), [("1", "1 sequence"), ("2", "2 sequences")])
+def test_a_batch_of_one_is_one_sequence(
+    capsys: pytest.CaptureFixture[str], batch: str, said: str
+) -> None:
+    arguments = ("gpt2", "--cluster", "h100:1", "--global-batch", batch)
+    code, out, _ = run(capsys, *arguments, "--sequence", "1")
+    assert code == 0
+    assert f"gpt2 on 1 h100-sxm, {said} ┏" in " ".join(out.split())
+
+
 def test_what_helps_memory_is_seen_in_its_term(capsys: pytest.CaptureFixture[str]) -> None:
     def most(term: str, *more: str) -> float:
         return max(rank[term] for rank in answer(capsys, *CUT, *more)["memory"])
