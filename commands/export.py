@@ -213,10 +213,10 @@ def _write_python(
         mapped=mapped,
     )
     write_whole(output, text)
-    stages = show_count(len(ready.pieces), "stage")
+    cut = show_count(len(ready.pieces), "stage")
     ranks = show_count(len(ready.devices), "rank")
     start = f"torchrun --nproc-per-node {len(ready.devices)} {shell(str(output))}"
-    return [f"{stages} on {ranks}; start: {start}"]
+    return [f"{cut} on {ranks}; start: {start}"]
 
 
 def export_model(
