@@ -201,8 +201,8 @@ def _with_tensors(factory: Callable[[], Made], estimate: str | None, name: str) 
     program = workload.program
     if program is not None and program.unruled:
         kinds = ", ".join(sorted({o.kind for o in program.unruled}))
-        said = f"{len(program.unruled)} operators have no rule, and will run on every device"
-        OUT.say(f"{said}: {kinds}", style="dim")
+        said = f"without a rule, on every device: {show_count(len(program.unruled), 'operator')}"
+        OUT.say(f"{said}, {kinds}", style="dim")
     return workload
 
 

@@ -306,4 +306,4 @@ def test_the_wheel_holds_the_records_and_checks_them(
         cwd=tmp_path, capture_output=True, text=True, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "records verified" in done.stdout
+    assert "1 record verified" in done.stdout

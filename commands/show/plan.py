@@ -448,7 +448,8 @@ def print_sharding(
         if program.unruled:
             kinds = ", ".join(sorted({o.kind for o in program.unruled}))
             OUT.say(
-                f"{len(program.unruled)} operators have no rule and run on every device: {kinds}"
+                f"without a rule, on every device: {show_count(len(program.unruled), 'operator')}, "
+                f"{kinds}"
             )
     shown = replace(workload, time_unit=objective_unit(problem, workload.time_unit))
     what = "elements and bytes" if problem.objective == "distpar" else "per batch"

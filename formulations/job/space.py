@@ -26,6 +26,7 @@ import numpy as np
 
 from ...instances.common.arrays import Ints
 from ...instances.common.errors import InputError
+from ...instances.common.quantities import show_count
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import TrainingCluster
 from ...instances.costs.layout import (
@@ -364,9 +365,9 @@ def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
         if other != job and _has_points(model, cluster, other):
             helps.append(said)
     return (
-        f"job: no layout of {cluster.devices} devices for {job.launcher} has a global batch of "
-        f"{job.global_batch} sequences and {names or 'nothing fixed'}; "
-        f"{', or '.join(helps) or 'leave several of them open'}"
+        f"job: no layout of {show_count(cluster.devices, 'device')} for {job.launcher} has a "
+        f"global batch of {show_count(job.global_batch, 'sequence')} and "
+        f"{names or 'nothing fixed'}; {', or '.join(helps) or 'leave several of them open'}"
     )
 
 

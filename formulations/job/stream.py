@@ -31,6 +31,7 @@ import numpy as np
 
 from ...instances import TIME_UNITS, InputError, Layers, PipelineJob, Stage, Workload, layers_of
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
+from ...instances.common.quantities import show_count
 from ..rules.stages import StageRules, stage_rules
 from ..task import Task
 from ..throughput.whole_bytes import room_of
@@ -296,8 +297,9 @@ def _allowed_replicas(
     ]
     if not divisors:
         raise InputError(
-            f"replicas: none of {problem.replicas} divides {microbatches} microbatches "
-            f"and is at most {devices} devices; allow another number"
+            f"replicas: none of {problem.replicas} divides "
+            f"{show_count(microbatches, 'microbatch')} and is at most the number of devices, "
+            f"{devices}; allow another number"
         )
     allowed = np.ones((workload.n, len(divisors)), np.bool_)
     for rule in problem.rules:

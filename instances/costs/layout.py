@@ -570,13 +570,13 @@ def check_batch(layout: Layout) -> None:
         )
     if layout.schedule is JobSchedule.INTERLEAVED and layout.microbatches % layout.pipeline:
         raise InputError(
-            f"global_batch: {layout.microbatches} microbatches per replica; an interleaved "
-            f"schedule takes a multiple of the {layout.pipeline} pipeline ranks"
+            f"global_batch: {show_count(layout.microbatches, 'microbatch')} per replica; an "
+            f"interleaved schedule takes a multiple of the {layout.pipeline} pipeline ranks"
         )
     if layout.schedule is JobSchedule.DUALPIPE_V and layout.microbatches < layout.stages:
         raise InputError(
-            f"global_batch: {layout.microbatches} microbatches per replica; the schedule "
-            f"{layout.schedule} takes at least as many as model stages, {layout.stages}"
+            f"global_batch: {show_count(layout.microbatches, 'microbatch')} per replica; the "
+            f"schedule {layout.schedule} takes at least as many as model stages, {layout.stages}"
         )
 
 

@@ -18,7 +18,7 @@ from ..common.choices import (
     choose,
 )
 from ..common.errors import InputError
-from ..common.quantities import check_count
+from ..common.quantities import check_count, show_count
 from .cluster import Cluster
 from .costs import price
 from .pipeline_job import PipelineJob
@@ -237,7 +237,8 @@ class DeviceMapping(ByFields):
         usable, used = len(self.topology.usable), self.stages * self.replicas
         if used > usable:
             raise InputError(
-                f"{self.stages} stages × {self.replicas} replicas need {used} devices; "
+                f"{show_count(self.stages, 'stage')} × {show_count(self.replicas, 'replica')} need "
+                f"{used} devices; "
                 f"{self.topology.name} has {usable} to use: take fewer, or a larger topology"
             )
 

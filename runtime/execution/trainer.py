@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...instances import InputError, StagePlacement
+from ...instances.common.quantities import show_count
 from ..measure.group import of_all_ranks, rank_device
 from ..schedules import Action, Schedule, make_schedule
 from ..schedules.actions import schedule_of
@@ -82,8 +83,9 @@ class PipelineTrainer:
         _check_asynchronous(prepared, name)
         if dist.get_world_size() != replicas * len(used):
             raise InputError(
-                f"the plan uses {len(used)} devices{f', {replicas} times' * (replicas > 1)}, and "
-                f"{dist.get_world_size()} processes run; start {replicas * len(used)}"
+                f"processes: {dist.get_world_size()}; the plan uses "
+                f"{show_count(len(used), 'device')}"
+                f"{f', {replicas} times' * (replicas > 1)}: start {replicas * len(used)}"
             )
         asynchronous = name in ASYNCHRONOUS
         self.at_once = (options.every or options.steps) if asynchronous else 1

@@ -47,7 +47,7 @@ from ...instances import (
     stage_costs,
 )
 from ...instances.common.arrays import Floats, Ints
-from ...instances.common.quantities import show_bytes
+from ...instances.common.quantities import show_bytes, show_count
 from ..core.highs import run_highs, whole
 from ..core.search import Search
 from .cuts_kernel import UnitGraph, move_units
@@ -302,8 +302,8 @@ def _lacking(task: Task[DeviceMapping], unit_of: Ints, memory: Floats, rooms: Fl
         )
     if memory.sum() > rooms.sum():
         return (
-            f"{problem.stages} stages × {problem.replicas} replicas take "
-            f"{show_bytes(problem.replicas * memory.sum())}; as many devices of "
+            f"{show_count(problem.stages, 'stage')} × {show_count(problem.replicas, 'replica')} "
+            f"take {show_bytes(problem.replicas * memory.sum())}; as many devices of "
             f"{problem.topology.name} have {show_bytes(problem.replicas * rooms.sum())}: "
             f"{show_bytes(problem.replicas * (memory.sum() - rooms.sum()))} are missing"
         )

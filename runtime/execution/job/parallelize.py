@@ -223,7 +223,7 @@ def job_mesh(layout: Layout, device: str) -> JobMesh:
     if dist.get_world_size() != layout.devices:
         raise InputError(
             f"processes: {dist.get_world_size()}; the layout is for "
-            f"{show_count(layout.devices, 'device')}: start as many"
+            f"{show_count(layout.devices, 'device')}: start {layout.devices}"
         )
     shards = layout.shards
     if layout.replicas % shards:

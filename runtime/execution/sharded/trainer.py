@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ....instances import InputError, Role, Sharding
+from ....instances.common.quantities import show_count
 from ...measure.group import of_all_ranks
 from ..checkpoint import Trained, named_tensors, state_held
 from ..guard.identity import plan_hash
@@ -85,8 +86,8 @@ class ShardedTrainer:
         mesh = prepared.sharded.mesh
         if dist.get_world_size() != prod(mesh):
             raise InputError(
-                f"the plan is for {prod(mesh)} devices, and {dist.get_world_size()} processes "
-                f"run; start {prod(mesh)}"
+                f"processes: {dist.get_world_size()}; the plan is for "
+                f"{show_count(prod(mesh), 'device')}: start {prod(mesh)}"
             )
         problem = prepared.plan.problem
         if options.record is not None and isinstance(problem, Sharding) and problem.placement:

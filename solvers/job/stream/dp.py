@@ -26,7 +26,7 @@ from ....formulations.job.stream_bounds import least_stage_time
 from ....formulations.task import Task
 from ....instances import PipelineJob, Solution, in_stages
 from ....instances.common.arrays import Bools, Floats, Ints
-from ....instances.common.quantities import show_bytes
+from ....instances.common.quantities import show_bytes, show_count
 from ...core.lattice import Lattice, chain, list_ideals
 from ...core.lattice_kernel import ideal_sums
 from ...core.search import Search
@@ -349,13 +349,13 @@ def _why_infeasible(planner: Planner, search: Search[Solution]) -> str:
     chosen = planner.plan(math.inf, search, capacity=np.full(len(staging.kinds), np.inf))
     if chosen is None:
         return (
-            f"no plan keeps the rules on {staging.count.sum()} devices, however much memory they "
-            "have; allow more degrees, replicas, stages or devices"
+            f"no plan keeps the rules on {show_count(int(staging.count.sum()), 'device')}, however "
+            "much memory there is; allow more degrees, replicas, stages or devices"
         )
     memories = [planner.task.cluster.kinds[k].memory_bytes for k in staging.kinds.tolist()]
     if len(memories) > 1:
         pairs = zip(staging.count.tolist(), memories, strict=True)
-        there = ", ".join(f"{n} devices of {size:.0f} bytes" for n, size in pairs)
+        there = ", ".join(f"{show_count(n, 'device')} of {size:.0f} bytes" for n, size in pairs)
         return f"no plan fits on {there}; give more memory or more devices"
     given = memories[0]
     low, need = given, _needed(planner, chosen)

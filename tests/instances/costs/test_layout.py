@@ -49,7 +49,7 @@ def test_what_fits_is_accepted(name: str, layout: Layout) -> None:
         ({"chunks": 32, "schedule": "interleaved"}, "= 128 stages, and llama3-70b has 80 layers"),
         ({"global_batch": 510}, "510 is not divided by microbatch 1 x data 4 = 4"),
         ({"global_batch": 24, "chunks": 2, "schedule": "interleaved"}, "a multiple of the 4"),
-        ({"context": 16384, "pipeline": 1, "tensor": 1, "data": 1}, "16384 devices, and"),
+        ({"context": 16384, "pipeline": 1, "tensor": 1, "data": 1}, "16,384 devices, and"),
         ({"recipe": RECIPES["megatron-nvfp4"]}, "computes in nvfp4, which h100-sxm does not"),
         (
             {"recipe": RECIPES["megatron-nvfp4"]},

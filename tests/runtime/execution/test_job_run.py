@@ -243,7 +243,7 @@ def test_a_job_runs_under_a_launcher_and_is_held_to_one_process() -> None:
 
 def test_another_number_of_processes_is_refused() -> None:
     done, _ = launched(2, run_rank, 4)
-    assert "the layout is for 4 devices, and 2 processes run; start 4" in done
+    assert "processes: 2; the layout is for 4 devices: start 4" in done
 
 
 def test_all_ranks_end_if_one_is_killed_and_what_was_kept_is_whole(tmp_path: Path) -> None:

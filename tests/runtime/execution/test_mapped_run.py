@@ -63,6 +63,4 @@ def test_another_number_of_processes_is_told_what_is_needed(tmp_path: Path) -> N
     case = ("ring:4", [[0, 1], [2, 3]], [[0, 1]])
     _, codes = launched(2, train, "mlp", case, None, tmp_path / "said")
     assert all(codes)
-    assert (
-        "the plan uses 4 devices, and 2 processes run; start 4" in (tmp_path / "said").read_text()
-    )
+    assert "processes: 2; the plan uses 4 devices: start 4" in (tmp_path / "said").read_text()
