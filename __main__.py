@@ -13,9 +13,9 @@ def main() -> None:
         signal.signal(signal.SIGINT, lambda *_: end_interrupted())
     from stagecut.cli import main as command_line
 
-    if waiting:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        if waiting:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         command_line()
     except KeyboardInterrupt:
         end_interrupted()

@@ -37,7 +37,7 @@ from ..instances import (
 )
 from ..instances.common.arrays import Ints
 from ..instances.common.errors import quote
-from ..instances.common.quantities import show_bytes, show_percent, show_time
+from ..instances.common.quantities import show_bytes, show_count, show_percent, show_time
 from ..instances.formats.files import load
 from ..runtime import Report, evaluate
 from ..runtime.simulate.simulator import simulate
@@ -292,7 +292,7 @@ def _waiting(load: Load, report: Report, problem: PipelineJob, unit: str) -> Ite
     if waits > 1e-9 * report.objective:
         yield (
             f"The other {show_time(waits, unit)} ({show_percent(waits / report.objective, 0)}) it "
-            f"waits while the pipeline of {problem.batch} microbatches under "
+            f"waits while the pipeline of {show_count(problem.batch, 'microbatch')} under "
             f"{problem.schedule} fills and drains; more microbatches, or another schedule "
             "(solve --schedule all), make that share smaller."
         )

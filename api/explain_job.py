@@ -206,11 +206,19 @@ def diff_jobs(one: JobPlan, two: JobPlan) -> JobDifference:
     memory = [vars(own.fullest(p.layout)[0]) for own, p in zip(costs, (one, two), strict=True)]
     return JobDifference(
         asked,
-        _fields(one.layout, two.layout),
+        _fields(_effective(one), _effective(two)),
         (one.seconds, two.seconds),
         _behind(terms[1], terms[0]),
         _behind(memory[1], memory[0]),
     )
+
+
+def _effective(plan: JobPlan) -> Layout:
+    """Return a plan's layout; where it recomputes no layer, without the modules that it would."""
+    layout, counts = plan.layout, plan.layout.layers_of_stages(len(plan.model.blocks))
+    if any(layout.recomputed_layers(stage, count) for stage, count in enumerate(counts)):
+        return layout
+    return replace(layout, recompute=frozenset(), recompute_layers=None)
 
 
 def _fields(one: object, two: object) -> dict[str, tuple[object, object]]:

@@ -9,7 +9,13 @@ from typing import Any
 
 from ..instances import NodeId, Plan
 from ..instances.common.escape import markup, plain
-from ..instances.common.quantities import show_bytes, show_percent, show_time, text_table
+from ..instances.common.quantities import (
+    show_bytes,
+    show_count,
+    show_percent,
+    show_time,
+    text_table,
+)
 from ..runtime.verify.report import Load
 
 
@@ -121,7 +127,7 @@ def moves_text(node: MoveGains, old: float, unit: str) -> str:
             move.to,
             move.broken
             or f"{show_time(move.objective, unit)} ({_change(move.objective, old)})"
-            + (f", with {move.further} nodes next to it" if move.further else ""),
+            + (f", with {show_count(move.further, 'node')} next to it" if move.further else ""),
         )
         for move in node.moves
     ]

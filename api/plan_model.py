@@ -31,7 +31,7 @@ from ..instances import (
 )
 from ..instances.common.choices import Limit, Status, Tied
 from ..instances.common.errors import quote
-from ..instances.common.quantities import show_bytes, show_proved, show_time, text_table
+from ..instances.common.quantities import show_bytes, show_count, show_proved, show_time, text_table
 from ..instances.formats.files import load, load_plan, save
 from ..instances.model.summary import Summarised
 from ..instances.model.tied_weights import tied_as
@@ -178,13 +178,15 @@ class PlannedModel(Summarised):
     def summary(self) -> dict[str, object]:
         """Return how good the plan is, as it shows itself."""
         plan, unit = self.plan, self.workload.time_unit
-        facts: dict[str, object] = {"model": f"{self.workload.name}, {self.workload.n} nodes"}
+        facts: dict[str, object] = {
+            "model": f"{self.workload.name}, {show_count(self.workload.n, 'node')}"
+        }
         times = [show_time(plan.objective, unit)]
         each = plan.objective
         match plan.problem:
             case PipelineJob() as problem:
                 each /= problem.batch
-                times[0] += f" per iteration of {problem.batch} microbatches"
+                times[0] += f" per iteration of {show_count(problem.batch, 'microbatch')}"
                 times.append(f"{show_time(each, unit)} per microbatch")
                 facts["schedule"] = problem.schedule
             case Latency():

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..instances.common.quantities import show_bytes
-from .common.console import OUT, check_outputs, need, tell_written
+from .common.console import OUT, check_outputs, need, show_count, tell_written
 
 app = typer.Typer(help="Checkpoints of runs.", no_args_is_help=True)
 
@@ -40,5 +40,5 @@ def merge(
     torch.save(state, written)
     write_whole(output, written.getvalue())
     size = sum({x.data_ptr(): x.nbytes for x in state.values()}.values())
-    OUT.tell(f"{len(state)} tensors, {show_bytes(size)}")
+    OUT.tell(f"{show_count(len(state), 'tensor')}, {show_bytes(size)}")
     tell_written(output)

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from ..instances.formats.outline import read_outline
-from .common.console import OUT, print_json, show_gap, show_time
+from .common.console import OUT, print_json, show_count, show_gap, show_time
 
 if TYPE_CHECKING:
     from ..runtime.diff import PlanDiff
@@ -77,13 +77,13 @@ def _print(result: PlanDiff, first: str, second: str) -> None:
     table.add_row("method", a.method, b.method, end_section=True)
     for pair in result.pairs:
         cells = [
-            f"{name}: {nodes} nodes" if name else "–"
+            f"{name}: {show_count(nodes, 'node')}" if name else "–"
             for name, nodes in zip((pair.first, pair.second), pair.nodes, strict=True)
         ]
         table.add_row(f"{pair.common} alike", *cells)
     OUT.print(table)
     moved = len(result.moved)
-    OUT.tell(f"{moved} nodes moved" + (":" if moved else ""))
+    OUT.tell(f"{show_count(moved, 'node')} moved" + (":" if moved else ""))
     for v, source, target in result.moved[:LISTED]:
         OUT.tell(f"  {v}: {source} → {target}")
     if moved > LISTED:

@@ -18,7 +18,15 @@ from ..instances.costs.layout import (
 )
 from ..instances.formats.problem_toml import Table, make_record, read_setting
 from .common import names, options
-from .common.console import OUT, check_outputs, new_table, print_json, show_bytes, show_percent
+from .common.console import (
+    OUT,
+    check_outputs,
+    new_table,
+    print_json,
+    show_bytes,
+    show_count,
+    show_percent,
+)
 from .common.pose import merged
 
 if TYPE_CHECKING:
@@ -168,9 +176,9 @@ def print_estimate(found: Estimate) -> None:
     from ..instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 
     layout, device = found.layout, found.cluster.accelerator
-    sequences = " sequence" if layout.global_batch == 1 else " sequences"
-    tokens = f" × {layout.sequence:,} tokens" if layout.sequence > 1 else sequences
-    batch = f"{layout.global_batch:,}{tokens}"
+    batch = show_count(layout.global_batch, "sequence")
+    if layout.sequence > 1:
+        batch = f"{layout.global_batch:,} × {layout.sequence:,} tokens"
     time = new_table(
         f"{found.model.name} on {layout.devices} {device.name}, {batch}", "time", ("s", "")
     )

@@ -22,7 +22,7 @@ from ..instances.common.escape import shell
 from ..instances.formats.writing import layout, write_whole
 from ..instances.model.problem import objective_unit
 from .common import names, options
-from .common.console import OUT, check_outputs, file_of, need, tell_written
+from .common.console import OUT, check_outputs, file_of, need, show_count, tell_written
 from .common.pose import Asked, build, state
 
 
@@ -122,9 +122,8 @@ def export(
 def _check_options(to: To, given: dict[str, object], takers: tuple[str, ...]) -> None:
     for option, value in given.items():
         if value is not None and to.value not in takers:
-            only = (
-                f"only --to {' and '.join(takers)} take it" if takers else "not of a training job"
-            )
+            for_which = " or ".join(takers)
+            only = f"only for --to {for_which}" if takers else "not of a training job"
             raise InputError(f"{option}: {only}; leave it out")
 
 
@@ -162,7 +161,7 @@ def _write_csv(
 
     made, devices = torch_schedule(workload, plan, schedule, microbatches)
     write_whole(output, torch_csv(made))
-    return [f"{made.name}, {made.microbatches} microbatches, a row per rank"] + [
+    return [f"{made.name}, {show_count(made.microbatches, 'microbatch')}, a row per rank"] + [
         f"rank {r}: {plan.device_names[d]}, stages "
         + ", ".join(map(str, sorted({action.stage for action in made.of(r)})))
         for r, d in enumerate(devices)
@@ -214,8 +213,10 @@ def _write_python(
         mapped=mapped,
     )
     write_whole(output, text)
+    cut = show_count(len(ready.pieces), "stage")
+    ranks = show_count(len(ready.devices), "rank")
     start = f"torchrun --nproc-per-node {len(ready.devices)} {shell(str(output))}"
-    return [f"{len(ready.pieces)} stages on {len(ready.devices)} ranks; start: {start}"]
+    return [f"{cut} on {ranks}; start: {start}"]
 
 
 def export_model(

@@ -16,7 +16,7 @@ from ..instances.generate.published import fetch as fetch_files
 from ..instances.model.completed import filled
 from ..instances.model.tied_weights import tied_as
 from ..instances.model.training_layers import training_layers
-from .common.console import ERR, OUT, check_outputs, parse_bytes, print_json, show_bytes
+from .common.console import ERR, OUT, check_outputs, parse_bytes, print_json, show_bytes, show_count
 
 app = typer.Typer(help="List, show and convert workloads.", no_args_is_help=True)
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -127,4 +127,4 @@ def fetch(
         paths = fetch_files(
             folder, below=suite, server=mirror, on_file=lambda file: status.update(file.path)
         )
-    OUT.say(f"{len(paths)} files in {folder}")
+    OUT.say(f"{show_count(len(paths), 'file')} in {folder}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..instances import InputError, Status
 from ..instances.formats.problem_toml import make_record, read_setting
-from ..instances.formats.writing import write_whole
+from ..instances.formats.writing import PICTURES, write_whole
 from ..instances.job.problem import TrainingJob
 from .common.console import (
     INFEASIBLE,
@@ -267,7 +267,8 @@ def export_job(path: Path, launcher: str, folder: Path) -> None:
 
     plan = load_job_plan(path)
     files = job_files(launcher, plan.model, plan.layout)
-    if folder.exists() and not folder.is_dir():
+    endings = {*PICTURES, *(Path(name).suffix for name in files)}
+    if not folder.is_dir() and (folder.exists() or folder.suffix.lower() in endings):
         raise InputError(f"{folder}: it is no folder; name one for the files of {launcher}")
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():

@@ -18,7 +18,7 @@ from ..instances import InputError, Latency, PipelineJob, Split, Throughput
 from ..instances.common.errors import quote
 from ..instances.formats.writing import write_whole
 from .common import options
-from .common.console import ERR, OUT, check_outputs, need, parse_bytes, tell_written
+from .common.console import ERR, OUT, check_outputs, need, parse_bytes, show_count, tell_written
 from .common.pose import choose_cluster, setting_record
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def learn(
                 resumable=not weights_only,
                 told=told,
             )
-        OUT.tell(f"{done.steps} updates on {len(on.tasks)} tasks")
+        OUT.tell(f"{show_count(done.steps, 'update')} on {show_count(len(on.tasks), 'task')}")
         tell_written(output, log)
 
     if rare.model is None:

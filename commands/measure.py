@@ -22,6 +22,7 @@ from .common.console import (
     parse_bytes,
     print_json,
     show_bytes,
+    show_count,
     show_percent,
     tell_written,
 )
@@ -186,7 +187,7 @@ def _fit_dict(fit: Fit) -> dict[str, Any]:
 
 
 def _print(measurement: Measurement) -> None:
-    table = Table(title=f"{len(measurement.ranks)} ranks over {measurement.backend}")
+    table = Table(title=f"{show_count(len(measurement.ranks), 'rank')} over {measurement.backend}")
     for title in ("", "latency", "bandwidth", "typical error", "worst error"):
         table.add_column(title, justify="right" if title else "left", no_wrap=True)
     listed = sorted(measurement.pairs, key=lambda pair: pair.fit.link.bytes_per_s)[:MOST_LISTED]

@@ -19,6 +19,7 @@ from .common.console import (
     need,
     refuse,
     show_bytes,
+    show_count,
     tell_written,
 )
 
@@ -231,7 +232,8 @@ def _describe(workload: Workload) -> None:
         "memory" if workload.program is None else "tensors made"
     )  # a sharding adds optimizer state
     OUT.say(
-        f"{workload.name}: {workload.n} nodes, {len(workload.edges)} edges, "
+        f"{workload.name}: {show_count(workload.n, 'node')}, "
+        f"{show_count(len(workload.edges), 'edge')}, "
         f"{total['parameters']:,.0f} parameters, {total['flops']:.4g} FLOPs, "
         f"{show_bytes(float(workload.memory_bytes.sum()))} of {what}, {time:.4g} "
         f"{workload.time_unit} on one device ({workload.provenance['cost_model']})"

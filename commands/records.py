@@ -12,7 +12,7 @@ from rich.table import Table
 from ..api.records import SHIPPED, check_record, read_records, submit_record
 from ..instances import InputError, VerificationError
 from ..instances.generate.published import published_folder
-from .common.console import OUT, print_json, show_gap
+from .common.console import OUT, print_json, show_count, show_gap
 
 app = typer.Typer(help="List, check and better the records.", no_args_is_help=True)
 Folder = Annotated[
@@ -71,7 +71,10 @@ def check(
     if wrong or not records:
         raise InputError(f"{folder}: {len(wrong)} of {len(records)} records are not as they say")
     proved = sum(record.checked for record in records)
-    OUT.tell(f"{len(records)} records verified; {proved} bounds proved by their certificates")
+    OUT.tell(
+        f"{show_count(len(records), 'record')} verified; "
+        f"{show_count(proved, 'bound')} proved by certificates"
+    )
 
 
 @app.command()

@@ -21,6 +21,7 @@ from .common.console import (
     print_json,
     refuse,
     show_bytes,
+    show_count,
     show_percent,
     tell_written,
 )
@@ -156,7 +157,8 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
 def print_report(comparison: Comparison) -> None:
     """Print errors by action, stage and step."""
     run = comparison.recording
-    title = f"{run.schedule}, {run.microbatches} microbatches, {len(comparison.steps)} steps"
+    steps = show_count(len(comparison.steps), "step")
+    title = f"{run.schedule}, {show_count(run.microbatches, 'microbatch')}, {steps}"
     table = Table(title=title)
     for name in ("stage", "action", "predicted", "measured", "spread", "error"):
         table.add_column(name, justify="left" if name == "action" else "right")

@@ -23,6 +23,7 @@ from .common.console import (
     new_table,
     refuse,
     show_bytes,
+    show_count,
     show_percent,
     tell_written,
 )
@@ -177,7 +178,7 @@ def run(
     if resume and not done:
         OUT.tell(f"{checkpoint}: it has {steps} steps already; give more --steps")
     if len(done) < steps and not resume:
-        OUT.tell(f"the inputs ended after {len(done)} steps")
+        OUT.tell(f"the inputs ended after {show_count(len(done), 'step')}")
     tell_written(record)
 
 

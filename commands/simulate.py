@@ -21,6 +21,7 @@ from .common.console import (
     print_json,
     refuse,
     show_bytes,
+    show_count,
     show_percent,
     show_time,
     tell_written,
@@ -210,7 +211,7 @@ def as_dict(name: str, run: Simulation) -> dict[str, Any]:
 def print_simulation(name: str, run: Simulation) -> None:
     """Print the table of devices, then makespan, steady state, bubble and busiest link."""
     unit, microbatches, count = run.stages.time_unit, run.schedule.microbatches, run.stages.count
-    batch = f"{microbatches} {'microbatch' if microbatches == 1 else 'microbatches'}"
+    batch = show_count(microbatches, "microbatch")
     stages = f"{count} {'stage' if count == 1 else 'stages'}"
     table = Table(title=f"{name}: {run.schedule.name}, {stages}, {batch}")
     table.add_column("device", no_wrap=True)

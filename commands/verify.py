@@ -13,7 +13,16 @@ from ..instances.formats.placement_json import is_split
 from ..instances.formats.source import read_source
 from ..instances.model.problem import objective_unit
 from .common import options
-from .common.console import OUT, UNCHECKED, end, print_json, show_bytes, show_gap, show_time
+from .common.console import (
+    OUT,
+    UNCHECKED,
+    end,
+    print_json,
+    show_bytes,
+    show_count,
+    show_gap,
+    show_time,
+)
 from .common.pose import named_plan
 
 if TYPE_CHECKING:
@@ -99,7 +108,7 @@ def _fullest(workload: Workload, plan: Plan, report: Report) -> str:
     places = [(d.name, d.memory_bytes, d.capacity_bytes) for d in report.devices]
     places += [(f"stage {s.number}", s.memory_bytes, s.capacity_bytes) for s in report.stages]
     if not places:
-        return f"{workload.n} nodes on {plan.cluster.size} devices"
+        return f"{show_count(workload.n, 'node')} on {show_count(plan.cluster.size, 'device')}"
     name, used, limit = max(places, key=lambda place: place[1] / max(place[2], 1e-300))
     most = f"fullest {name} with {show_bytes(used)}"
     return f"{most} (no limit)" if math.isinf(limit) else f"{most} of {show_bytes(limit)}"

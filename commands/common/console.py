@@ -25,6 +25,7 @@ from ...instances import InputError, Status
 from ...instances.common.escape import plain
 from ...instances.common.kernel import compiling
 from ...instances.common.quantities import show_bytes as show_bytes
+from ...instances.common.quantities import show_count as show_count
 from ...instances.common.quantities import show_gap as show_gap
 from ...instances.common.quantities import show_percent as show_percent
 from ...instances.common.quantities import show_time as show_time
@@ -100,8 +101,8 @@ def check_outputs(
             check_target(path)
             if path.suffix.lower() in PICTURES:
                 raise InputError(
-                    f"{path}: no picture is written there, but text; name it otherwise, and see "
-                    "--help for what draws pictures"
+                    f"{path}: this file is no picture; give it another ending, and see --help for "
+                    "the options that draw"
                 )
     for path in pictures:
         if path is not None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 #: What reasons of a certificate are called in a sentence.
 REASONS = {
-    "capacity": "do not fit",
-    "work": "have too much work",
+    "capacity": "too large for the memory",
+    "work": "with too much work",
     "relaxation": "refuted by their relaxation",
     "program": "by their program",
     "exhausted": "judged whole",
@@ -212,9 +212,12 @@ def print_difference(found: JobDifference, names: tuple[str, str]) -> None:
     for column in table.columns[1:]:
         column.no_wrap = False
     for name, pair in {**found.asked, **found.layout}.items():
-        table.add_row(name, *(str(to_plain(value)) for value in pair))
+        table.add_row(name, *map(_shown, pair))
     table.add_row("s per iteration", *(f"{seconds:.4g}" for seconds in found.seconds))
     OUT.print(table)
+    if not (found.terms or found.memory):
+        OUT.say("both take the same seconds and bytes by term")
+        return
     terms = new_table("more in the second", "term", ("s or bytes",))
     for name, seconds in found.terms.items():
         terms.add_row(TIME_TERMS[name], f"{seconds:+.4g} s")
@@ -222,6 +225,16 @@ def print_difference(found: JobDifference, names: tuple[str, str]) -> None:
         sign = "+" if size > 0 else "−"
         terms.add_row(MEMORY_TERMS.get(name, name), f"{sign}{show_bytes(abs(size))}")
     OUT.print(terms)
+
+
+def _shown(value: object) -> str:
+    """Return a field of a job or layout as text: choices by their names."""
+    plain = to_plain(value)
+    if plain is None:
+        return "not given"
+    if isinstance(plain, (list, tuple)):
+        return ", ".join(map(_shown, plain)) or "none"
+    return str(plain)
 
 
 def front_dict(found: JobFront) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from ..common.console import (
     print_json,
     progress,
     show_bytes,
+    show_count,
     show_gap,
     show_percent,
 )
@@ -221,7 +222,7 @@ def rank(
         head = {"workload": workload.name, "problem": problem.name, "time_unit": workload.time_unit}
         print_json({**head, "microbatches": problem.batch, "schedules": rows})
     else:
-        title = f"{workload.name}: {problem.batch} microbatches"
+        title = f"{workload.name}: {show_count(problem.batch, 'microbatch')}"
         unit = "" if workload.time_unit == "unspecified" else f" ({workload.time_unit})"
         OUT.print(schedule_table(ranked, title, unit))
         for row in ranked[~ranked["fits"].astype(bool)].to_dict("records"):

@@ -29,7 +29,7 @@ from ...instances.model.problem import objective_unit
 from ...instances.model.sharding import operator_groups
 from ...runtime import ShardingReport
 from ...solvers import Result
-from ..common.console import ERR, OUT, new_table, show_bytes, show_time
+from ..common.console import ERR, OUT, new_table, show_bytes, show_count, show_time
 from .pipeline import Facts, facts_json, facts_rows, iteration_table
 
 if TYPE_CHECKING:
@@ -137,7 +137,8 @@ def print_result(
     what = "per microbatch as profiled"
     if report is not None:
         of_unit = "" if unit == "unspecified" else f" ({unit})"
-        title = f"{workload.name}: {workload.n} nodes, {len(workload.edges)} edges"
+        edges = show_count(len(workload.edges), "edge")
+        title = f"{workload.name}: {show_count(workload.n, 'node')}, {edges}"
         if report.stages:
             OUT.print(_stage_table(report, title, of_unit))
             what = "per microbatch"
@@ -153,7 +154,7 @@ def print_result(
             each = show_time(report.objective / problem.batch, unit)
             named = "the schedule given" if problem.order else problem.schedule
             what = (
-                f"per iteration of {problem.batch} microbatches under {named}, "
+                f"per iteration of {show_count(problem.batch, 'microbatch')} under {named}, "
                 f"{each} per microbatch as profiled"
             )
         else:

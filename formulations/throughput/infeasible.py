@@ -13,7 +13,7 @@ import numpy as np
 from ...instances import Problem, Throughput, is_iteration
 from ...instances.common.arrays import Bools, Floats
 from ...instances.common.errors import quote
-from ...instances.common.quantities import show_bytes, show_percent
+from ...instances.common.quantities import show_bytes, show_count, show_percent
 from ...instances.model.contiguity import leads_to, pipeline_edges
 from ..task import Task
 from .cheap_bounds import units_of_split
@@ -88,7 +88,7 @@ def _too_much(task: Task[Problem], graph: Hypergraph, able: Bools) -> str | None
         if size > room and _passes(task, graph, bound, support):
             number = sum(len(graph.members[unit]) for unit in np.flatnonzero(bound))
             return (
-                f"{number} nodes can run only on {_kinds(task, support)} and take "
+                f"{show_count(number, 'node')} can run only on {_kinds(task, support)} and take "
                 f"{show_bytes(size)}, {show_bytes(size - room)} more than the {show_bytes(room)} "
                 "there in all; "
                 "give more memory or more devices"

@@ -26,6 +26,18 @@ def show_bytes(size: float) -> str:
     return f"{size:.2f} TiB"
 
 
+def show_count(count: int, noun: str) -> str:
+    """Return a count with its noun, given in the singular.
+
+    Examples
+    --------
+    >>> show_count(1, "microbatch"), show_count(2048, "microbatch"), show_count(0, "device")
+    ('1 microbatch', '2,048 microbatches', '0 devices')
+    """
+    ending = "" if count == 1 else "es" if noun.endswith(("s", "ch")) else "s"
+    return f"{count:,} {noun}{ending}"
+
+
 def show_time(value: float, unit: str) -> str:
     """Return a time with its unit, where the workload names one; an infinite one is unknown."""
     if math.isinf(value):

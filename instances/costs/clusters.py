@@ -135,6 +135,8 @@ def _find(name: str) -> _Entry:
     begun = [one.partition("-")[0] for one in known]
     others = f"known are {', '.join(known)}; or describe it in a cluster file"
     hint = near_names(name.lower(), [*known, *begun], others)
+    if "cpu" in words:  # near tpu
+        hint = "jobs are planned for accelerators, such as h100:8, or those of a cluster file"
     raise InputError(f"accelerator: {quote(name)} is not known; {hint}")
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ..common.choices import Choice, choose
 from ..common.errors import InputError, quote
+from ..common.quantities import show_count
 from ..common.units import MOST_COUNT
 from ..model.chunk_schedules import V_CHUNKS
 from .description import ModelDescription
@@ -424,8 +425,8 @@ def _check_devices(layout: Layout, cluster: TrainingCluster) -> None:
     )
     if layout.devices != cluster.devices:
         raise InputError(
-            f"layout: {product} = {layout.devices} devices, and the cluster has {cluster.devices}; "
-            "change a degree"
+            f"layout: {product} = {show_count(layout.devices, 'device')}, and the cluster has "
+            f"{cluster.devices}; change a degree"
         )
     if sorted(layout.order) != sorted(Layout.order):
         axes = ", ".join(Layout.order)

@@ -131,7 +131,7 @@ def device_memory(
     >>> from stagecut.instances.costs.clusters import training_cluster
     >>> unlike = training_cluster("h100:8+a100-40gb:8x2")
     >>> [round(size / 2**30) for size in device_memory(Layout(pipeline=3, data=8), unlike)]
-    [80, 39, 39]
+    [80, 40, 40]
     """
     own = [nodes.accelerator.memory_bytes for nodes in cluster.nodes]
     least = [

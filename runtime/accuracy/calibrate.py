@@ -9,6 +9,7 @@ import pandas as pd
 
 from ...instances import InputError, Plan, Planned, StagePlacement, Workload, plan_of
 from ...instances.common.arrays import Floats
+from ...instances.common.quantities import show_count
 from ...instances.model.costs import times_column
 from ..schedules.actions import Kind
 from ..simulate.simulator import simulate_stages
@@ -99,8 +100,8 @@ def calibrate(
     factors = pd.DataFrame(rows, columns=["stage", "pass", "predicted_s", "measured_s", "factor"])
     said = factors["factor"][np.isfinite(factors["factor"])]
     words = (
-        f"{len(comparison.steps)} steps of {source}, {comparison.recording.schedule}; times of "
-        f"stages × {said.min():.3f} to {said.max():.3f}"
+        f"{show_count(len(comparison.steps), 'step')} of {source}, "
+        f"{comparison.recording.schedule}; times of stages × {said.min():.3f} to {said.max():.3f}"
     )
     made = replace(workload, times=times, provenance={**workload.provenance, "calibrated": words})
     return WorkloadCalibration(made, factors, _weight_share(kinds))

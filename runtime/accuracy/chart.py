@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ...instances import InputError
 from ...instances.common.escape import plain
-from ...instances.common.quantities import show_percent
+from ...instances.common.quantities import show_count, show_percent
 from ..pictures.gantt import LANE_IN, WIDTH_IN, add_legend, draw_lanes
 from ..pictures.marks import MOST_BARS, Bar, Marks, marks_of, what_of
 from ..pictures.style import names_as_they_are, save_picture
@@ -41,7 +41,8 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
         f"predicted: {1e3 * comparison.predicted_iteration_s:.4g} ms", loc="left", fontsize=11
     )
     below.set_title(
-        f"measured, step {comparison.typical_step}; median of {len(comparison.steps)} steps: "
+        f"measured, step {comparison.typical_step}; median of "
+        f"{show_count(len(comparison.steps), 'step')}: "
         f"{1e3 * comparison.measured_iteration_s:.4g} ms; error of the prediction "
         f"{show_percent(comparison.error, signed=True)}",
         loc="left", fontsize=11,

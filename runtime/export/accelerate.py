@@ -135,9 +135,8 @@ def accelerate_files(_model: ModelDescription, layout: Layout) -> dict[str, str]
         microbatch=layout.microbatch, microbatches=layout.microbatches, file=LAUNCH_FILE
     )
     files = {LAUNCH_FILE: json.dumps(launch, indent=2) + "\n", START_FILE: start}
-    if (
-        layout.zero and layout.devices == layout.shards and layout.context == 1
-    ):  # the Trainer divides over all processes
+    # the Trainer divides states over all processes
+    if layout.zero and layout.devices == layout.shards and layout.context == 1:
         trainer = {
             "per_device_train_batch_size": layout.microbatch,
             "gradient_accumulation_steps": layout.microbatches,

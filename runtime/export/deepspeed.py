@@ -145,6 +145,7 @@ def read(text: str, _modules: Sequence[str]) -> ModuleStages:
     )
 
 
+#: Its names of how tokens go to experts.
 _DISPATCHERS = {Dispatcher.ALL_TO_ALL: "comm", Dispatcher.HIERARCHICAL: "deepep"}
 #: Files, as the launch line names them.
 CONFIG_FILE, PIPELINE_FILE = "deepspeed.json", "planned_pipeline.py"
@@ -169,7 +170,7 @@ def deepspeed_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
             config["data_types"] = {"grad_accum_dtype": "fp32"}
     # what gradients are reduced in: communication_data_type of runtime/constants.py
     config["communication_data_type"] = (
-        "fp32" if layout.recipe.reduce_bytes == 4 else (layout.recipe.compute.value)
+        "fp32" if layout.recipe.reduce_bytes == 4 else layout.recipe.compute.value
     )
     if layout.tensor > 1:
         config["tensor_parallel"] = {"autotp_size": layout.tensor}

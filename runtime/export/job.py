@@ -12,6 +12,7 @@ from types import MappingProxyType
 from ...instances import InputError
 from ...instances.common.errors import quote
 from ...instances.common.escape import one_line
+from ...instances.common.quantities import show_count
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import NumberFormat
 from ...instances.costs.layout import (
@@ -61,7 +62,7 @@ def _maxtext_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
         "dtype": "float32" if layout.recipe.compute is NumberFormat.FP32 else "bfloat16",
     }
     lines = [
-        f"# {one_line(model.name)}: {layout.devices} devices, one slice.",
+        f"# {one_line(model.name)}: {show_count(layout.devices, 'device')}, one slice.",
         "MAXTEXT_ARGS=(",
         *(f"    {name}={value}" for name, value in settings.items()),
         ")",

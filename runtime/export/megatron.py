@@ -17,6 +17,7 @@ from itertools import pairwise
 
 from ...instances import InputError, Plan, Workload
 from ...instances.common.escape import docstring, one_line, shell
+from ...instances.common.quantities import show_count
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import NumberFormat
 from ...instances.costs.layout import (
@@ -90,7 +91,9 @@ def write(stages: ModuleStages) -> str:
         f"# {one_line(stages.in_words)}; the data-parallel degree follows from the number of ranks."
     ]
     if stages.microbatches:
-        lines.append(f"# {stages.microbatches} microbatches; of n samples: n times both sizes.")
+        lines.append(
+            f"# {show_count(stages.microbatches, 'microbatch')}; of n samples: n times both sizes."
+        )
     lines += [f"WORLD_SIZE={world}", "MEGATRON_ARGS=("]
     lines += [f"    {argument}" for argument in arguments]
     return "\n".join([*lines, ")"]) + "\n"
@@ -240,7 +243,7 @@ def megatron_arguments(model: ModelDescription, layout: Layout) -> str:
     ]  # fmt: skip
     lines = [
         f"# {one_line(model.name)}: tensor {layout.tensor} x context {layout.context} x pipeline "
-        f"{layout.pipeline} x data {layout.data}, {layout.microbatches} microbatches.",
+        f"{layout.pipeline} x data {layout.data}, {show_count(layout.microbatches, 'microbatch')}.",
         f"WORLD_SIZE={layout.devices}",
         "MEGATRON_ARGS=(",
         *(f"    {argument}" for group in groups for argument in group if argument),

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...instances import InputError, Plan, Workload
 from ...instances.common.escape import docstring
+from ...instances.common.quantities import show_count
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import NumberFormat
 from ...instances.costs.layout import ContextKind, Dispatcher, Graphs, Layout, Recompute
@@ -95,7 +96,7 @@ def write(stages: ModuleStages) -> str:
     if stages.microbatches:
         batch = stages.microbatches * stages.replicas
         lines += [
-            f"# {stages.microbatches} microbatches; of n samples: n times these sizes.",
+            f"# {show_count(stages.microbatches, 'microbatch')}; of n samples: n times these.",
             "config.parallelism.pipeline_parallel_microbatch_size = 1",
             *assigned(
                 "training", {"local_batch_size": stages.microbatches, "global_batch_size": batch}

@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 
 from ...instances import Latency, Plan, Planned, is_iteration, plan_of
 from ...instances.common.escape import plain
-from ...instances.common.quantities import show_bytes, show_percent
+from ...instances.common.quantities import show_bytes, show_count, show_percent
 from ...instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 from ..verify.report import Load, Report, loads_of
 from .style import (
@@ -285,7 +285,7 @@ def _span(plan: Plan) -> str:
     """Say what time the loads are of."""
     problem = plan.problem
     if is_iteration(problem):
-        return f"load per iteration of {problem.microbatches} microbatches"
+        return f"load per iteration of {show_count(problem.batch, 'microbatch')}"
     if isinstance(problem, Latency):
         return "load of one request"
     return "load per microbatch"

@@ -38,7 +38,7 @@ from ...instances import (
     program_of,
 )
 from ...instances.common.escape import graphviz, markup, plain
-from ...instances.common.quantities import show_time
+from ...instances.common.quantities import show_count, show_time
 from ...instances.formats.writing import PICTURES, check_target
 from ...instances.model.sharding import operator_groups
 from ..simulate.plan_stages import stages_of
@@ -169,7 +169,7 @@ def _by_stages(workload: Workload, plan: Plan, stages: StageGraph) -> nx.DiGraph
                 time = stages.compute[s, side]
                 graph.add_node(
                     2 * s + side,
-                    label=f"{s}{letter}: {len(nodes)} nodes\ncompute {time:.4g}",
+                    label=f"{s}{letter}: {show_count(len(nodes), 'node')}\ncompute {time:.4g}",
                     device=int(plan.placement[nodes[0]]),
                     backward=bool(side),
                 )

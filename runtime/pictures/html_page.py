@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ...instances.common.escape import markup, script
-from ...instances.common.quantities import show_bytes, show_percent, show_time
+from ...instances.common.quantities import show_bytes, show_count, show_percent, show_time
 from ..simulate.result import Simulation
 from .marks import Marks, bands, marks_of
 from .style import COLOURS, line_of
@@ -17,7 +17,8 @@ PAGE = Path(__file__).with_name("simulation_page.html")
 
 def html_page(simulation: Simulation, *, title: str = "") -> str:
     """Return the page of a simulation; InputError if there is too much to draw."""
-    name = title or f"{simulation.schedule.name}, {simulation.schedule.microbatches} microbatches"
+    schedule = simulation.schedule
+    name = title or f"{schedule.name}, {show_count(schedule.microbatches, 'microbatch')}"
     marks = marks_of(simulation, picture=True)
     return page_of(marks, name, _facts(simulation), _table(simulation))
 

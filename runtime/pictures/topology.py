@@ -14,6 +14,7 @@ from matplotlib.patches import FancyArrowPatch, Patch
 from ...instances import DeviceMapping, ReplicaPlacement
 from ...instances.common.arrays import Floats
 from ...instances.common.escape import plain
+from ...instances.common.quantities import show_count
 from ...instances.topologies import Topology
 from ..verify.report import MappingReport
 from .style import FILLS, names_as_they_are, save_picture
@@ -77,7 +78,8 @@ def draw_mapping(
         switches = place[topology.size :]
         axes.scatter(switches[:, 0], switches[:, 1], s=size / 2, marker="s", color=SWITCH, zorder=3)
     _say(figure, problem, report, spare=bool((stage < 0).any()))
-    title = f"{topology.name}: {problem.stages} stages × {problem.replicas} replicas"
+    stages, replicas = show_count(problem.stages, "stage"), show_count(problem.replicas, "replica")
+    title = f"{topology.name}: {stages} × {replicas}"
     axes.set_title(plain(title), loc="left", fontsize=11, pad=12)
     axes.set_axis_off()
     axes.set_aspect("equal")

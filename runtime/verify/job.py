@@ -22,7 +22,7 @@ from ...instances import (
     Workload,
     layers_of,
 )
-from ...instances.common.quantities import show_bytes
+from ...instances.common.quantities import show_bytes, show_count
 from ..simulate.job_stages import (
     iteration_schedule,
     microbatches_and_bandwidth,
@@ -251,7 +251,9 @@ def _devices(cluster: Cluster, stages: tuple[Stage, ...]) -> list[str]:
     for k, kind in enumerate(cluster.kinds):
         used = sum(stage.replicas * stage.degree for stage in stages if stage.kind == k)
         if used > kind.count:
-            broken.append(f"{used} devices of kind {kind.name} are used, of {kind.count}")
+            broken.append(
+                f"{show_count(used, 'device')} of kind {kind.name} needed, of {kind.count}"
+            )
         if used and kind.host:
             broken.append(f"a stage is on {kind.name}, which is a host")
     return broken
@@ -262,12 +264,12 @@ def _replicas(stages: tuple[Stage, ...], microbatches: int) -> list[str]:
     broken = []
     replicas = sum(stage.replicas for stage in stages)
     if replicas > microbatches:
-        broken.append(f"{replicas} replicas are more than the {microbatches} microbatches")
+        broken.append(f"{replicas} replicas are more than {show_count(microbatches, 'microbatch')}")
     for i, stage in enumerate(stages):
         if microbatches % stage.replicas:
             broken.append(
                 f"stage {i} has {stage.replicas} replicas, which do not divide "
-                f"{microbatches} microbatches"
+                f"{show_count(microbatches, 'microbatch')}"
             )
     return broken
 

@@ -173,7 +173,7 @@ def _devices(
 def _too_many_calls(cluster: Cluster, problem: Latency, counts: dict[int, int]) -> list[str]:
     """Return messages on accelerators with more calls than allowed."""
     return [
-        f"{cluster.devices[d].name} runs {count} calls; {problem.calls} are allowed"
+        f"{cluster.devices[d].name} runs {count} calls; at most {problem.calls} may be run"
         for d, count in sorted(counts.items())
         if d >= 0 and count > problem.calls
     ]

@@ -17,6 +17,7 @@ from stagecut.api.job_front import front
 from stagecut.commands.show.job import print_difference, print_explanation, print_front
 from stagecut.instances import InputError
 from stagecut.instances.costs.calibration import calibration
+from stagecut.instances.costs.layout import Recompute
 from stagecut.instances.costs.memory import RankStages, peak_memory, rank_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.plan import JobPlan
@@ -237,6 +238,20 @@ def test_what_is_printed_of_plans(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ("decided otherwise", "microbatch", "tensor", "more in the second", "front",
                   "twice the memory", "fewest of these that reach 1 tokens/s: 4"):  # fmt: skip
         assert words in said, words
+
+
+def test_plans_that_recompute_no_layer_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_of(tensor=1, recompute=((),))
+    able = replace(plan.layout, recompute=frozenset({Recompute.FULL}), recompute_layers=0)
+    found = diff_jobs(plan, replace(plan, layout=able))
+    print_difference(found, ("one.json", "two.json"))
+    assert not found.layout
+    assert "both take the same seconds and bytes" in capsys.readouterr().out
+    again = diff_jobs(plan, replace(plan, layout=replace(able, recompute_layers=1)))
+    assert set(again.layout) == {"recompute", "recompute_layers"}
+    print_difference(again, ("one.json", "two.json"))
+    (row,) = (row for row in capsys.readouterr().out.splitlines() if "recompute " in row)
+    assert [cell.strip() for cell in row.split("│")[2:4]] == ["none", "full"]
 
 
 def test_twice_the_memory_is_twice_what_the_job_allows() -> None:

@@ -104,6 +104,11 @@ def test_host_memory_makes_room_where_it_is_asked_for(
     code, out, err = run(capsys, "export", str(file), "--to", "megatron", "-o", str(tmp_path))
     assert code == 0, err
     assert "--optimizer-offload-fraction 1" in (tmp_path / "megatron.sh").read_text()
+    for name in ("layout.sh", "layout.png"):  # the files go into a folder
+        asked = ["export", str(file), "--to", "megatron", "-o", str(tmp_path / name)]
+        code, out, err = run(capsys, *asked)
+        assert (code, out, "it is no folder" in err) == (2, "", True)
+        assert not (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize(

@@ -490,9 +490,9 @@ def test_the_command_writes_the_file(files: Path, to: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--to", "vllm", "--schedule", "1f1b"], "--schedule: only --to python and csv take it"),
-        (["--to", "vllm", "--microbatches", "4"], "--microbatches: only --to python and csv"),
-        (["--to", "csv", "--model", "m.py:make"], "--model: only --to python"),
+        (["--to", "vllm", "--schedule", "1f1b"], "--schedule: only for --to python or csv"),
+        (["--to", "vllm", "--microbatches", "4"], "--microbatches: only for --to python or csv"),
+        (["--to", "csv", "--model", "m.py:make"], "--model: only for --to python"),
         (["--to", "csv", "--schedule", "fifo"], "no 'fifo'"),
         (["--to", "python"], "--model: "),
     ],

@@ -72,7 +72,7 @@ def test_a_request_is_executed_call_by_call() -> None:
         ([0, 0, 0], [0, 0, 0], 1, "node c is on accelerator 0, which does not support it"),
         ([0, 1, 2], [0, 0, -1], 1, "colour 0 is spread over accelerator 0, accelerator 1"),
         ([0, 2, 3], [0, -1, -1], 1, "colour 0 is spread over accelerator 0, cpu"),
-        ([0, 0, 2], [0, 1, -1], 1, "accelerator 0 runs 2 calls; 1 are allowed"),
+        ([0, 0, 2], [0, 1, -1], 1, "accelerator 0 runs 2 calls; at most 1 may be run"),
         ([0, 0, 2], [0, 0, 0], 1, "node c on cpu 0 has call 0"),
         ([0, 0, 2], [-1, 0, -1], 1, "node a on accelerator 0 has call -1"),
         ([0, 0, 2], [1, 0, -1], 2, "wait for each other"),

@@ -36,6 +36,7 @@ from torch.utils.checkpoint import (
 )
 
 from ....instances import InputError
+from ....instances.common.quantities import show_count
 from ....instances.costs.hardware import NumberFormat
 from ....instances.costs.layout import OFFLOAD, Layout, Recipe, Recompute
 from .context import positions_of
@@ -221,8 +222,8 @@ def job_mesh(layout: Layout, device: str) -> JobMesh:
     """
     if dist.get_world_size() != layout.devices:
         raise InputError(
-            f"the layout is for {layout.devices} devices, and {dist.get_world_size()} processes "
-            f"run; start {layout.devices}"
+            f"processes: {dist.get_world_size()}; the layout is for "
+            f"{show_count(layout.devices, 'device')}: start as many"
         )
     shards = layout.shards
     if layout.replicas % shards:

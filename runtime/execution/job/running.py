@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from ....instances import InputError
+from ....instances.common.quantities import show_count
 from ....instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
 from ....instances.job.plan import JobPlan
 from ...measure.group import rank_device
@@ -210,7 +211,8 @@ class RunningJob:
         """Return this rank's part of a whole batch, on its device."""
         if len(tokens) != self.layout.global_batch:
             raise InputError(
-                f"tokens: {len(tokens)} sequences; the layout's batch is {self.layout.global_batch}"
+                f"tokens: {show_count(len(tokens), 'sequence')}; the layout's batch is "
+                f"{self.layout.global_batch}"
             )
         if tokens.shape[1] != self.layout.sequence:
             raise InputError(

@@ -39,6 +39,7 @@ def test_an_accelerator_is_found_by_any_spelling(spelling: str, name: str) -> No
         *((name, r"known are v100-32gb, .*tpu-v6e") for name in ("", "h", "sxm")),
         ("A100-60GB", r"did you mean a100-80gb or a100-64gb or a100-40gb\?"),
         ("H10", r"did you mean h100 or h20\?"),
+        ("cpu", r"jobs are planned for accelerators, such as h100:8"),
     ],
 )
 def test_a_name_that_fits_none_is_refused_with_those_known(name: str, said: str) -> None:
