@@ -90,19 +90,29 @@ class Estimate(Summarised):
 
     @property
     def mfu(self) -> float:
-        """`flops_per_s` over the device's peak in the precision that products are computed in."""
-        return self.flops_per_s / self.cluster.accelerator.peak[self.layout.recipe.compute]
+        """`flops_per_s` over the devices' peak in the precision that products are computed in.
+
+        On unequal nodes that is the mean of all devices.
+        """
+        compute, nodes = self.layout.recipe.compute, self.cluster.nodes
+        peak = sum(one.devices * one.accelerator.peak[compute] for one in nodes)
+        return self.flops_per_s * self.cluster.devices / peak
+
+    @property
+    def memory_limits(self) -> tuple[float, ...]:
+        """Bytes of each pipeline rank's smallest device."""
+        return device_memory(self.layout, self.cluster)
 
     @property
     def fullest(self) -> int:
         """Pipeline rank that has least left of its smallest device's memory."""
-        limits = device_memory(self.layout, self.cluster)
+        limits = self.memory_limits
         return min(range(len(limits)), key=lambda rank: limits[rank] - self.memory[rank].needed)
 
     @property
     def memory_limit(self) -> float:
         """Bytes of the fullest rank's smallest device."""
-        return device_memory(self.layout, self.cluster)[self.fullest]
+        return self.memory_limits[self.fullest]
 
     @property
     def fits(self) -> bool:
@@ -143,8 +153,14 @@ class Estimate(Summarised):
             "memory_limit_bytes": self.memory_limit,
             "fits": self.fits,
             "memory": [
-                {"pipeline_rank": k, "held": rank.held, "allocated": rank.allocated} | vars(rank)
-                for k, rank in enumerate(self.memory)
+                {
+                    "pipeline_rank": k,
+                    "limit_bytes": limit,
+                    "held": rank.held,
+                    "allocated": rank.allocated,
+                }
+                | vars(rank)
+                for k, (rank, limit) in enumerate(zip(self.memory, self.memory_limits, strict=True))
             ],
             "collectives": [vars(one) for one in self.collectives()],
         }
@@ -156,7 +172,7 @@ class Estimate(Summarised):
         return plot_estimate(
             self.terms,
             [vars(rank) for rank in self.memory],
-            self.memory_limit,
+            self.memory_limits,
             f"{self.model.name} on {self.layout.devices} {self.cluster.accelerator.name}",
         )
 
@@ -200,8 +216,9 @@ def estimate(
     Notes
     -----
     On unequal nodes each stage and the optimizer's step are priced on the slowest kind that its
-    ranks lie on, numbered in the cluster's order; what hides the traffic of replicas is the first
-    kind's. How far such estimates are from measured runs is in ``docs/validation.md``.
+    ranks lie on, numbered in the cluster's order; links have the first kind's efficiencies, and of
+    replicas' traffic that kind's share is hidden. How far such estimates are from measured runs is
+    in ``docs/validation.md``.
 
     Examples
     --------

@@ -18,7 +18,7 @@ import numpy as np
 from ..formulations.job.space import JobSpace, job_space
 from ..instances.costs.calibration import Calibration
 from ..instances.costs.layout import OFFLOAD, Layout
-from ..instances.costs.memory import RankStages, peak_memory, rank_memory, stage_kept
+from ..instances.costs.memory import RankStages, rank_memory, stage_kept
 from ..instances.costs.stages import message_time, stage_times
 from ..instances.job.plan import JobPlan
 from ..instances.model.links import Link
@@ -201,8 +201,9 @@ def diff_jobs(one: JobPlan, two: JobPlan) -> JobDifference:
             f"{two.cluster.devices} {two.cluster.accelerator.name}",
         )
     asked |= _fields(one.job, two.job)
-    terms = [_terms(job_costs(p.model, p.cluster, p.job), p.layout) for p in (one, two)]
-    memory = [vars(peak_memory(plan.model, plan.layout)) for plan in (one, two)]
+    costs = [job_costs(plan.model, plan.cluster, plan.job) for plan in (one, two)]
+    terms = [_terms(own, plan.layout) for own, plan in zip(costs, (one, two), strict=True)]
+    memory = [vars(own.fullest(p.layout)[0]) for own, p in zip(costs, (one, two), strict=True)]
     return JobDifference(
         asked,
         _fields(_effective(one), _effective(two)),

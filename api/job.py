@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -177,7 +178,8 @@ class JobResult(Summarised):
     reason
         Where nothing fits: what is missing.
     least_memory
-        Where nothing fits: bytes of a device with fewer than which nothing does.
+        Where nothing fits: bytes of a device with fewer than which nothing does; of unlike ones
+        those of the smallest, where the others grow in proportion.
     programs
         Points whose relaxation, and whose program, was solved.
     """
@@ -400,7 +402,8 @@ def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf
     """Return what more memory, a faster network, a larger batch or free bubbles would bring.
 
     Where more memory does, parts in host memory are tried, too, if the launcher can keep some
-    there. `limits` are of each of the searches; by default 20 s and a gap of 1 %.
+    there and the space does not become too large. `limits` are a gap of each search, and seconds
+    of all together, in which what one leaves is the next one's; by default 1 % and 100 s.
 
     Examples
     --------
@@ -409,8 +412,8 @@ def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf
     >>> [one.change for one in what_would_help(found.plan)][:2]
     ['twice the memory', 'twice the network']
     """
-    limits = limits or Limits(seconds=20.0, gap=1e-2)
-    cluster, job = plan.cluster, plan.job
+    limits = limits or Limits(seconds=100.0, gap=1e-2)
+    begin, cluster, job = time.monotonic(), plan.cluster, plan.job
     wider = with_memory(cluster, job.memory_bytes, 2.0)
     network = replace(cluster.network, bandwidth=2 * cluster.network.bandwidth)
     cases = [
@@ -420,10 +423,18 @@ def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf
     ]
     if plan.layout.pipeline > 1 and job.launcher != "any":
         cases.append(("zero-bubble schedules", cluster, replace(job, launcher="any"), 1.0))
-    found = [_what_if(plan, *case, limits) for case in cases]
-    hosts = _parts_in_host_memory(job, HALVES)
-    if hosts != job and found[0].seconds < plan.seconds * (1 - limits.gap):
-        found.insert(1, _what_if(plan, "parts in host memory", cluster, hosts, 1.0, limits))
+    hosts = _parts_in_host_memory(job, (HALVES, WHOLE), sum(plan.certificate.points.values()))
+    if hosts != job:
+        cases.append(("parts in host memory", cluster, hosts, 1.0))
+    found: list[WhatIf] = []
+    for done, case in enumerate(cases):
+        if case[2] is hosts and found[0].seconds >= plan.seconds * (1 - limits.gap):
+            break  # memory does not bind
+        own = limits
+        if limits.seconds is not None:
+            left = max(0.0, begin + limits.seconds - time.monotonic())
+            own = replace(limits, seconds=left / (len(cases) - done))
+        found.append(_what_if(plan, *case, own))
     return tuple(found)
 
 
@@ -450,39 +461,51 @@ def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: 
     """Return a result without plan: nothing fits, or there was no time to find what does."""
     bound = float(search.bound.min())
     if np.isfinite(bound):
-        return JobResult(
-            None, Status.NO_SOLUTION, seconds, reason="no plan within the time limit; give it more"
-        )
+        reason = "no plan within the time limit; give it more"
+        if not search.stopped:  # programs count no moment in which sharded weights are gathered
+            reason = (
+                "no plan was found and none is ruled out: what is certainly needed fits, what a "
+                "plan's fullest moments need does not; give more memory, more time does not help"
+            )
+        return JobResult(None, Status.NO_SOLUTION, seconds, reason=reason)
     reason, least = why_nothing_fits(costs, space)
     return JobResult(None, Status.INFEASIBLE, seconds, reason=reason, least_memory=least)
 
 
 #: Doublings of the nodes that are looked at, and seconds in which a change is looked for.
 DOUBLINGS, SECONDS = 7, 10.0
-#: Parts of what may lie in host memory that are tried: where nothing fits, and where memory binds.
-QUARTERS, HALVES = (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.5, 1.0)
+#: Parts of what may lie in host memory that are tried; the coarser ones where the space would have
+#: more outer points than these otherwise.
+QUARTERS, HALVES, WHOLE = (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.5, 1.0), (0.0, 1.0)
+MOST_POINTS = 100_000
 
 
 def why_nothing_fits(costs: JobCosts, space: JobSpace) -> tuple[str, float]:
     """Return in one line what is missing and what helps, and bytes without which nothing fits."""
     devices = [nodes.accelerator for nodes in costs.cluster.nodes]
     device = min(devices, key=lambda one: one.memory_bytes)
-    limit = min(device.memory_bytes, costs.job.memory_bytes or np.inf)
-    least = limit * _least_memory(costs, space)
+    most = costs.job.memory_bytes or np.inf
+    limit, times = min(device.memory_bytes, most), _memory_factor(costs, space)
+    least = limit * times
     has = f"{device.name} has {device.memory_bytes / 2**30:.1f}"
     if limit < device.memory_bytes:
         has = f"{limit / 2**30:.1f} are allowed"
-    elif len({one.memory_bytes for one in devices}) > 1:
-        has += " (the others as much more as they have)"
     needs = f"needs at least {least / 2**30:.1f} GiB per device in any layout, and {has}"
-    if least <= limit:  # as a whole: only programs have ruled out every layout
-        needs = f"needs more than the {limit / 2**30:.1f} GiB of {device.name}"
-    helps = ", or ".join(islice(_changes_that_fit(costs), 2))
+    more = f"the {limit / 2**30:.1f} GiB of {device.name}"
+    if len({min(one.memory_bytes, most) for one in devices}) > 1:
+        more = f"the memory of {costs.cluster.kinds}"
+        needs = f"needs at least {times:.2f} times {more} in any layout"
+    if times <= 1:  # as a whole: only programs have ruled out every layout
+        needs = f"needs more than {more}"
+    helps = ", or ".join(islice(_changes_that_fit(costs, len(space)), 2))
     return f"{costs.model.name} {needs}" + (f"; it fits {helps}" if helps else ""), least
 
 
-def _least_memory(costs: JobCosts, space: JobSpace) -> float:
-    """Return how often the devices' bytes, to half a percent, below which nothing fits."""
+def _memory_factor(costs: JobCosts, space: JobSpace) -> float:
+    """Return the factor by which all devices' bytes must grow, to half a percent, for any to fit.
+
+    With less memory nothing fits; with so much something may.
+    """
     table = rates(space, costs.prices)
 
     def some_fit(times: float) -> bool:
@@ -499,8 +522,11 @@ def _least_memory(costs: JobCosts, space: JobSpace) -> float:
     return high
 
 
-def _changes_that_fit(costs: JobCosts) -> Iterator[str]:
-    """Yield changes with which a layout has been found that fits, the smallest first."""
+def _changes_that_fit(costs: JobCosts, points: int) -> Iterator[str]:
+    """Yield changes with which a layout has been found that fits, the smallest first.
+
+    The declared space without them has so many outer points.
+    """
     end = time.monotonic() + SECONDS
     usual: dict[str, Any] = {field.name: field.default for field in fields(TrainingJob)}
     for name in (*OPEN, "recompute", "schedules", "memory_bytes"):
@@ -512,9 +538,9 @@ def _changes_that_fit(costs: JobCosts) -> Iterator[str]:
         nodes = tuple(replace(one, count=one.count << doubling) for one in costs.cluster.nodes)
         more = replace(costs.cluster, nodes=nodes)
         if _plan_found(costs, more, costs.job, end):
-            yield f"on {more.devices} of them"
+            yield f"on {more.devices} of them" if len(nodes) == 1 else f"on {more.kinds}"
             break
-    wider = _parts_in_host_memory(costs.job, QUARTERS)
+    wider = _parts_in_host_memory(costs.job, (QUARTERS, HALVES, WHOLE), points)
     able = wider != costs.job
     layout = _plan_found(costs, costs.cluster, wider, end, SEPARABLE) if able else None
     if layout is not None:
@@ -524,11 +550,22 @@ def _changes_that_fit(costs: JobCosts) -> Iterator[str]:
         yield f"with {words} in host memory (--set {given})"
 
 
-def _parts_in_host_memory(job: TrainingJob, parts: tuple[float, ...]) -> TrainingJob:
-    """Return a job of which besides so much may lie in host memory as its launcher can keep."""
+def _parts_in_host_memory(
+    job: TrainingJob, choices: Sequence[tuple[float, ...]], points: int
+) -> TrainingJob:
+    """Return a job of which parts may lie in host memory besides, as its launcher can keep them.
+
+    They are the first of some choices with which a space of so many outer points does not become
+    too large; the job itself is returned if there is none.
+    """
     able = [name for name in OFFLOAD if name in job.settings.offload]
-    wider: dict[str, Any] = {name: tuple(sorted({*job.parts(name), *parts})) for name in able}
-    return replace(job, **wider)
+    for parts in choices:
+        wider = {name: tuple(sorted({*job.parts(name), *parts})) for name in able}
+        times = math.prod(len(wider[name]) / len(job.parts(name)) for name in able)
+        if points * times <= MOST_POINTS:
+            given: dict[str, Any] = wider
+            return replace(job, **given)
+    return job
 
 
 def _plan_found(
@@ -547,7 +584,7 @@ def _plan_found(
 
 
 def with_memory(cluster: TrainingCluster, most: float | None, times: float) -> TrainingCluster:
-    """Return a cluster whose devices have so many times their bytes, or of `most` of them."""
+    """Return a cluster whose devices have so many times the bytes that may be used, `most` each."""
     nodes = []
     for one in cluster.nodes:
         size = times * min(one.accelerator.memory_bytes, most or np.inf)

@@ -198,6 +198,8 @@ def print_estimate(found: Estimate) -> None:
         if any(values):
             memory.add_row(label, *(f"{value / 2**30:.2f}" for value in values))
     memory.add_row("in all", *(f"{found.memory[rank].held / 2**30:.2f}" for rank in ranks))
+    if len(found.cluster.nodes) > 1:
+        memory.add_row("of", *(f"{found.memory_limits[rank] / 2**30:.2f}" for rank in ranks))
     OUT.print(memory)
     most = found.memory[found.fullest].needed
     verdict = "it fits" if found.fits else "it does not fit"
@@ -217,5 +219,4 @@ def _few(found: Estimate) -> list[int]:
     count = len(found.memory)
     if count <= 4:
         return list(range(count))
-    fullest = max(range(count), key=lambda rank: found.memory[rank].held)
-    return sorted({0, count - 1, fullest})
+    return sorted({0, count - 1, found.fullest})

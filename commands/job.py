@@ -50,8 +50,6 @@ OPTIONS = {
     "memory_bytes": "--memory",
     "launcher": "--for",
 }
-#: Searches of what would help a plan, at most.
-CHANGES = 5
 
 
 @dataclass(frozen=True)
@@ -293,7 +291,7 @@ def explain_job_plan(
     why = explain_job(plan, seconds=seconds / 2)
     changes: tuple[WhatIf, ...] = ()
     if seconds:
-        changes = what_would_help(plan, Limits(seconds=seconds / 2 / CHANGES, gap=1e-2))
+        changes = what_would_help(plan, Limits(seconds=seconds / 2, gap=1e-2))
     if plot is not None:
         _draw_estimate(plan, plot)
     if as_json:

@@ -388,24 +388,30 @@ HATCHES = ("", "///")
 
 @names_as_they_are
 def plot_estimate(
-    terms: Mapping[str, float], memory: Sequence[Mapping[str, float]], limit: float, title: str
+    terms: Mapping[str, float],
+    memory: Sequence[Mapping[str, float]],
+    limits: Sequence[float],
+    title: str,
 ) -> Figure:
-    """Draw seconds by term beside bytes by term and pipeline rank, of at most `limit` a device."""
-    shown = shown_ranks(memory)
+    """Draw seconds by term beside bytes by term and pipeline rank, with `limits` of their devices.
+
+    Of many ranks the first and last and the one that has least left are shown.
+    """
+    shown = shown_ranks(memory, limits)
     figure = ShownFigure(figsize=(11, max(3.6, 1.6 + 0.3 * len(shown))), layout="constrained")
     time, ranks = figure.subplots(1, 2, width_ratios=[2, 3])
     _draw_terms(time, terms)
-    _draw_rank_memory(ranks, memory, shown, limit)
+    _draw_rank_memory(ranks, memory, shown, limits)
     figure.suptitle(plain(title), x=0.01, ha="left", fontsize=11)
     return figure
 
 
-def shown_ranks(memory: Sequence[Mapping[str, float]]) -> list[int]:
+def shown_ranks(memory: Sequence[Mapping[str, float]], limits: Sequence[float]) -> list[int]:
     """Return the pipeline ranks that are shown: all, or first, last and fullest of many."""
     count = len(memory)
     if count <= MOST_RANKS:
         return list(range(count))
-    fullest = max(range(count), key=lambda rank: sum(memory[rank].values()))
+    fullest = max(range(count), key=lambda rank: sum(memory[rank].values()) - limits[rank])
     half = MOST_RANKS // 2
     return sorted({*range(half), *range(count - half, count), fullest})
 
@@ -427,9 +433,9 @@ def _draw_terms(axes: Axes, terms: Mapping[str, float]) -> None:
 
 
 def _draw_rank_memory(
-    axes: Axes, memory: Sequence[Mapping[str, float]], shown: Sequence[int], limit: float
+    axes: Axes, memory: Sequence[Mapping[str, float]], shown: Sequence[int], limits: Sequence[float]
 ) -> None:
-    """Draw a bar per pipeline rank, divided by term, with the device's memory as a line."""
+    """Draw a bar per pipeline rank, divided by term, with its device's memory as a line."""
     left = [0.0] * len(shown)
     places = range(len(shown))
     for k, (key, label) in enumerate(MEMORY_TERMS.items()):
@@ -441,11 +447,15 @@ def _draw_rank_memory(
             hatch=HATCHES[k // len(FILLS)], edgecolor=EDGE, linewidth=0.5,
         )  # fmt: skip
         left = [a + b for a, b in zip(left, values, strict=True)]
-    axes.axvline(limit / 2**30, color=LIMIT, linestyle="--", label=f"device: {show_bytes(limit)}")
+    for limit in sorted({limits[rank] for rank in shown}):
+        own = [place for place in places if limits[shown[place]] == limit]
+        label = f"device: {show_bytes(limit)}"
+        ends = min(own) - 0.5, max(own) + 0.5
+        axes.vlines(limit / 2**30, *ends, color=LIMIT, linestyle="--", label=label)
     axes.set_yticks(places, [str(rank) for rank in shown], fontsize=8)
     axes.set_ylabel("pipeline rank")
     axes.set_xlabel("GiB")
-    axes.set_xlim(0, 1.05 * max(limit / 2**30, *left))
+    axes.set_xlim(0, 1.05 * max(*(limit / 2**30 for limit in limits), *left))
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import stagecut.api.job
 from stagecut.api.explain_job import OF_PIPELINES, diff_jobs, explain_job, simulate_job
 from stagecut.api.job import job_costs, solve_job, what_would_help
 from stagecut.api.job_front import front
@@ -265,7 +266,7 @@ def test_twice_the_memory_is_twice_what_the_job_allows() -> None:
 def test_parts_in_host_memory_help_where_memory_binds() -> None:
     fixed: dict[str, Any] = {"pipeline": 1, "context": 1, "microbatch": 1}
     plan, limits = plan_of(memory_bytes=8 * 2**30, **fixed), Limits(seconds=60.0, gap=0.05)
-    more, hosts, *_ = what_would_help(plan, limits)
+    more, *_, hosts = what_would_help(plan, limits)
     assert more.seconds < plan.seconds
     assert hosts.change == "parts in host memory"
     assert hosts.layout is not None
@@ -274,6 +275,25 @@ def test_parts_in_host_memory_help_where_memory_binds() -> None:
     assert hosts.bound <= hosts.seconds < plan.seconds
     free = what_would_help(plan_of(**fixed), limits)
     assert "parts in host memory" not in {one.change for one in free}
+
+
+def test_parts_in_host_memory_are_coarser_in_large_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any the row is left out, as the space would not be looked through."""
+    plan = plan_of(memory_bytes=8 * 2**30, pipeline=1, context=1, microbatch=1)
+    points = sum(plan.certificate.points.values())
+    asked: list[TrainingJob] = []
+    solve = stagecut.api.job.solve_job
+
+    def solved(*args: Any, **named: Any) -> Any:
+        asked.append(args[2])
+        return solve(*args, **named)
+
+    monkeypatch.setattr("stagecut.api.job.solve_job", solved)
+    for times, parts in ((9, (0.0, 0.5, 1.0)), (4, (0.0, 1.0)), (3, None)):
+        monkeypatch.setattr("stagecut.api.job.MOST_POINTS", times * points)
+        last = what_would_help(plan, Limits(seconds=60.0, gap=0.05))[-1]
+        assert (last.change == "parts in host memory") == (parts is not None)
+        assert parts is None or asked[-1].parts("offload_optimizer") == parts
 
 
 def test_a_change_that_leaves_the_plan_possible_costs_nothing() -> None:

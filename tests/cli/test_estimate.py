@@ -216,15 +216,37 @@ def test_weights_of_all_ranks_are_the_model_s() -> None:
 
 def test_many_ranks_are_shown_by_their_ends_and_the_fullest() -> None:
     memory = [{"parameters": 1.0 + (rank == 20)} for rank in range(64)]
-    shown = shown_ranks(memory)
+    limits = [2.0] * 64
+    shown = shown_ranks(memory, limits)
     assert 20 in shown
     assert shown[0] == 0
     assert shown[-1] == 63
     assert len(shown) <= 25
+    limits[30] = 0.5
+    assert 30 in shown_ranks(memory, limits)
     figure = stagecut.estimate(
         "gpt2", Layout(data=8, global_batch=8, sequence=1024), "h100:8"
     ).plot()
     assert len(figure.axes) == 2
+
+
+def test_ranks_are_held_against_their_own_devices() -> None:
+    """The fullest is the one on small devices, though another has more; MFU is of all peaks."""
+    found = stagecut.estimate(
+        "llama3-8b",
+        Layout(tensor=8, pipeline=2, global_batch=8, sequence=4096, stage_layers=(24, 8)),
+        "h100:8+a100-40gb:8",
+    )
+    large, small = found.memory_limits
+    assert large > 1.9 * small
+    assert found.memory[0].needed > found.memory[1].needed
+    assert (found.fullest, found.memory_limit) == (1, small)
+    rows = found.as_dict()["memory"]
+    assert [row["limit_bytes"] for row in rows] == [large, small]
+    peaks = [nodes.accelerator.peak["bf16"] for nodes in found.cluster.nodes]
+    assert found.mfu == pytest.approx(found.flops_per_s / (sum(peaks) / 2))
+    lines = found.plot().axes[1].get_legend_handles_labels()[1]
+    assert sum(label.startswith("device: ") for label in lines) == 2
 
 
 def test_stages_are_priced_on_the_nodes_that_they_lie_on() -> None:

@@ -16,6 +16,7 @@ from stagecut.api.explain_job import simulate_job
 from stagecut.api.job import JobResult, job_costs, judge_usual, solve_job
 from stagecut.formulations.job.space import job_space
 from stagecut.instances import InputError, Status, VerificationError
+from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.description import ModelDescription
 from stagecut.instances.costs.memory import peak_memory
 from stagecut.instances.costs.models import shipped_model
@@ -238,6 +239,22 @@ def test_what_does_not_fit_says_what_would() -> None:
     assert enough.plan is not None
     only_just = solve_job(small(), "h100:2", replace(job, memory_bytes=found.least_memory * 1.01))
     assert only_just.plan is not None or "more than" in only_just.reason
+
+
+def test_what_does_not_fit_on_unlike_nodes() -> None:
+    """All devices' bytes are scaled, and what helps names all kinds."""
+    job = TrainingJob(global_batch=64, sequence=4096)
+    found = solve_job("llama3-8b", "h100:1+a100-40gb:1", job)
+    assert found.plan is None
+    assert found.least_memory is not None
+    small = training_cluster("a100-40gb:1").accelerator.memory_bytes
+    times = found.least_memory / small
+    assert f"{times:.2f} times the memory of 1 h100-sxm + 1 a100-40gb in any" in found.reason
+    assert "it fits on 2 h100-sxm + 2 a100-40gb" in found.reason
+    sharded = replace(job, launcher="torchtitan", global_batch=2)
+    found = solve_job("llama3-8b", "h100:1+a100-40gb:1", sharded)
+    assert found.status is Status.NO_SOLUTION
+    assert "more time does not help" in found.reason
 
 
 def test_a_deadline_leaves_a_true_bound() -> None:
