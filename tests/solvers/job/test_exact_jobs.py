@@ -32,7 +32,7 @@ from stagecut.api.job import job_costs, solve_job
 from stagecut.formulations.job.bounds import first_bounds
 from stagecut.formulations.job.rates import rates
 from stagecut.formulations.job.space import job_space
-from stagecut.instances import InputError
+from stagecut.instances import InputError, VerificationError
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.description import (
     Block,
@@ -50,6 +50,7 @@ from stagecut.runtime.estimate import iteration_times
 from stagecut.runtime.verify.bounds.layout_probes import Probes
 from stagecut.runtime.verify.bounds.layout_rows import PointRefutation
 from stagecut.runtime.verify.bounds.layouts import check_job_bound
+from stagecut.runtime.verify.layouts import verify_job_plan
 from stagecut.solvers import Limits
 from stagecut.solvers.job.search import Reason, search_job
 
@@ -212,6 +213,13 @@ def test_each_rank_fills_its_own_devices() -> None:
     assert found.seconds < least.bound
     turned = replace(found, cluster=training_cluster("a100-40gb:8+h100:8"))
     assert not estimate(turned.model, turned.layout, turned.cluster).fits
+    with pytest.raises(VerificationError, match="costs"):
+        verify_job_plan(turned)
+    layers = tuple(reversed(found.layout.stage_layers))
+    forged = replace(found.layout, stage_layers=layers, recompute_layers=0)
+    (seconds,) = iteration_times([forged], job_costs(found.model, nodes, job).prices)
+    with pytest.raises(VerificationError, match="memory"):
+        verify_job_plan(replace(found, layout=forged, seconds=seconds.seconds))
 
 
 @pytest.mark.parametrize("seed", range(8))
