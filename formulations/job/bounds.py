@@ -60,8 +60,6 @@ class FirstBounds:
     seconds: Floats
     #: Shape (points,): whether memory does not rule the point out.
     fits: Bools
-    #: Shape (points,): layers that at least must be recomputed.
-    excess: Floats
 
 
 def least_seconds(space: JobSpace) -> float:
@@ -106,12 +104,12 @@ def first_bounds(
         p, v, m = (int(keys[group[0], k]) for k in (1, 2, 3))
         flight = in_flight(schedule, p, v, m)[0]
         per = np.stack((state.shared[group], state.routed[group]), axis=1)
-        excess[group] = _excess(space, rates, group, per, state.gathered[group], flight)
+        excess[group] = _excess(space, rates, group, per, flight)
         ranks = _of_ranks(space, rates, int(group[0]), known)
         each = Beside(*(part[group] for part in (beside.seconds, beside.hooks, beside.waits)))
         seconds[group] = _work(space, ranks, group, excess[group], schedule, each)
     seconds = np.where(np.isfinite(excess), (seconds + beside.seconds) * (1 - MARGIN), np.inf)
-    return FirstBounds(seconds, np.isfinite(excess), excess)
+    return FirstBounds(seconds, np.isfinite(excess))
 
 
 def _with_transfers(space: JobSpace, rates: Rates, prices: LayerPrices) -> tuple[Rates, Floats]:
@@ -138,14 +136,12 @@ def _with_transfers(space: JobSpace, rates: Rates, prices: LayerPrices) -> tuple
     return replace(rates, passes=passes, again=again, ends=ends), shown
 
 
-def _excess(
-    space: JobSpace, rates: Rates, group: Ints, per: Floats, gathered: Floats, flight: Ints
-) -> Floats:
+def _excess(space: JobSpace, rates: Rates, group: Ints, per: Floats, flight: Ints) -> Floats:
     """Return the least number of recomputed layers; infinite where even all are too few.
 
     The n points of `group` have one schedule. `per`, shape (n, 2), are bytes of state per parameter
-    that all replicas hold, and per routed one; `gathered`, shape (n,), per parameter of the ends
-    besides; `flight`, shape (p, v), microbatches in flight at one moment when ranks may hold most.
+    that all replicas hold, and per routed one; `flight`, shape (p, v), microbatches in flight at
+    one moment when ranks may hold most.
     """
     s = space.setting[group]
     loses, layout = 1 + FRAGMENTATION, space.layout(int(group[0]))
@@ -154,7 +150,7 @@ def _excess(
     low, high = _rank_range(space, layout)
     chunk = float(stage_range(space.model, layout)[0].min())
     state = np.einsum("nkx,nx->nk", rates.held[s], per)  # of a layer of each type
-    free = limits - _fixed(space, rates, group, per, gathered, flight)
+    free = limits - _fixed(space, rates, group, per, flight)
     kept, saved = loses * rates.kept[s], loses * rates.saved[s]
 
     def room(kept: Floats) -> tuple[Floats, Floats, Floats, Floats]:
@@ -174,7 +170,7 @@ def _excess(
         return most, share @ rates.count, unit[:, :, 0], over
 
     most, needed, _, over = room(kept - saved)
-    never = (over > low * MARGIN).any(axis=1) | (most < 0).any(axis=1)
+    never = (over > low * MARGIN).any(axis=1)
     never |= needed > most.sum(axis=1) * (1 + MARGIN)
     fits, needed, unit, over = room(kept)
     short = needed - fits.sum(axis=1)
@@ -191,14 +187,11 @@ def _excess(
     with np.errstate(divide="ignore", invalid="ignore"):
         each = np.clip((short[:, None] - made) / freed, 0.0, highest)
     again = np.where(freed > 0, each, 0.0).sum(axis=1)
-    cannot = (short > 0) & ((freed * highest).sum(axis=1) < short * (1 - MARGIN))
-    again = np.where(short > 0, again, 0.0)
     if not space.job.settings.recompute_by_stage:
-        # Of every stage equally many are recomputed, no more than the smallest has.
+        # Of every stage equally many are recomputed.
         of_each = np.ceil(np.maximum(of_each, again / layout.stages) * (1 - MARGIN))
-        cannot |= of_each > space.model.layers // layout.stages
         again = of_each * layout.stages
-    return np.where(never | cannot, np.inf, again)
+    return np.where(never, np.inf, again)
 
 
 def _rank_range(space: JobSpace, layout: Layout) -> tuple[Ints, Ints]:
@@ -221,14 +214,11 @@ def _lightest(each: Floats, count: Floats, least: Ints) -> Floats:
     return np.asarray((np.take_along_axis(each, order, axis=2) * taken).sum(axis=2))
 
 
-def _fixed(
-    space: JobSpace, rates: Rates, group: Ints, per: Floats, gathered: Floats, flight: Ints
-) -> Floats:
+def _fixed(space: JobSpace, rates: Rates, group: Ints, per: Floats, flight: Ints) -> Floats:
     """Return the bytes of each rank in any case, shape (n, p); parameters as of `_excess`."""
     s, (p, v) = space.setting[group], flight.shape
     loses = 1 + FRAGMENTATION
     ends = np.einsum("nex,nx->ne", rates.ends_held[s], per)
-    ends += gathered[:, None] * rates.ends_gathered[s]
     recipe = space.settings[int(s[0])].recipe
     output = np.array([kept_output(space.settings[i], space.model.hidden) for i in s])
     fixed = np.full((len(group), p), CONTEXT_BYTES + loses * recipe.bucket_bytes)
@@ -334,7 +324,7 @@ def _work(
         found = np.maximum(found, mixed(factor))
         alone_at = mixed(np.ones_like(factor)) + (counted * own).max(axis=1)
         return np.asarray(np.maximum.reduce((found, alone_at, busiest)))
-    return np.asarray(np.maximum.reduce((found, mixed(m * share), busiest)))
+    return np.asarray(np.maximum(found, busiest))
 
 
 def _seconds(
