@@ -104,7 +104,7 @@ def print_result(found: JobResult) -> None:
     if found.usual:
         OUT.print(_usual_table(found.usual, plan.seconds))
     if len(found.close) > 1:
-        OUT.say(f"{len(found.close)} are within what the costs are known to; run first:")
+        OUT.say(f"{len(found.close)} layouts are within the costs' known error; run these first:")
         for one in found.close[:3]:
             OUT.say(f"  {describe(one.layout)}")
 
