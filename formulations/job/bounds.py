@@ -187,11 +187,14 @@ def _excess(space: JobSpace, rates: Rates, group: Ints, per: Floats, flight: Int
     with np.errstate(divide="ignore", invalid="ignore"):
         each = np.clip((short[:, None] - made) / freed, 0.0, highest)
     again = np.where(freed > 0, each, 0.0).sum(axis=1)
+    cannot = (short > 0) & ((freed * highest).sum(axis=1) < short * (1 - MARGIN))
+    again = np.where(short > 0, again, 0.0)
     if not space.job.settings.recompute_by_stage:
-        # Of every stage equally many are recomputed.
+        # Of every stage equally many are recomputed, no more than the smallest has.
         of_each = np.ceil(np.maximum(of_each, again / layout.stages) * (1 - MARGIN))
+        cannot |= of_each > space.model.layers // layout.stages
         again = of_each * layout.stages
-    return np.where(never, np.inf, again)
+    return np.where(never | cannot, np.inf, again)
 
 
 def _rank_range(space: JobSpace, layout: Layout) -> tuple[Ints, Ints]:
