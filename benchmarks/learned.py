@@ -4,6 +4,8 @@
         [--seconds 1 2 5] [--seeds 0 1 2 3 4] [--arms zero-shot exact …]
     PYTHONPATH=.dev OMP_NUM_THREADS=1 python benchmarks/learned.py times CASE …
     PYTHONPATH=.dev python benchmarks/learned.py report FILE … [--plots FOLDER]
+    PYTHONPATH=.dev python benchmarks/learned.py table FILE …
+        | python benchmarks/results.py learned --seed "0 to 2"
     PYTHONPATH=.dev python benchmarks/learned.py curve LOG [--plots FOLDER]
         | python benchmarks/results.py learned_curve
 
@@ -18,6 +20,7 @@ from what it draws all the time, and both begin with the plan of `greedy`. `1 st
 with one step of each batch to the end. `scratch` trains a new policy on the one graph by PPO, as
 the source does. The ratio is to the best bound that any arm proves; the exact methods have --bound
 CPU seconds more for it.
+`table` has a row for each workload, arm and second: median, least and most of the seeds.
 `times` has CPU time of a placement drawn, and of updates; `curve` draws a log of `stagecut learn`,
 and prints medians of 100 updates.
 """
@@ -95,7 +98,7 @@ MOST_DRAWN = 1.6
 def main() -> None:
     """Measure, or report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("measure", "times", "report", "curve"))
+    parser.add_argument("what", choices=("measure", "times", "report", "table", "curve"))
     parser.add_argument("given", nargs="+", help="Cases to measure, or records to report.")
     parser.add_argument("--records", type=Path, default=Path("learned.jsonl"))
     parser.add_argument("--seconds", nargs="+", type=float, default=(1.0, 2.0, 5.0))
@@ -107,6 +110,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.what == "report":
         report([Path(path) for path in options.given], options.plots)
+        return
+    if options.what == "table":
+        print_rows([Path(path) for path in options.given])
         return
     if options.what == "curve":
         draw_training([Path(path) for path in options.given], options.plots or Path("."))
@@ -232,7 +238,7 @@ def _median_ms(step: Callable[[], object], repetitions: int = 5) -> float:
 
 def report(files: Sequence[Path], plots: Path | None) -> None:
     """Print a table of each problem, and write its plot."""
-    records = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    records = records_of(files)
     for kind in PROBLEMS:
         own = [record for record in records if record["problem"] == kind]
         if not own:
@@ -251,6 +257,25 @@ def report(files: Sequence[Path], plots: Path | None) -> None:
             print(f"| median | {s:g} s | {' | '.join(row)} |")
         if plots is not None:
             plot(plots / f"learned_{kind}.png", arms, names, ratios)
+
+
+def records_of(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return the records of all files."""
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+def print_rows(files: Sequence[Path]) -> None:
+    """Print a row for each problem, workload, arm and second."""
+    records = records_of(files)
+    print("| problem | workload | arm | after | median | least | most |")
+    print("|---|---|---|---|---|---|---|")
+    for kind in PROBLEMS:
+        for (arm, name), runs in ratios_of([r for r in records if r["problem"] == kind]).items():
+            for s in sorted({s for run in runs for s in run}):
+                values = after(runs, s)
+                cells = [f"{of(values):.3f}" for of in (statistics.median, min, max)]
+                said = kind.replace("noncontiguous", "non-contiguous")
+                print(f"| {said} | {name} | {arm} | {s:g} | {' | '.join(cells)} |")
 
 
 #: By arm and workload, a curve of each run: ratios to the best bound by seconds.

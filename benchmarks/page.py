@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from math import isinf
 from pathlib import Path
 from statistics import median
 
@@ -503,18 +504,20 @@ def job_layouts() -> list[str]:
 
 
 def learned() -> list[str]:
-    found = grouped(read("learned"), "problem", "arm")
+    rows = [row for row in read("learned") if row["after"] == "5"]
+    found = grouped(rows, "problem", "arm")
     arms = ("zero-shot", "fine-tuned", "greedy", "exact")
-    rows = []
+    lines = []
     for problem in dict.fromkeys(problem for problem, _ in found):
         cells = []
         for arm in arms:
             values = [number(row["median"]) for row in found[problem, arm]]
-            cells.append(f"{median(values):.3f} ({max(values):.3f})")
-        rows.append((problem, str(len(found[problem, "exact"])), *cells))
+            worst = "no plan" if isinf(max(values)) else f"{max(values):.3f}"
+            cells.append(f"{median(values):.3f} ({worst})")
+        lines.append((problem, str(len(found[problem, "exact"])), *cells))
     placements = [number(row["placement_ms"]) for row in read("learned_times")]
     return [
-        *table("problem | workloads | " + " | ".join(arms), rows),
+        *table("problem | workloads | " + " | ".join(arms), lines),
         f"Drawing a placement takes {min(placements)} to {max(placements)} CPU ms. Longer runs of "
         "one workload per problem, up to 300 s, are in `learned_longer.csv`, "
         "[policies that draw alone](learned.md) in `learned_policies.csv`.",
