@@ -17,7 +17,7 @@ from run_workers import wait_for_ever
 def test_ranks_that_do_not_end_show_their_stacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock of the test: the time is up once the rank waits."""
+    """By a clock of the test, which is read before a rank begins: the time is up once it waits."""
     begun = tmp_path / "begun"
     monkeypatch.setattr(
         ranks, "time",

@@ -102,6 +102,7 @@ def launched(
         del kept
     context = multiprocessing.get_context("forkserver")
     ends, processes = [], []
+    until = time.monotonic() + HANGS_S
     with tempfile.TemporaryDirectory() as said:
         for rank in range(world):
             here, there = context.Pipe(duplex=False)
@@ -118,7 +119,7 @@ def launched(
             ends.append(here)
             processes.append(process)
         results: list[Any] = [None] * world
-        until, left = time.monotonic() + HANGS_S, list(ends)
+        left = list(ends)
         while left and time.monotonic() < until:
             for end in wait(left, 1):
                 assert isinstance(end, Connection)
