@@ -173,7 +173,7 @@ class Estimate(Summarised):
             self.terms,
             [vars(rank) for rank in self.memory],
             self.memory_limits,
-            f"{self.model.name} on {self.layout.devices} {self.cluster.accelerator.name}",
+            f"{self.model.name} on {self.cluster.kinds}",
         )
 
 

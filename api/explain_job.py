@@ -17,7 +17,7 @@ import numpy as np
 
 from ..formulations.job.space import JobSpace, job_space
 from ..instances.costs.calibration import Calibration
-from ..instances.costs.layout import OFFLOAD, Layout
+from ..instances.costs.layout import OFFLOAD, Layout, without_counts
 from ..instances.costs.memory import RankStages, rank_memory, stage_kept
 from ..instances.costs.stages import message_time, stage_times
 from ..instances.job.plan import JobPlan
@@ -196,29 +196,18 @@ def diff_jobs(one: JobPlan, two: JobPlan) -> JobDifference:
     if one.model != two.model:
         asked["model"] = (one.model.name, two.model.name)
     if one.cluster != two.cluster:
-        asked["cluster"] = (
-            f"{one.cluster.devices} {one.cluster.accelerator.name}",
-            f"{two.cluster.devices} {two.cluster.accelerator.name}",
-        )
+        asked["cluster"] = (one.cluster.kinds, two.cluster.kinds)
     asked |= _fields(one.job, two.job)
     costs = [job_costs(plan.model, plan.cluster, plan.job) for plan in (one, two)]
     terms = [_terms(own, plan.layout) for own, plan in zip(costs, (one, two), strict=True)]
     memory = [vars(own.fullest(p.layout)[0]) for own, p in zip(costs, (one, two), strict=True)]
     return JobDifference(
         asked,
-        _fields(_effective(one), _effective(two)),
+        _fields(*(without_counts(plan.model, plan.layout) for plan in (one, two))),
         (one.seconds, two.seconds),
         _behind(terms[1], terms[0]),
         _behind(memory[1], memory[0]),
     )
-
-
-def _effective(plan: JobPlan) -> Layout:
-    """Return a plan's layout; where it recomputes no layer, without the modules that it would."""
-    layout, counts = plan.layout, plan.layout.layers_of_stages(len(plan.model.blocks))
-    if any(layout.recomputed_layers(stage, count) for stage, count in enumerate(counts)):
-        return layout
-    return replace(layout, recompute=frozenset(), recompute_layers=None)
 
 
 def _fields(one: object, two: object) -> dict[str, tuple[object, object]]:

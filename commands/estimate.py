@@ -175,13 +175,11 @@ def print_estimate(found: Estimate) -> None:
     """Print seconds by term, then bytes by term of the ranks that differ."""
     from ..instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 
-    layout, device = found.layout, found.cluster.accelerator
+    layout = found.layout
     batch = show_count(layout.global_batch, "sequence")
     if layout.sequence > 1:
         batch = f"{layout.global_batch:,} × {layout.sequence:,} tokens"
-    time = new_table(
-        f"{found.model.name} on {layout.devices} {device.name}, {batch}", "time", ("s", "")
-    )
+    time = new_table(f"{found.model.name} on {found.cluster.kinds}, {batch}", "time", ("s", ""))
     for term, label in TIME_TERMS.items():
         seconds = found.terms.get(term, 0.0)
         if seconds > 0:

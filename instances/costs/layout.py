@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..common.choices import Choice, choose
 from ..common.errors import InputError, quote
@@ -592,6 +592,17 @@ def check_precision(layout: Layout, cluster: TrainingCluster) -> None:
                 f"{nodes.accelerator.name} does not; it has {known}: take "
                 f"{' or '.join(alike or [one.name for one in others])}"
             )
+
+
+def without_counts(model: ModelDescription, layout: Layout) -> Layout:
+    """Return a layout without a count of recomputed layers if all or none of them are."""
+    layers = layout.layers_of_stages(len(model.blocks))
+    counts = tuple(layout.recomputed_layers(stage, count) for stage, count in enumerate(layers))
+    if counts == layers:
+        return replace(layout, recompute_layers=None)
+    if not any(counts) and not model.mtp:  # which are recomputed, but not counted
+        return replace(layout, recompute=frozenset(), recompute_layers=None)
+    return layout
 
 
 def describe(layout: Layout) -> str:

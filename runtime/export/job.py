@@ -6,7 +6,6 @@ Each launcher has its module; MaxText's settings are here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 from ...instances import InputError
@@ -22,6 +21,7 @@ from ...instances.costs.layout import (
     check_experts,
     check_heads,
     check_stages,
+    without_counts,
 )
 from ...instances.job.launchers import runs
 from .accelerate import accelerate_files
@@ -122,7 +122,7 @@ def job_files(launcher: str, model: ModelDescription, layout: Layout) -> dict[st
     for check in (check_heads, check_experts, check_stages):
         check(model, layout)
     check_batch(layout)
-    layout = _without_counts(model, layout)
+    layout = without_counts(model, layout)
     why = runs("any" if launcher == "csv" else launcher, layout, model.layers)
     if why is not None:
         raise InputError(f"{why}; plan with --for {launcher}" if launcher != "csv" else why)
@@ -132,14 +132,3 @@ def job_files(launcher: str, model: ModelDescription, layout: Layout) -> dict[st
             "makes no stages; plan with --set pipeline=1"
         )
     return JOB_LAUNCHERS[launcher](model, layout)
-
-
-def _without_counts(model: ModelDescription, layout: Layout) -> Layout:
-    """Return a layout without a count of recomputed layers if all or none of them are."""
-    layers = layout.layers_of_stages(len(model.blocks))
-    counts = tuple(layout.recomputed_layers(stage, count) for stage, count in enumerate(layers))
-    if counts == layers:
-        return replace(layout, recompute_layers=None)
-    if not any(counts) and not model.mtp:  # which are recomputed, but not counted
-        return replace(layout, recompute=frozenset(), recompute_layers=None)
-    return layout

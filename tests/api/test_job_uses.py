@@ -247,6 +247,9 @@ def test_plans_that_recompute_no_layer_are_alike(capsys: pytest.CaptureFixture[s
     print_difference(found, ("one.json", "two.json"))
     assert not found.layout
     assert "both take the same seconds and bytes" in capsys.readouterr().out
+    every, counted = (replace(able, recompute_layers=count) for count in (None, MODEL.layers))
+    full = replace(plan, layout=every)
+    assert not diff_jobs(full, replace(plan, layout=counted)).layout
     again = diff_jobs(plan, replace(plan, layout=replace(able, recompute_layers=1)))
     assert set(again.layout) == {"recompute", "recompute_layers"}
     print_difference(again, ("one.json", "two.json"))

@@ -245,7 +245,9 @@ def test_ranks_are_held_against_their_own_devices() -> None:
     assert [row["limit_bytes"] for row in rows] == [large, small]
     peaks = [nodes.accelerator.peak["bf16"] for nodes in found.cluster.nodes]
     assert found.mfu == pytest.approx(found.flops_per_s / (sum(peaks) / 2))
-    lines = found.plot().axes[1].get_legend_handles_labels()[1]
+    figure = found.plot()
+    assert "on 8 h100-sxm + 8 a100-40gb" in figure.get_suptitle()
+    lines = figure.axes[1].get_legend_handles_labels()[1]
     assert sum(label.startswith("device: ") for label in lines) == 2
 
 
