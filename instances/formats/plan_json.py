@@ -35,11 +35,9 @@ from .certificate import (
 from .solutions_json import (
     CallsRecord,
     MappedRecord,
-    MappingRecord,
     PipelineRecord,
     PlacementRecord,
     ShardedOperatorsRecord,
-    ShardingRecord,
     StagesRecord,
     decode_calls,
     decode_mapped,
@@ -53,7 +51,6 @@ from .solutions_json import (
     encode_placement,
     encode_sharding,
     encode_stages,
-    sharding_options,
 )
 from .source import Record, Source, explain, plain_id
 from .stagecut_json import (
@@ -92,7 +89,7 @@ class PlanFile(Record):
     """A plan file; problem and solution have a shape per problem."""
 
     format: Literal["stagecut-plan"]
-    version: Literal[4]
+    version: Literal[5]
     workload: WorkloadRecord
     problem: dict[str, Any]
     objective: float
@@ -117,8 +114,6 @@ class Codec:
     encode: Callable[[Any, Workload, Cluster], Any]
     # from the record, the workload and the cluster; raises InputError without the file's name
     decode: Callable[[Any, Workload, Cluster], Solution]
-    # what the problem looks like in a file, where that is not its fields
-    statement: type[Any] | None = None
 
 
 #: Of pipelines without end, whose stages have replicas and configurations.
@@ -128,11 +123,9 @@ STREAM = Codec(PipelineJob, StagesRecord, encode_stages, decode_stages)
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, encode_placement, decode_placement),
     "pipeline": Codec(PipelineJob, PipelineRecord, encode_pipeline, decode_pipeline),
-    "mapping": Codec(DeviceMapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
+    "mapping": Codec(DeviceMapping, MappedRecord, encode_mapped, decode_mapped),
     "latency": Codec(Latency, CallsRecord, encode_calls, decode_calls),
-    "sharding": Codec(
-        Sharding, ShardedOperatorsRecord, encode_sharding, decode_sharding, ShardingRecord
-    ),
+    "sharding": Codec(Sharding, ShardedOperatorsRecord, encode_sharding, decode_sharding),
 }
 
 
@@ -168,8 +161,6 @@ def problem_values(problem: Problem) -> dict[str, Any]:
     if isinstance(problem, DeviceMapping):
         plain = {item.name: getattr(problem, item.name) for item in fields(problem)}
         return {**plain, "topology": write_topology(problem.topology)}
-    if isinstance(problem, Sharding):
-        return sharding_options(problem)
     return asdict(problem)
 
 
@@ -275,11 +266,8 @@ def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec
             source.fail(f"problem: {key} is missing; add it")
     if codec.problem is DeviceMapping:
         file = convert(source, options["topology"], TopologyFile, "problem: topology")
-        given = convert(source, options, MappingRecord, "problem").options()
         with prefix_errors(source.file, "problem"):
-            return DeviceMapping(**{**given, "topology": make_topology(file)}), codec
-    if codec.problem is Sharding:
-        return convert(source, options, ShardingRecord, "problem").problem(), codec
+            options["topology"] = make_topology(file)
     problem = convert(source, options, codec.problem, "problem")
     return problem, codec_of(problem)
 

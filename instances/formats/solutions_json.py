@@ -7,28 +7,16 @@ Placement rules have the same records.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import msgspec
 import numpy as np
 
 from ..common.arrays import Ints
-from ..common.choices import (
-    Collective,
-    MappingMode,
-    MappingObjective,
-    Optimizer,
-    Primitive,
-    Rounds,
-    ShardingObjective,
-)
 from ..common.errors import InputError, quote
 from ..common.units import NodeId
 from ..model.cluster import Cluster
 from ..model.layers import Layers
-from ..model.links import Link
 from ..model.problem import MAX_CALLS
-from ..model.sharding import BUCKET_BYTES, DeviceMesh, PrimitiveLink, Sharding, program_of
+from ..model.sharding import program_of
 from ..model.solution import (
     CallPlacement,
     PipelinePlacement,
@@ -42,64 +30,6 @@ from ..model.solution import (
 from ..model.training_layers import layers_of
 from ..model.workload import Workload
 from .source import Record, plain_id
-
-
-class MeshLinkRecord(Record):
-    """Link between neighbours along an axis of a mesh."""
-
-    latency_s: float
-    bytes_per_s: float
-
-
-class PrimitiveRecord(MeshLinkRecord):
-    """Link and algorithm of a collective along an axis of a mesh."""
-
-    primitive: Primitive
-    algorithm: Rounds
-    axis: int
-
-
-class MeshRecord(Record):
-    """Devices along each axis of a mesh, the link of each axis, and collectives with their own."""
-
-    shape: list[int]
-    links: list[MeshLinkRecord]
-    primitives: tuple[PrimitiveRecord, ...] = ()
-
-
-class ShardingRecord(Record):
-    """A sharding problem."""
-
-    mesh: MeshRecord
-    objective: ShardingObjective
-    beta: float
-    memory_bytes: float | None
-    optimizer: Optimizer
-    fixed: list[tuple[int | str, str]]
-    overlap: bool = False
-    bucket_bytes: float = BUCKET_BYTES
-    placement: tuple[tuple[str, int], ...] = ()
-
-    def problem(self) -> Sharding:
-        """Return the problem; raises InputError without the file's name."""
-        links = tuple(Link(link.latency_s, link.bytes_per_s) for link in self.mesh.links)
-        primitives = tuple(
-            PrimitiveLink(
-                one.primitive, Link(one.latency_s, one.bytes_per_s), one.algorithm, one.axis
-            )
-            for one in self.mesh.primitives
-        )
-        return Sharding(
-            mesh=DeviceMesh(tuple(self.mesh.shape), links, primitives),
-            objective=self.objective,
-            beta=self.beta,
-            memory_bytes=self.memory_bytes,
-            optimizer=self.optimizer,
-            overlap=self.overlap,
-            bucket_bytes=self.bucket_bytes,
-            placement=self.placement,
-            fixed=tuple(self.fixed),
-        )
 
 
 class ShardedRecord(Record):
@@ -185,24 +115,6 @@ class CallsRecord(Record):
     """Solution of a latency problem."""
 
     calls: list[CallRecord]
-
-
-class MappingRecord(Record):
-    """A mapping problem; the topology as in its own file."""
-
-    topology: dict[str, Any]
-    stages: int
-    replicas: int
-    mode: MappingMode
-    microbatches: int
-    gradients: bool
-    collective: Collective
-    objective: MappingObjective
-    overlap: bool
-
-    def options(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return msgspec.structs.asdict(self)
 
 
 class MappedStageRecord(Record):
@@ -464,28 +376,3 @@ def decode_sharding(
                 raise InputError(f"{where}: no signature {quote(text)}; it has {', '.join(known)}")
         rows[v] = [known.index(text) for text in part.signatures]
     return TensorSharding(rows)
-
-
-def mesh_options(mesh: DeviceMesh) -> dict[str, Any]:
-    """Return a mesh's fields as JSON values; collectives only if some have links of their own."""
-    own = [
-        {"primitive": one.primitive, **vars(one.link), "algorithm": one.algorithm, "axis": one.axis}
-        for one in mesh.primitives
-    ]
-    found = {"shape": list(mesh.shape), "links": [vars(link) for link in mesh.links]}
-    return found | ({"primitives": own} if own else {})
-
-
-def sharding_options(problem: Sharding) -> dict[str, Any]:
-    """Return a problem's fields as JSON values."""
-    return {
-        "mesh": mesh_options(problem.mesh),
-        "objective": problem.objective,
-        "beta": problem.beta,
-        "memory_bytes": problem.memory_bytes,
-        "optimizer": problem.optimizer,
-        "overlap": problem.overlap,
-        "bucket_bytes": problem.bucket_bytes,
-        "placement": [list(pair) for pair in problem.placement],
-        "fixed": [list(pair) for pair in problem.fixed],
-    }
