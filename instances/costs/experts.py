@@ -37,8 +37,8 @@ class Product:
 
     count: int
     m: float
-    n: int
-    k: int
+    n: float
+    k: float
 
 
 @dataclass(frozen=True)

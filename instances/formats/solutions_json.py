@@ -137,9 +137,7 @@ class MappedRecord(Record):
 def encode_mapped(mapped: ReplicaPlacement, workload: Workload, _: Cluster) -> MappedRecord:
     """Return the solution as a record."""
     stages = len(mapped.slots)
-    held: list[list[NodeId]] = [[] for _ in range(stages)]
-    for node, s in zip(workload.ids, mapped.stage.tolist(), strict=True):
-        held[s].append(node)
+    held = workload.ids_by_place(mapped.stage.tolist(), stages)
     sends = [*mapped.sends_to.tolist(), []]
     return MappedRecord(
         [MappedStageRecord(held[s], mapped.slots[s].tolist(), sends[s]) for s in range(stages)]
@@ -177,9 +175,7 @@ def decode_mapped(record: MappedRecord, workload: Workload, cluster: Cluster) ->
 
 def encode_placement(placement: Placement, workload: Workload, cluster: Cluster) -> PlacementRecord:
     """Return a placement device by device."""
-    nodes: list[list[NodeId]] = [[] for _ in cluster.devices]
-    for node, d in zip(workload.ids, placement.device.tolist(), strict=True):
-        nodes[d].append(node)
+    nodes = workload.ids_by_place(placement.device.tolist(), cluster.size)
     return PlacementRecord(
         [DeviceRecord(d, dev.name, nodes[d]) for d, dev in enumerate(cluster.devices)],
         list(placement.order),
@@ -202,9 +198,7 @@ def encode_pipeline(
     pipeline: PipelinePlacement, workload: Workload, cluster: Cluster
 ) -> PipelineRecord:
     """Return the stages in their order."""
-    nodes: list[list[NodeId]] = [[] for _ in pipeline.devices]
-    for node, stage in zip(workload.ids, pipeline.stage.tolist(), strict=True):
-        nodes[stage].append(node)
+    nodes = workload.ids_by_place(pipeline.stage.tolist(), len(pipeline.devices))
     return PipelineRecord(
         [DeviceRecord(d, cluster.devices[d].name, nodes[s]) for s, d in enumerate(pipeline.devices)]
     )

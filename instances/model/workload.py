@@ -205,6 +205,13 @@ class Workload(Summarised):
                 classes[colour].append(v)
         return tuple(map(tuple, classes))
 
+    def ids_by_place(self, place: Iterable[int], places: int) -> list[list[NodeId]]:
+        """Return the ids of the nodes at each of so many places, given that of each node."""
+        found: list[list[NodeId]] = [[] for _ in range(places)]
+        for node, p in zip(self.ids, place, strict=True):
+            found[p].append(node)
+        return found
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all that a plan depends on: ids, graph, costs, colours; not of names.
