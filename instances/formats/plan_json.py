@@ -25,13 +25,7 @@ from ..model.solution import Solution
 from ..model.workload import Workload
 from ..topologies import write_topology
 from ..topologies.named import TopologyFile, make_topology
-from . import certificate
-from .certificate import (
-    hub_certificate,
-    multiplier_certificate,
-    potential_certificate,
-    price_certificate,
-)
+from .certificate import read_certificate
 from .solutions_json import (
     CallsRecord,
     MappedRecord,
@@ -213,20 +207,7 @@ def read_plan(
             certificate=read_mapping(file.certificate),
             provenance=read_mapping(file.provenance),
         )
-        match plan.certificate.get("origin"):
-            case certificate.PRICES:
-                price_certificate(plan.certificate, workload.n, len(made_on.kinds))
-            case certificate.HUBS:
-                hub_certificate(plan.certificate, workload.n, len(made_on.kinds))
-            case certificate.MULTIPLIERS:
-                multiplier_certificate(plan.certificate, workload.n, made_on.size)
-            case (
-                certificate.PASSED
-                | certificate.ELIMINATED
-                | certificate.PRICED
-                | certificate.FITTING
-            ):
-                potential_certificate(plan.certificate)
+        read_certificate(plan.certificate, workload.n, len(made_on.kinds), made_on.size)
     if plan.bound > plan.objective * (1 + BOUND_SLACK):
         source.fail(
             f"bound is {quote(file.bound)}, above the objective {quote(file.objective)}; "
