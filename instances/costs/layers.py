@@ -538,13 +538,7 @@ _DECIDES = (
 
 
 class LayerPrices:
-    """Times of a model's layers on a cluster, each layout's computed once.
-
-    Parameters
-    ----------
-    model, cluster, calibration
-        What is priced, on what, and what kernels reach there.
-    """
+    """Times of a model's layers on a cluster, each layout's computed once."""
 
     def __init__(
         self, model: ModelDescription, cluster: TrainingCluster, calibration: Calibration

@@ -83,7 +83,7 @@ class Moment:
     @property
     def held(self) -> float:
         """All of them."""
-        return sum(vars(self).values())
+        return float(sum(vars(self).values()))
 
 
 # Parameters.

@@ -18,7 +18,7 @@ import numpy as np
 from ..common.errors import InputError, prefix_errors, quote
 from ..model.cluster import Cluster
 from ..model.pipeline_job import PipelineJob, is_stream
-from ..model.plan import Plan
+from ..model.plan import Plan, check_made_for
 from ..model.problem import DeviceMapping, Latency, Problem, Throughput
 from ..model.sharding import Sharding
 from ..model.solution import Solution
@@ -46,7 +46,7 @@ from .solutions_json import (
     encode_sharding,
     encode_stages,
 )
-from .source import Record, Source, explain, plain_id
+from .source import Record, Source, explain
 from .stagecut_json import (
     KindRecord,
     PairLinkRecord,
@@ -187,7 +187,7 @@ def read_plan(
     with prefix_errors(source.file, "plan"):
         problem, codec = read_problem(source, file.problem)
         if same_costs:
-            _check_made_for(file.workload, workload)
+            check_made_for(file.workload.name, file.workload.fingerprint, workload)
         if file.time_unit != workload.time_unit:
             source.fail(
                 f"time_unit is {quote(file.time_unit)}, that of {workload.name} is "
@@ -222,15 +222,6 @@ def read_plan(
     return plan
 
 
-def _check_made_for(made_for: WorkloadRecord, workload: Workload) -> None:
-    if made_for.fingerprint != workload.fingerprint:
-        raise InputError(
-            f"the plan was made for {quote(made_for.name)} (fingerprint "
-            f"{plain_id(made_for.fingerprint[:12])}), not for {quote(workload.name)} "
-            f"({workload.fingerprint[:12]}); plan again, or load the workload it names"
-        )
-
-
 def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec]:
     """Return the problem that a plan file names, and how its solutions are written and read."""
     name = values.get("name")
@@ -238,7 +229,7 @@ def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec
         source.fail(f"problem: name is {quote(name)}; it must be one of {', '.join(CODECS)}")
     codec = CODECS[name]
     options = {key: value for key, value in values.items() if key != "name"}
-    known = codec.problem.__dataclass_fields__
+    known = [item.name for item in fields(codec.problem)]
     for key in options:
         if key not in known:
             source.fail(f"problem: unknown key {quote(key)}; remove it or correct its spelling")

@@ -6,7 +6,7 @@ Placement rules have the same records.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -154,11 +154,7 @@ def decode_mapped(record: MappedRecord, workload: Workload, cluster: Cluster) ->
         sends = replicas if s < last else 0
         if not replicas or len(part.devices) != replicas or len(part.sends_to) != sends:
             raise InputError(f"solution: stage {s}: it must have {replicas} devices and receivers")
-        for d in part.devices:
-            if not 0 <= d < cluster.size:
-                raise InputError(
-                    f"solution: device {quote(d)} is not one of 0 to {cluster.size - 1}"
-                )
+        check_devices(part.devices, cluster)
         for receiver in part.sends_to:
             if not 0 <= receiver < replicas:
                 raise InputError(
@@ -186,11 +182,7 @@ def decode_placement(record: PlacementRecord, workload: Workload, cluster: Clust
     """Return the placement; raises InputError if nodes or devices are wrong."""
     part_of = _on_devices(record.devices, workload, cluster)
     device = np.array([record.devices[i].device for i in part_of])
-    for d in record.order:
-        if not 0 <= d < cluster.size:
-            raise InputError(
-                f"solution: order: device {quote(d)} is not one of 0 to {cluster.size - 1}"
-            )
+    check_devices(record.order, cluster)
     return Placement(device, tuple(record.order))
 
 
@@ -245,18 +237,24 @@ def _on_devices(
     parts: Sequence[DeviceRecord | CallRecord], workload: Workload, cluster: Cluster
 ) -> list[int]:
     """Return which part each node is in, by its number; the parts are on devices of the cluster."""
+    check_devices((part.device for part in parts), cluster)
     for part in parts:
         d = part.device
-        if not 0 <= d < cluster.size:
-            raise InputError(
-                f"solution: device {quote(d)} is not one of the cluster's 0 to {cluster.size - 1}"
-            )
         if part.name != cluster.devices[d].name:
             raise InputError(
                 f"solution: device {d} is called {quote(part.name)}, in the cluster "
                 f"{quote(cluster.devices[d].name)}; correct it"
             )
     return _part_of([part.nodes for part in parts], workload)
+
+
+def check_devices(devices: Iterable[int], cluster: Cluster) -> None:
+    """Raise InputError unless a cluster has all these devices."""
+    for d in devices:
+        if not 0 <= d < cluster.size:
+            raise InputError(
+                f"solution: device {quote(d)} is not one of the cluster's 0 to {cluster.size - 1}"
+            )
 
 
 def _part_of(parts: Sequence[Sequence[NodeId]], workload: Workload) -> list[int]:

@@ -176,11 +176,6 @@ def read_file(source: Source, kind: type[T], wanted: str) -> T:
     return replace(source, data=upgraded(source.data, version)).convert(kind)
 
 
-def is_workload(source: Source) -> bool:
-    """Whether the content declares a workload of ours."""
-    return format_name(source) == WORKLOAD
-
-
 def read_workload(source: Source) -> Workload:
     """Return the workload in one of our files."""
     file = read_file(source, WorkloadFile, WORKLOAD)

@@ -20,7 +20,6 @@ from .source import Record, Source, plain_id
 from .stagecut_json import (
     KindRecord,
     PairLinkRecord,
-    format_name,
     kinds_of,
     links_of,
     make_cluster,
@@ -76,11 +75,6 @@ class ProgramFile(Record):
     provenance: dict[str, str] = msgspec.field(default_factory=dict)
     cluster: list[KindRecord] | None = None
     cluster_links: list[PairLinkRecord] = msgspec.field(default_factory=list)
-
-
-def is_program(source: Source) -> bool:
-    """Whether the content declares a tensor program."""
-    return format_name(source) == PROGRAM
 
 
 def read_program(source: Source) -> Workload:

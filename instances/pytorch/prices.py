@@ -74,17 +74,7 @@ class Whole:
 class Cache:
     """Cache of kernel timings: a file per device, library version and number of threads.
 
-    Parameters
-    ----------
-    folder
-        None to keep nothing.
-    device
-        ``cpu``, ``cuda``, ….
-
-    Attributes
-    ----------
-    notes
-        What was wrong with the file; nothing depends on it.
+    Without a folder nothing is kept; `notes` say what was wrong with the file.
     """
 
     def __init__(self, folder: Path | None, device: str) -> None:

@@ -175,7 +175,8 @@ def max_load_bound(
 def summed(block: Ints, values: NDArray[Any]) -> NDArray[Any]:
     """Return the sums of values of nodes, shape (…, n), over each block, shape (…, B)."""
     found = np.zeros((*values.shape[:-1], int(block.max(initial=-1)) + 1), values.dtype)
-    np.add.at(found, (..., block), values)
+    of_blocks: Any = (..., block)  # which NumPy's stubs do not know as an index
+    np.add.at(found, of_blocks, values)
     return found
 
 
