@@ -147,7 +147,7 @@ def test_methods_against_brute_force(chunk: int) -> None:
 
 def test_bounds_within_a_memory_are_those_of_mixtures() -> None:
     fitting = 0
-    for seed, (workload, problem) in CASES[::4]:
+    for seed, (workload, problem) in cases()[::4]:
         cluster = accelerators_and_cpus(problem.mesh.size)
         found = []
         for plan in shardings(priced(workload, problem)):
