@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,7 +35,7 @@ from . import (
 from .outline import placed_numbers
 from .source import Source, read_source
 from .stagecut_json import ClusterFile, read_file
-from .tensor_program_json import is_program, read_program, write_program
+from .tensor_program_json import read_program, write_program
 from .versions import CLUSTER, JOB_PLAN
 from .writing import layout, write_whole
 
@@ -51,10 +52,15 @@ class Reader:
     read: Callable[[Source], Workload]
 
 
+def _declares(name: str, source: Source) -> bool:
+    """Whether a file says that it is of a format of ours."""
+    return stagecut_json.format_name(source) == name
+
+
 #: Asked in this order: the format with the surest sign first.
 READERS: tuple[Reader, ...] = (
-    Reader("Stagecut workload", stagecut_json.is_workload, stagecut_json.read_workload),
-    Reader("Stagecut program", is_program, read_program),
+    Reader("Stagecut workload", partial(_declares, versions.WORKLOAD), stagecut_json.read_workload),
+    Reader("Stagecut program", partial(_declares, versions.PROGRAM), read_program),
     Reader("Piper JSON", piper_json.is_piper, piper_json.read_piper),
     Reader("PipeDream graph", pipedream_txt.is_pipedream, pipedream_txt.read_pipedream),
     Reader("placement JSON", placement_json.is_placement, placement_json.read_placement),

@@ -48,7 +48,7 @@ def read(document: dict[str, Any], folder: Path, workload: Workload | None = Non
 def test_a_field_of_the_version_may_not_be_missing(where: str, field: str, tmp_path: Path) -> None:
     document = sample_files.document(sample_files.plan())
     holder = document[where] if where else document
-    assert document["version"] == 4
+    assert document["version"] == 5
     del holder[field]
     with pytest.raises(InputError, match=f"{field} is missing; add it"):
         read(document, tmp_path)
