@@ -401,13 +401,21 @@ def _fail_no_workload(source: Source) -> NoReturn:
     if named == versions.PLAN:
         source.fail("it is a plan, not a workload; name the workload that it was made for")
     if named == JOB_PLAN:
-        source.fail("it is the plan of a training job, not a workload, and is named alone")
+        source.fail(
+            "it is the plan of a training job, not a workload; verify, simulate and explain take "
+            "it alone"
+        )
     if named == versions.CLUSTER:
         source.fail("it is a cluster, not a workload; name a workload file")
     if named:
         source.fail(f"unknown format {quote(named)}; known are {_formats()}")
     if placement_json.is_split(source):
         source.fail("it is a split of a workload, not a workload; load the workload first")
+    if isinstance(source.data, dict) and "model_type" in source.data:
+        source.fail(
+            "it is a model's config.json, planned as a training job: give --global-batch and "
+            "--cluster, such as h100:8x8"
+        )
     source.fail(f"its content is of no known format; known are {_formats()}")
 
 
