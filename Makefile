@@ -56,6 +56,7 @@ docs-serve: .venv/test
 benchmarks-page: .venv/test .dev/stagecut
 	PYTHONPATH=.dev $(BIN)/python benchmarks/page.py
 	PYTHONPATH=.dev $(BIN)/python benchmarks/papers.py
+	PYTHONPATH=.dev $(BIN)/python benchmarks/constants.py --page
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
