@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +37,11 @@ from stagecut.instances import (
     TensorSharding,
     program_workload,
 )
+from stagecut.instances.formats.certificate import FITTING
 from stagecut.instances.model.sharding import gradient_buckets
 from stagecut.runtime.simulate.sharded import sharded_timeline
 from stagecut.runtime.verify.bounds.check import check_bound
+from stagecut.runtime.verify.sharding import ShardingReport
 
 LIMITS = Limits(seconds=120, nodes=5000)
 MOST_PLANS = 1500
@@ -66,7 +69,9 @@ def shardings(costs: ShardingCosts) -> list[TensorSharding]:
     return [TensorSharding(costs.signature(np.array(one))) for one in chosen]
 
 
-CASES = [(seed, case) for seed in range(500) if (case := overlapped(seed)) is not None]
+@cache  # not for all workers of xdist, when they collect the tests
+def cases() -> list[tuple[int, tuple[Workload, Sharding]]]:
+    return [(seed, case) for seed in range(500) if (case := overlapped(seed)) is not None]
 
 
 def three_steps() -> Workload:
@@ -106,7 +111,7 @@ def test_by_hand(bucket: float, ends: float) -> None:
 
 def test_the_costs_are_those_of_the_verifier() -> None:
     compared = 0
-    for _, (workload, problem) in CASES:
+    for _, (workload, problem) in cases():
         costs, cluster = priced(workload, problem), accelerators_and_cpus(problem.mesh.size)
         for sharding in shardings(costs)[::7]:
             chosen = costs.chosen(sharding.signature)
@@ -121,7 +126,7 @@ def test_the_costs_are_those_of_the_verifier() -> None:
 
 @pytest.mark.parametrize("chunk", range(4))
 def test_methods_against_brute_force(chunk: int) -> None:
-    tried = CASES[chunk::4]
+    tried = cases()[chunk::4]
     assert len(tried) >= 4
     for seed, (workload, problem) in tried:
         cluster = accelerators_and_cpus(problem.mesh.size)
@@ -140,9 +145,31 @@ def test_methods_against_brute_force(chunk: int) -> None:
             assert line.makespan == pytest.approx(result.plan.objective, rel=1e-9)
 
 
+def test_bounds_within_a_memory_are_those_of_mixtures() -> None:
+    fitting = 0
+    for seed, (workload, problem) in cases()[::4]:
+        cluster = accelerators_and_cpus(problem.mesh.size)
+        found = []
+        for plan in shardings(priced(workload, problem)):
+            report = evaluate(workload, cluster, problem, plan)
+            assert isinstance(report, ShardingReport)
+            found.append((report.memory_bytes, report.objective))
+        room = sorted(found)[len(found) // 3][0]
+        least = min(objective for held, objective in found if held <= room)
+        limited = replace(problem, memory_bytes=room)
+        result = solve(workload, problem=limited, limits=LIMITS, workers=1)
+        assert result.plan is not None, seed
+        assert result.bound <= least * (1 + 1e-9), seed
+        assert result.objective == pytest.approx(least, rel=1e-6, abs=1e-9), seed
+        if result.bound_origin == FITTING:
+            fitting += 1
+            check_bound(workload, result.plan)
+    assert fitting
+
+
 def proved() -> tuple[Workload, Plan]:
     """A plan whose bound is that of a mixture."""
-    for _, (workload, problem) in CASES:
+    for _, (workload, problem) in cases():
         plan = solve(workload, problem=problem, method="elimination", limits=LIMITS).plan
         if plan is not None and plan.certificate.get("mixture") and plan.objective > 0:
             return workload, plan
