@@ -24,9 +24,7 @@ from stagecut.solvers import Limits
 CASES = (
     ("llama3-70b", "h100:8x8", 512, 8192),
     ("llama3-70b", "a100:8x8", 512, 8192),
-    ("llama3.1-405b", "b200:8x64", 1024, 8192),
-    ("mixtral-8x22b", "b200:8x32", 1024, 4096),
-    ("gpt3-175b", "h100:8x8", 1536, 2048),
+    ("gpt3-175b", "b200:8x128", 1536, 2048),
 )
 #: Least mean of layers per chunk; a number above that of any model's layers leaves even ones alone.
 LEAST = {"even": 1000, "3": 3, "2": 2}
