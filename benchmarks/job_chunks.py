@@ -24,7 +24,6 @@ from stagecut.solvers import Limits
 CASES = (
     ("llama3-70b", "h100:8x8", 512, 8192),
     ("llama3-70b", "a100:8x8", 512, 8192),
-    ("gpt3-175b", "b200:8x128", 1536, 2048),
 )
 #: Least mean of layers per chunk; a number above that of any model's layers leaves even ones alone.
 LEAST = {"even": 1000, "3": 3, "2": 2}

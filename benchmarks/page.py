@@ -694,7 +694,7 @@ def jobs() -> list[str]:
         for row in read("calculon")
     )
     found += ["", f"Calculon's best layouts over its own space: {peers}.", ""]
-    return [*found, *two_kinds(), *degrees_by_stage(), *random_jobs()]
+    return [*found, *two_kinds(), *degrees_by_stage(), *uneven_chunks(), *random_jobs()]
 
 
 def two_kinds() -> list[str]:
@@ -723,6 +723,22 @@ def degrees_by_stage() -> list[str]:
         f"median and {max(unlike):.1f} % at most of {len(unlike)} clusters of two kinds, "
         f"{max(alike):.1f} % at most of {len(alike)} of one kind "
         "([decision](decisions/degrees-by-stage.md)).",
+        "",
+    ]
+
+
+def uneven_chunks() -> list[str]:
+    """Return what chunks gain that need not be even."""
+    even, uneven = (
+        [row for row in read("job_chunks") if row["least"] == least] for least in ("even", "3")
+    )
+    gains = [
+        100 * (1 - number(b["iteration_s"]) / number(a["iteration_s"]))
+        for a, b in zip(even, uneven, strict=True)
+    ]
+    return [
+        f"Chunks of three layers or more that need not be even save {min(gains):.1f} to "
+        f"{max(gains):.1f} % in {len(gains)} cells ([decision](decisions/uneven-chunks.md)).",
         "",
     ]
 
@@ -1002,10 +1018,19 @@ SECTIONS = (
         "measured layouts (`job_sweeps.py`), published layouts and what is usually chosen "
         "(`job_rivals.py`), and Calculon's exhaustive search "
         "(`peers_calculon.py`) over its own space, both priced here. Nodes of two kinds "
-        "(`job_kinds.py`), and with degrees by stage (`job_degrees.py`). Random small jobs against "
-        "all their plans one by one, every outer point's bound too (`job_cases.py`; families "
-        "overlap). See [training jobs](job.md).",
-        ("jobs", "job_sweeps", "job_rivals", "calculon", "job_kinds", "job_degrees", "job_cases"),
+        "(`job_kinds.py`), and with degrees by stage (`job_degrees.py`). Uneven chunks "
+        "(`job_chunks.py`). Random small jobs against all their plans one by one, every "
+        "outer point's bound too (`job_cases.py`; families overlap). See [training jobs](job.md).",
+        (
+            "jobs",
+            "job_sweeps",
+            "job_rivals",
+            "calculon",
+            "job_kinds",
+            "job_degrees",
+            "job_chunks",
+            "job_cases",
+        ),
         jobs,
     ),
     Section(
