@@ -116,7 +116,7 @@ class StageEnds(NamedTuple):
     held: Floats  # (N,): their bytes of parameters
     sent: Floats  # (2, N): what the boundary costs within blocks and across
     prices: Floats  # (2,): of a byte of parameters
-    table: Ints  # (Q, 2, 2): as of `run_states`
+    table: Ints  # (Q, K, 2, 2): as of `run_states`
     speed: int  # number of the speed of the stage's devices
     overlap: bool
 
@@ -125,14 +125,13 @@ class StageEnds(NamedTuple):
 def add_stage(ends, before, after, came, low, high):
     """Extend the chains of `before` by a stage that ends at ideals `low` to `high`, in `after`.
 
-    `before` and `after`, (N, Q), are the least maximum by state, which only falls; `came`, (N, Q,
-    3), the ideal and state before, and the speed.
+    `before` and `after`, (N, Q), are the least maximum by state, which only falls; `came`, (N, Q),
+    (j Q + q) K + k of the ideal j and state q before, and the speed k. From state 0 all is allowed
+    that is from another, so that only values below its own are of use there.
     """
     for i in range(low, high):
-        worst = 0.0
-        for q in range(before.shape[1]):
-            worst = max(worst, after[i, q])
         for j in range(i):
+            worst = after[i, 0]
             least = ends.prices[0] * (ends.held[i] - ends.held[j]) + ends.sent[0, i]
             compute = ends.work[i] - ends.work[j]
             if (max(least, compute) if ends.overlap else least + compute) >= worst:
@@ -168,9 +167,8 @@ def extend(ends, before, after, came, j, i):
             time = ends.prices[ring] * reduced + ends.sent[boundary, i]
             time = max(time, compute) if ends.overlap else time + compute
             for q in range(before.shape[1]):
-                target = ends.table[q, ring, boundary]
+                target = ends.table[q, ends.speed, ring, boundary]
                 value = max(time, before[j, q])
-                if target >= 0 and value < after[i, target]:
+                if target >= 0 and value < min(after[i, target], after[i, 0]):
                     after[i, target] = value
-                    came[i, target, 0], came[i, target, 1] = j, q
-                    came[i, target, 2] = ends.speed
+                    came[i, target] = (j * before.shape[1] + q) * ends.table.shape[1] + ends.speed

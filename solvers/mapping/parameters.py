@@ -203,6 +203,8 @@ TWO_PHASE_SHARE = 0.2
 MOST_IDEALS = 20_000
 #: Numbers of stages by speed of their devices, at most, that the DP over all cuts tells apart.
 MOST_SPEEDS = 64
+#: Bytes in which the DP over all cuts keeps where its chains come from, at most.
+CUT_BYTES = 1 << 30
 #: How far above the work shared out a DP over all cuts looks at first; then twice as far.
 FIRST_CUTOFF = 0.05
 #: Ideals of a DP between two looks at the clock.
