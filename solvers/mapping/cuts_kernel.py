@@ -112,7 +112,7 @@ class StageEnds(NamedTuple):
     """Ideals at which a stage ends, with its prices; N ideals, Q states."""
 
     members: NDArray[np.uint64]  # (N, words): bits of the units
-    work: Floats  # (N,): seconds of the units
+    work: Floats  # (N,): seconds of the units, ascending
     held: Floats  # (N,): their bytes of parameters
     sent: Floats  # (2, N): what the boundary costs within blocks and across
     prices: Floats  # (2,): of a byte of parameters
@@ -130,10 +130,12 @@ def add_stage(ends, before, after, came, low, high):
     that is from another, so that only values below its own are of use there.
     """
     for i in range(low, high):
-        for j in range(i):
+        for j in range(i - 1, -1, -1):
             worst = after[i, 0]
-            least = ends.prices[0] * (ends.held[i] - ends.held[j]) + ends.sent[0, i]
             compute = ends.work[i] - ends.work[j]
+            if compute >= worst:
+                break
+            least = ends.prices[0] * (ends.held[i] - ends.held[j]) + ends.sent[0, i]
             if (max(least, compute) if ends.overlap else least + compute) >= worst:
                 continue
             if reaches(before, j, worst) and is_inside(ends.members, j, i):

@@ -16,6 +16,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pyomo.common.gc_manager import PauseGC
 
 from ...formulations.mapping.all_cuts import (
@@ -39,7 +40,7 @@ from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.stage_costs import parameter_bytes
-from ..core.lattice import Lattice, list_ideals
+from ..core.lattice import list_ideals
 from ..core.milp_driver import IntegerProgram, integer_program, solve_program
 from ..core.search import OPTIMAL_GAP, Clock, Search
 from .auto import stage_times
@@ -48,6 +49,7 @@ from .layouts import layouts
 from .parameters import (
     CUT_BYTES,
     CUT_SHARE,
+    CUTOFF_STEP,
     FIRST_CUTOFF,
     IDEAL_SLICE,
     JOINT_DEVICES,
@@ -61,12 +63,12 @@ from .partition import orders
 
 @dataclass(frozen=True, eq=False)
 class PricedIdeals:
-    """All ideals of a workload's units, N of them, with what a chain of them adds up."""
+    """All ideals of a workload's units, N of them by their work, with what a chain adds up."""
 
-    lattice: Lattice
+    members: NDArray[np.uint64]  # (N, words): bits of the units
     unit_of: Ints  # (n,): unit of each node
     inside: Bools  # (N, U)
-    work: Floats  # (N,): seconds of compute per batch
+    work: Floats  # (N,): seconds of compute per batch, ascending
     held: Floats  # (N,): bytes of parameters
     split: Floats  # (N,): bytes of the tensors that the ideal splits
 
@@ -101,11 +103,14 @@ def list_all(task: Task[DeviceMapping], clock: Clock) -> PricedIdeals | None:
     inside = np.zeros((lattice.size, units.size), np.bool_)
     inside[:, lattice.order] = bits[:, : units.size]
     held = np.bincount(unit_of, weights=parameter_bytes(task.workload), minlength=units.size)
+    work = task.problem.microbatches * (inside @ units.seconds)
+    by_work = np.argsort(work, kind="stable")  # parts come first still
+    inside = inside[by_work]
     return PricedIdeals(
-        lattice,
+        lattice.members[by_work],
         unit_of,
         inside,
-        task.problem.microbatches * (inside @ units.seconds),
+        work[by_work],
         np.asarray(inside @ held, np.float64),
         split_bytes(task.workload, task.problem, units, inside),
     )
@@ -127,7 +132,7 @@ def at_least_prices(
         table = run_states(prices.runs, stages, alone=alone)
         table = np.broadcast_to(table, (len(table), len(slow), 2, 2))
         states = StageStates(table, speed_counts(counts, stages, slower=kept))
-        if states.cells * ideals.lattice.size * np.dtype(np.int32).itemsize <= CUT_BYTES:
+        if states.cells * len(ideals.work) * np.dtype(np.int32).itemsize <= CUT_BYTES:
             one = StagePrices(slow, np.array(prices.reduced), prices.boundary(ideals.split))
             return [one] * stages, states
         most //= 2
@@ -171,7 +176,7 @@ def best_cut(
 
     The cutoff and None if no cut is below it; 0 and None if it must stop.
     """
-    problem, size = task.problem, ideals.lattice.size
+    problem, size = task.problem, len(ideals.work)
     table = np.ascontiguousarray(states.table)
     shape, speeds = (size, len(table)), table.shape[1]
     layer = {states.counts[0][0]: np.full(shape, np.inf)}  # by stages of each speed
@@ -182,13 +187,18 @@ def best_cut(
         after = {then: np.full(shape, cutoff) for then in states.counts[s + 1]}
         came = {then: np.full(shape, -1, np.int32) for then in states.counts[s + 1]}
         sent = np.zeros_like(prices[s].sent) if last else prices[s].sent
-        begin = size - 1 if last else 1
+        slow = np.min([price.slow for price in prices[s:]], axis=0)
         for (used, before), k in product(layer.items(), range(speeds)):
             then = (*used[:k], used[k] + 1, *used[k + 1 :])
-            if then not in after:
+            left = [np.subtract(all_, then) for all_ in states.counts[-1]]
+            room = max(((of / slow).sum() for of in left if (of >= 0).all()), default=-1.0)
+            if then not in after or room < 0:
                 continue
+            # what is left to the later stages has to fit into them
+            enough = ideals.work[-1] - cutoff * float(room) * (1 + 1e-9)
+            begin = size - 1 if last else max(1, int(np.searchsorted(ideals.work, enough)))
             ends = StageEnds(
-                ideals.lattice.members, float(prices[s].slow[k]) * ideals.work, ideals.held, sent,
+                ideals.members, float(prices[s].slow[k]) * ideals.work, ideals.held, sent,
                 prices[s].reduced, table, k, problem.overlap,
             )  # fmt: skip
             for low in range(begin, size - (not last), IDEAL_SLICE):
@@ -291,7 +301,7 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
             cutoff = min(search.objective * unit, cutoff * (1 + step) or math.inf)
             value, stage = best_cut(task, ideals, *at_least, cutoff, search)
             search.raise_bound(value * (1 - 1e-9) / unit, "all cuts at least prices")
-            step *= 2
+            step = CUTOFF_STEP
     if stage is not None:
         _map(task, search, stage)
     while not search.should_stop() and search.gap > OPTIMAL_GAP:

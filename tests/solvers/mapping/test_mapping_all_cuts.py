@@ -9,7 +9,8 @@ import pytest
 from mapping_joint_cases import drawn_joint, least_of_all_cuts
 
 import stagecut
-from stagecut import Limits, accelerators_and_cpus, solve, verify
+from stagecut import Limits, solve, verify
+from stagecut.api.asked import devices_of
 from stagecut.formulations.mapping.all_cuts import run_states
 from stagecut.formulations.mapping.partition import partition_units
 from stagecut.formulations.task import pose
@@ -21,12 +22,12 @@ ENDLESS = SimpleNamespace(should_stop=lambda: False)
 
 
 @pytest.mark.parametrize("mode", ["p2p", "allr", "both"])
-@pytest.mark.parametrize("collective", ["ring", "cheapest"])
-def test_no_mapping_of_any_cut_is_below_the_bound(mode: str, collective: str) -> None:
+@pytest.mark.parametrize(("collective", "unlike"), [("ring", 0), ("cheapest", 0), ("ring", 1)])
+def test_no_mapping_of_any_cut_is_below_the_bound(mode: str, collective: str, unlike: int) -> None:
     near = 0
     for seed in range(15):
-        workload, problem = drawn_joint(seed, mode, collective)
-        cluster = accelerators_and_cpus(problem.topology.size)
+        workload, problem = drawn_joint(seed, mode, collective, unlike=bool(unlike))
+        cluster = devices_of(problem.topology)
         task = pose(workload, cluster, problem)
         ideals = list_all(task, ENDLESS)
         assert ideals is not None
