@@ -130,11 +130,10 @@ def add_stage(ends, before, after, came, low, high):
     that is from another, so that only values below its own are of use there.
     """
     for i in range(low, high):
-        for j in range(i - 1, -1, -1):
+        first = np.searchsorted(ends.work[:i], ends.work[i] - after[i, 0])
+        for j in range(first, i):
             worst = after[i, 0]
             compute = ends.work[i] - ends.work[j]
-            if compute >= worst:
-                break
             least = ends.prices[0] * (ends.held[i] - ends.held[j]) + ends.sent[0, i]
             if (max(least, compute) if ends.overlap else least + compute) >= worst:
                 continue

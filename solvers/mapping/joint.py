@@ -56,7 +56,9 @@ from .parameters import (
     JOINT_PLACES,
     MOST_IDEALS,
     MOST_SPEEDS,
+    ROUNDS,
     TWO_PHASE_SHARE,
+    UNLIKE_ROUNDS,
 )
 from .partition import orders
 
@@ -262,7 +264,7 @@ def _joint_program(task: Task[DeviceMapping], search: Search[Solution]) -> Integ
 
 def _two_phases(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Offer the plan of partition first, mapping after; its bound holds for one cut alone."""
-    limits = replace(search.limits, nodes=4, gap=0.0)
+    limits = replace(search.limits, nodes=ROUNDS, gap=0.0)
     inner = Search(limits, search.judge, within=search.part(TWO_PHASE_SHARE))
     with search.phase("two phases"):
         stage_times(task, inner)
@@ -348,9 +350,9 @@ def _cut_again(
 
 def _map(task: Task[DeviceMapping], search: Search[Solution], stage: Ints) -> None:
     """Map the stages of a cut, and offer the result."""
-    limits = replace(search.limits, nodes=4, gap=0.0)
-    inner = Search(limits, search.judge, within=search.part(CUT_SHARE))
     costs = costs_of_cut(task, stage)
+    limits = replace(search.limits, nodes=UNLIKE_ROUNDS if costs.unlike else ROUNDS, gap=0.0)
+    inner = Search(limits, search.judge, within=search.part(CUT_SHARE))
     first = next(layouts(costs))
     if inner.offer(costs.read_back(stage, *first)):
         with search.phase("mapping of a cut"):
