@@ -182,7 +182,7 @@ def print_estimate(found: Estimate) -> None:
     time = new_table(f"{found.model.name} on {found.cluster.kinds}, {batch}", "time", ("s", ""))
     for term, label in TIME_TERMS.items():
         seconds = found.terms.get(term, 0.0)
-        if seconds > 0:
+        if seconds > 1e-6 * found.seconds:
             time.add_row(label, f"{seconds:.4g}", show_percent(seconds / found.seconds))
     time.add_row("an iteration", f"{found.seconds:.4g}", "")
     OUT.print(time)

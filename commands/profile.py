@@ -174,6 +174,9 @@ def _from_pytorch(
     for note in done.notes:
         style = "yellow" if note.startswith("warning:") else "dim"
         OUT.say(note, style=style)
+    if train and not done.workload.backward.any():
+        said = "warning: there is no backward pass: nothing that is returned depends on a parameter"
+        OUT.say(f"{said} that wants a gradient", style="yellow")
     return done
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -37,6 +38,20 @@ if TYPE_CHECKING:
 
 class _Plain(Console):
     """A console for names from files: no markup, no emoji, no escapes of a terminal's."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if self.width < 1:  # COLUMNS=0
+            self.width = 80
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print; a table is as wide as its numbers, also where the terminal is narrower."""
+        for table in objects:
+            if isinstance(table, Table) and _least_width(table) > self.width:
+                table.padding = 0
+                if _least_width(table) > self.width:
+                    table.width, options["crop"] = _least_width(table), False
+        super().print(*objects, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return what is printed for a text, in tables too."""
@@ -136,6 +151,20 @@ def file_of(reference: str) -> str | None:
     if not colon:
         return behind
     return behind if before == "nvidia" else before
+
+
+def _least_width(table: Table) -> int:
+    """Return the characters that a table's columns need: of those that wrap the longest word."""
+    widths = (
+        max(
+            cell_len(part)
+            for cell in (column.header, *column.cells)
+            for part in ([str(cell)] if column.no_wrap else str(cell).split() or [""])
+        )
+        for column in table.columns
+    )
+    _, right, _, left = table.padding
+    return sum(widths) + (left + right + 1) * len(table.columns) + 1
 
 
 def new_table(title: str, first: str, titles: Iterable[str]) -> Table:

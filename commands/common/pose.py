@@ -277,6 +277,8 @@ def named_plan(workload: str, plan: Path | None) -> tuple[str | None, Path]:
         return None, Path(workload)
     if Path(workload).is_file() and format_name(read_source(workload)) == PLAN:
         raise InputError(f"{workload}: it is a plan; name the workload that it is for before it")
+    if workload.endswith(".json") and not Path(workload).exists():
+        raise InputError(f"{workload}: no such file; check the path")
     raise InputError(f"PLAN: it is missing; name the plan's file after {workload}")
 
 

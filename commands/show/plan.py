@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,6 @@ from ...instances import (
 )
 from ...instances.common.quantities import show_proved
 from ...instances.common.units import TIME_UNITS
-from ...instances.formats.solutions_json import mesh_options
 from ...instances.model.problem import objective_unit
 from ...instances.model.sharding import operator_groups
 from ...runtime import ShardingReport
@@ -363,7 +362,7 @@ def sharding_as_dict(
     found = as_dict(workload, problem, result, report, facts)
     program = program_of(workload)
     found["objective_of"] = problem.objective
-    found["mesh"] = mesh_options(problem.mesh)
+    found["mesh"] = asdict(problem.mesh)
     found["without_rule"] = len(program.unruled)
     if report is None or result.plan is None:
         return found

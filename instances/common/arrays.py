@@ -34,8 +34,14 @@ def rebuild(value: Any) -> tuple[type[Any], tuple[object, ...]]:
     """Return what `__reduce__` of a dataclass with read-only mappings has to, as they are no
     values that pickle or copy know.
     """
-    kept = (getattr(value, item.name) for item in fields(value))
-    return type(value), tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in kept)
+    return type(value), tuple(_plain(getattr(value, item.name)) for item in fields(value))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with dictionaries in place of read-only mappings."""
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return dict(value) if isinstance(value, MappingProxyType) else value
 
 
 def checked(

@@ -128,3 +128,12 @@ def prefix_errors(file: str, name: str) -> Iterator[None]:
         if str(error).startswith(f"{file}: "):
             raise
         raise InputError(f"{file}: {str(error).removeprefix(f'{name}: ')}") from None
+
+
+def all_differ(names: Iterable[int | str], what: str) -> None:
+    """Raise InputError if a name or id of what there are several of occurs twice."""
+    seen: set[int | str] = set()
+    for name in names:
+        if name in seen:
+            raise InputError(f"{what} {name} occurs twice; all must differ")
+        seen.add(name)

@@ -60,20 +60,15 @@ _WIDE = (NumberFormat.FP32, NumberFormat.TF32, NumberFormat.FP16, NumberFormat.B
 # What a block keeps.
 
 
-def attention_kept(
-    attention: Attention, layout: Layout, keys: float = 0.0
-) -> Iterator[tuple[str, float]]:
-    """Yield module and bytes of what an attention keeps behind its norm.
-
-    `keys` are the tokens that keys and values are made from, in cross-attention; 0: the same.
-    """
+def attention_kept(attention: Attention, layout: Layout) -> Iterator[tuple[str, float]]:
+    """Yield module and bytes of what an attention keeps behind its norm."""
     at, each, t = Tokens.of(layout), element_bytes(layout), layout.tensor
     heads = attention.heads / t
     kv_heads = heads if attention.latent else max(attention.kv_heads / t, 1.0)
     tokens = at.inner
     query = each * tokens * heads * attention.key_width
-    key = each * (keys or tokens) * kv_heads * attention.key_width
-    value = each * (keys or tokens) * kv_heads * attention.value_width
+    key = each * tokens * kv_heads * attention.key_width
+    value = each * tokens * kv_heads * attention.value_width
     if attention.latent:
         # The compressed vectors, before and behind their norms; made on every tensor rank.
         ranks = 2 * (attention.q_rank + attention.kv_rank) + attention.rope_dim
@@ -89,8 +84,7 @@ def attention_kept(
     if layout.fused_attention:
         yield "core_attn", 4.0 * tokens * heads  # log of the sums of exponentials
     else:
-        seen = keys or layout.sequence
-        scores = tokens * heads * seen
+        scores = tokens * heads * layout.sequence
         # Softmax, its dropout mask and what it leaves.
         yield "core_attn", scores * (2 * each + 1 if layout.software is Software.MEGATRON else each)
     narrow = input_bytes(layout)
@@ -134,9 +128,7 @@ def experts_kept(experts: Experts, hidden: int, layout: Layout) -> Iterator[tupl
         yield "shared_experts", kept
 
 
-def kept_by_module(
-    block: Block, hidden: int, layout: Layout, encoded: float = 0.0
-) -> Mapping[str, float]:
+def kept_by_module(block: Block, hidden: int, layout: Layout) -> Mapping[str, float]:
     """Bytes that a block keeps of one microbatch for its backward pass, by module.
 
     Modules are named as in `Recompute`; beside them ``input`` (the block's input, which stays with
@@ -170,11 +162,8 @@ def kept_by_module(
             keep("layernorm", each * at.outer * hidden + statistics * at.outer)
         if block.dropout:
             keep("residual", at.outer * hidden)
-    if block.attention is not None:
-        for module, amount in attention_kept(block.attention, layout):
-            keep(module, amount)
-    if block.cross_attention is not None:
-        for module, amount in attention_kept(block.cross_attention, layout, encoded):
+    for attention in (block.attention, block.cross_attention):
+        for module, amount in attention_kept(attention, layout) if attention else ():
             keep(module, amount)
     if block.feed_forward is not None:
         keep("mlp", feed_forward_kept(block.feed_forward, layout, at.inner, layout.tensor))

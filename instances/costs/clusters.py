@@ -152,23 +152,8 @@ def _words(name: str) -> frozenset[str]:
 
 def _model_words(entry: _Entry) -> frozenset[str]:
     """Return the words of a line that name the model, not its memory or form."""
-    form = {
-        "sxm",
-        "sxm2",
-        "sxm4",
-        "sxm5",
-        "pcie",
-        "nvl",
-        "nvl72",
-        "oam",
-        "hgx",
-        "rtx",
-        "tpu",
-        "ada",
-    }
-    return frozenset(
-        word for word in entry.words - form if not re.fullmatch(r"\d+gb|hbm\w+|500w", word)
-    )
+    form = r"\d+gb|hbm\w+|500w|sxm[245]?|pcie|nvl|nvl72|oam|hgx|rtx|tpu|ada"
+    return frozenset(word for word in entry.words if not re.fullmatch(form, word))
 
 
 def training_cluster(spec: str | Path) -> TrainingCluster:

@@ -37,8 +37,8 @@ class Product:
 
     count: int
     m: float
-    n: int
-    k: int
+    n: float
+    k: float
 
 
 @dataclass(frozen=True)
@@ -95,18 +95,10 @@ def distinct_groups(experts: int, top_k: int, groups: int) -> float:
     return groups * (1 - comb(experts - size, top_k) / comb(experts, top_k))
 
 
-def dispatched(
-    experts: Experts,
-    layout: Layout,
-    hidden: int,
-    domain: int,
-    *,
-    bytes_each: float = 2.0,
-) -> Dispatched:
+def dispatched(experts: Experts, layout: Layout, hidden: int, domain: int) -> Dispatched:
     """Bytes that one device sends to dispatch a microbatch's tokens, and gets at their return.
 
-    `domain` devices of the expert group are within reach of each other's peer links. An element has
-    2 bytes, or 1 where tokens are dispatched in 8 bits.
+    `domain` devices of the expert group are within reach of each other's peer links.
     """
     group = layout.expert * layout.expert_tensor
     if group == 1:
@@ -125,5 +117,5 @@ def dispatched(
         copies = experts.top_k * layout.expert_tensor
         across = copies * (nodes - 1) / nodes
         inside = copies / nodes * (devices - 1) / devices
-    token = own * hidden * bytes_each
+    token = own * hidden * 2.0  # bytes
     return Dispatched(inside * token, across * token)

@@ -7,7 +7,7 @@ Of models that also see or hear, the text model is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,8 @@ MOST_LAYERS = 100_000
 class _Config:
     """Fields of a configuration, checked as they are asked for; messages name the file."""
 
-    def __init__(self, name: str, fields: Mapping[str, Any]) -> None:
-        self.name = name
-        self.fields = fields
+    def __init__(self, name: str, model: str, fields: Mapping[str, Any]) -> None:
+        self.name, self.model, self.fields = name, model, fields  # of the file, and of the model
 
     def has(self, *keys: str) -> bool:
         """Return whether one of these fields is there and not null."""
@@ -92,11 +91,6 @@ class _Config:
     def hidden(self) -> int:
         """Width of the model."""
         return self.count("hidden_size", "n_embd", "n_embed", "d_model")
-
-    @property
-    def vocabulary(self) -> int:
-        """Rows of the token embedding."""
-        return self.count("vocab_size")
 
     @property
     def heads(self) -> int:
@@ -182,14 +176,14 @@ def from_config(fields: Mapping[str, Any], *, name: str, source: str = "") -> Mo
             f"{', '.join(_READERS)}; describe another by the fields of one of these"
         )
     with prefix_errors(where, "model"):
-        return reader(_Config(where, fields), name, where)
+        return reader(_Config(where, name, fields))
 
 
 # The readers, one per architecture. Fields that a configuration may leave out have the defaults of
 # the architecture's configuration class.
 
 
-def _llama(config: _Config, name: str, source: str) -> ModelDescription:
+def _llama(config: _Config) -> ModelDescription:
     """Llama 2 and 3, and Mistral, which adds a sliding window."""
     bias = config.flag("attention_bias", default=False)
     block = Block(
@@ -198,7 +192,7 @@ def _llama(config: _Config, name: str, source: str) -> ModelDescription:
             config.count("intermediate_size"), bias=config.flag("mlp_bias", default=False)
         ),
     )
-    return _decoder(config, name, source, [block] * config.layers)
+    return _model(config, [block] * config.layers)
 
 
 def _grouped(
@@ -223,32 +217,37 @@ def _grouped(
     )  # fmt: skip
 
 
-def _decoder(
-    config: _Config,
-    name: str,
-    source: str,
-    blocks: list[Block],
-    *,
-    tied: bool = False,
-    positions: int = 0,
-    more_head: int = 0,
-    mtp: tuple[Block, ...] = (),
+def _model(
+    config: _Config, blocks: Sequence[Block], *, tied: bool = False, **own: Any
 ) -> ModelDescription:
-    """Return a stack of blocks between embedding and head; `tied` where no field says."""
+    """Return blocks between embedding and head, `tied` where no field says; with `own` fields."""
+    if "vocabulary" not in own:
+        own["vocabulary"] = config.count("vocab_size")
     return ModelDescription(
-        name,
+        config.model,
         config.hidden,
-        config.vocabulary,
-        tuple(blocks),
+        blocks=tuple(blocks),
         tied=config.flag("tie_word_embeddings", default=tied),
-        positions=positions,
-        more_head=more_head,
-        mtp=mtp,
-        source=source,
+        source=config.name,
+        **own,
     )
 
 
-def _llama4(config: _Config, name: str, source: str) -> ModelDescription:
+def _with_layer_norms(
+    config: _Config, width: int, dropout: bool, *, dense_bias: bool = True, **attention: bool
+) -> Block:
+    """Return a block as of GPT-2: layer norms, as many keys as queries, no gate, biases."""
+    heads = config.heads
+    own = {"bias": True, "output_bias": True, **attention}
+    return Block(
+        Attention(heads, heads, config.head_dim(), **own),
+        feed_forward=FeedForward(width, gated=False, bias=dense_bias),
+        norm=Norm.LAYER,
+        dropout=dropout,
+    )
+
+
+def _llama4(config: _Config) -> ModelDescription:
     """Llama 4's text model: every step-th layer has experts; three of four see a chunk of 8192."""
     layers = config.layers
     chunk = config.count("attention_chunk_size", default=8192)
@@ -273,7 +272,7 @@ def _llama4(config: _Config, name: str, source: str) -> ModelDescription:
     for layer, window in enumerate(windows):
         attention = _grouped(config, window=window, bias=bias, output_bias=bias)
         blocks.append(_either(attention, dense, experts, sparse=layer in sparse))
-    return _decoder(config, name, source, blocks)
+    return _model(config, blocks)
 
 
 def _either(
@@ -285,17 +284,17 @@ def _either(
     return Block(attention, feed_forward=dense)
 
 
-def _mixtral(config: _Config, name: str, source: str) -> ModelDescription:
+def _mixtral(config: _Config) -> ModelDescription:
     experts = Experts(
         config.count("num_local_experts"),
         config.count("num_experts_per_tok"),
         config.count("intermediate_size"),
     )
     block = Block(_grouped(config, window=config.window()), experts=experts)
-    return _decoder(config, name, source, [block] * config.layers)
+    return _model(config, [block] * config.layers)
 
 
-def _qwen(config: _Config, name: str, source: str) -> ModelDescription:
+def _qwen(config: _Config) -> ModelDescription:
     """Qwen 2 and 2.5 (biases of query, key and value) and 3 (normalized queries and keys)."""
     third = config.text("model_type", "qwen2").startswith("qwen3")
     dense = FeedForward(config.count("intermediate_size"))
@@ -303,7 +302,7 @@ def _qwen(config: _Config, name: str, source: str) -> ModelDescription:
         Block(_qwen_attention(config, window, third=third), feed_forward=dense)
         for window in _qwen_windows(config)
     ]
-    return _decoder(config, name, source, blocks)
+    return _model(config, blocks)
 
 
 def _qwen_windows(config: _Config) -> list[int | None]:
@@ -321,7 +320,7 @@ def _qwen_attention(config: _Config, window: int | None, *, third: bool) -> Atte
     )
 
 
-def _qwen_moe(config: _Config, name: str, source: str) -> ModelDescription:
+def _qwen_moe(config: _Config) -> ModelDescription:
     """Qwen 2 and 3 with experts; the second has a gated shared expert."""
     third = config.text("model_type", "qwen2_moe").startswith("qwen3")
     shared = 0 if third else config.count("shared_expert_intermediate_size", least=0)
@@ -344,10 +343,10 @@ def _qwen_moe(config: _Config, name: str, source: str) -> ModelDescription:
         if not sparse and dense is None:
             config.count("intermediate_size")
         blocks.append(_either(attention, dense, experts, sparse=sparse))
-    return _decoder(config, name, source, blocks)
+    return _model(config, blocks)
 
 
-def _gemma(config: _Config, name: str, source: str) -> ModelDescription:
+def _gemma(config: _Config) -> ModelDescription:
     """Gemma 2 and 3: four norms a block; every second, or sixth, layer sees everything."""
     third = config.text("model_type", "gemma2").startswith("gemma3")
     if third:  # configurations of Gemma 3 leave out what equals the class's defaults
@@ -357,7 +356,7 @@ def _gemma(config: _Config, name: str, source: str) -> ModelDescription:
             "head_dim": 256, "sliding_window": 4096,
         }  # fmt: skip
         given = {key: value for key, value in config.fields.items() if value is not None}
-        config = _Config(config.name, defaults | given)
+        config = _Config(config.name, config.model, defaults | given)
     period = config.count("sliding_window_pattern", default=6 if third else 2)
     windows = config.windows(config.window(), lambda layer: (layer + 1) % period != 0)
     if not config.has("head_dim"):
@@ -372,39 +371,27 @@ def _gemma(config: _Config, name: str, source: str) -> ModelDescription:
         )
         for window in windows
     ]
-    return _decoder(config, name, source, blocks, tied=True)
+    return _model(config, blocks, tied=True)
 
 
-def _gpt2(config: _Config, name: str, source: str) -> ModelDescription:
+def _gpt2(config: _Config) -> ModelDescription:
     """GPT-2, and what is described by its fields, such as GPT-3."""
-    heads, hidden = config.heads, config.hidden
-    block = Block(
-        Attention(heads, heads, config.head_dim(), bias=True, output_bias=True),
-        feed_forward=FeedForward(
-            config.count("n_inner", default=4 * hidden), gated=False, bias=True
-        ),
-        norm=Norm.LAYER,
-        dropout=config.positive("resid_pdrop", default=0.1),
-    )
+    width = config.count("n_inner", default=4 * config.hidden)
+    block = _with_layer_norms(config, width, config.positive("resid_pdrop", default=0.1))
     positions = config.count("n_positions", "n_ctx")
-    return _decoder(config, name, source, [block] * config.layers, tied=True, positions=positions)
+    return _model(config, [block] * config.layers, tied=True, positions=positions)
 
 
-def _gpt_neox(config: _Config, name: str, source: str) -> ModelDescription:
-    heads = config.heads
-    bias = config.flag("attention_bias", default=True)
-    block = Block(
-        Attention(heads, heads, config.head_dim(), bias=bias, output_bias=bias),
-        feed_forward=FeedForward(config.count("intermediate_size"), gated=False, bias=True),
-        norm=Norm.LAYER,
-        dropout=config.positive("hidden_dropout", default=0.0),
-    )
-    return _decoder(config, name, source, [block] * config.layers)
+def _gpt_neox(config: _Config) -> ModelDescription:
+    bias, width = config.flag("attention_bias", default=True), config.count("intermediate_size")
+    dropout = config.positive("hidden_dropout", default=0.0)
+    block = _with_layer_norms(config, width, dropout, bias=bias, output_bias=bias)
+    return _model(config, [block] * config.layers)
 
 
-def _opt(config: _Config, name: str, source: str) -> ModelDescription:
+def _opt(config: _Config) -> ModelDescription:
     """OPT: two rows of the position embedding stand for padding."""
-    heads, hidden = config.heads, config.hidden
+    hidden = config.hidden
     if config.count("word_embed_proj_dim", default=hidden) != hidden:
         raise InputError(
             f"{config.name}: word_embed_proj_dim differs from hidden_size {hidden}; only models "
@@ -413,32 +400,20 @@ def _opt(config: _Config, name: str, source: str) -> ModelDescription:
     if not config.flag("do_layer_norm_before", default=True):
         raise InputError(f"{config.name}: do_layer_norm_before: false is not read; only true")
     bias = config.flag("enable_bias", default=True)
-    block = Block(
-        Attention(heads, heads, config.head_dim(), bias=bias, output_bias=bias),
-        feed_forward=FeedForward(config.count("ffn_dim"), gated=False, bias=bias),
-        norm=Norm.LAYER,
-        dropout=config.positive("dropout", default=0.1),
-    )
+    width, dropout = config.count("ffn_dim"), config.positive("dropout", default=0.1)
+    block = _with_layer_norms(config, width, dropout, dense_bias=bias, bias=bias, output_bias=bias)
     positions = config.count("max_position_embeddings") + 2
-    return _decoder(config, name, source, [block] * config.layers, tied=True, positions=positions)
+    return _model(config, [block] * config.layers, tied=True, positions=positions)
 
 
-def _bloom(config: _Config, name: str, source: str) -> ModelDescription:
+def _bloom(config: _Config) -> ModelDescription:
     """BLOOM: a norm behind the embedding, and no positions (ALiBi)."""
-    heads, hidden = config.heads, config.hidden
-    block = Block(
-        Attention(heads, heads, config.head_dim(), bias=True, output_bias=True),
-        feed_forward=FeedForward(4 * hidden, gated=False, bias=True),
-        norm=Norm.LAYER,
-        dropout=config.positive("hidden_dropout", default=0.0),
-    )
-    return ModelDescription(
-        name, hidden, config.vocabulary, (block,) * config.layers, tied=True,
-        more_embedding=2 * hidden, source=source,
-    )  # fmt: skip
+    hidden, dropout = config.hidden, config.positive("hidden_dropout", default=0.0)
+    block = _with_layer_norms(config, 4 * hidden, dropout)
+    return _model(config, [block] * config.layers, tied=True, more_embedding=2 * hidden)
 
 
-def _phi(config: _Config, name: str, source: str) -> ModelDescription:
+def _phi(config: _Config) -> ModelDescription:
     """Phi 1, 1.5 and 2: attention and feed-forward beside each other behind one norm."""
     block = Block(
         _grouped(config, bias=True, output_bias=True),
@@ -447,21 +422,21 @@ def _phi(config: _Config, name: str, source: str) -> ModelDescription:
         norms=1,
         dropout=config.positive("resid_pdrop", default=0.0),
     )
-    blocks = [block] * config.layers
-    return _decoder(config, name, source, blocks, more_head=config.vocabulary)
+    more = config.count("vocab_size")  # the head's bias
+    return _model(config, [block] * config.layers, more_head=more)
 
 
-def _phi3(config: _Config, name: str, source: str) -> ModelDescription:
+def _phi3(config: _Config) -> ModelDescription:
     """Phi 3 and 4."""
     block = Block(
         _grouped(config, window=config.window()),
         feed_forward=FeedForward(config.count("intermediate_size")),
         dropout=config.positive("resid_pdrop", default=0.0),
     )
-    return _decoder(config, name, source, [block] * config.layers)
+    return _model(config, [block] * config.layers)
 
 
-def _deepseek(config: _Config, name: str, source: str) -> ModelDescription:
+def _deepseek(config: _Config) -> ModelDescription:
     """DeepSeek V2 and V3, Kimi K2: latent attention, first layers dense, then experts."""
     heads, layers = config.heads, config.layers
     bias = config.flag("attention_bias", default=False)
@@ -493,10 +468,10 @@ def _deepseek(config: _Config, name: str, source: str) -> ModelDescription:
     ]
     further = config.count("num_nextn_predict_layers", default=0, least=0)
     mtp = (Block(attention, experts=experts),) * further
-    return _decoder(config, name, source, blocks, mtp=mtp)
+    return _model(config, blocks, mtp=mtp)
 
 
-def _gpt_oss(config: _Config, name: str, source: str) -> ModelDescription:
+def _gpt_oss(config: _Config) -> ModelDescription:
     """GPT-OSS: biases everywhere, a sink per head, every second layer a window of 128."""
     experts = Experts(
         config.count("num_local_experts"),
@@ -514,12 +489,12 @@ def _gpt_oss(config: _Config, name: str, source: str) -> ModelDescription:
         )
         for window in windows
     ]
-    return _decoder(config, name, source, blocks)
+    return _model(config, blocks)
 
 
-def _t5(config: _Config, name: str, source: str) -> ModelDescription:
+def _t5(config: _Config) -> ModelDescription:
     """T5 and its successors: encoder and decoder, with biases of relative positions."""
-    heads, hidden = config.heads, config.hidden
+    heads = config.heads
     gated = config.text("feed_forward_proj", "relu").startswith("gated")
     dense = FeedForward(config.count("d_ff"), gated=gated)
     dropout = config.positive("dropout_rate", default=0.1)
@@ -534,73 +509,58 @@ def _t5(config: _Config, name: str, source: str) -> ModelDescription:
     )
     layers = config.count("num_layers")
     buckets = config.count("relative_attention_num_buckets", default=32)
-    return ModelDescription(
-        name,
-        hidden,
-        config.vocabulary,
-        (decoder,) * config.count("num_decoder_layers", default=layers),
+    return _model(
+        config,
+        [decoder] * config.count("num_decoder_layers", default=layers),
         encoder=(encoder,) * layers,
-        tied=config.flag("tie_word_embeddings", default=True),
+        tied=True,
         more_embedding=2 * buckets * heads,
-        more_head=hidden,  # the norm behind the encoder
-        source=source,
+        more_head=config.hidden,  # the norm behind the encoder
     )
 
 
-def _bert(config: _Config, name: str, source: str) -> ModelDescription:
+def _bert(config: _Config) -> ModelDescription:
     """BERT with its head for masked tokens: norms stand behind the parts of a block."""
-    heads, hidden, vocabulary = config.heads, config.hidden, config.vocabulary
-    block = Block(
-        Attention(heads, heads, config.head_dim(), causal=False, bias=True, output_bias=True),
-        feed_forward=FeedForward(config.count("intermediate_size"), gated=False, bias=True),
-        norm=Norm.LAYER,
-        dropout=config.positive("hidden_dropout_prob", default=0.1),
-    )
-    return ModelDescription(
-        name,
-        hidden,
-        vocabulary,
-        (block,) * config.layers,
+    hidden, width = config.hidden, config.count("intermediate_size")
+    dropout = config.positive("hidden_dropout_prob", default=0.1)
+    return _model(
+        config,
+        [_with_layer_norms(config, width, dropout, causal=False)] * config.layers,
         tied=True,
         positions=config.count("max_position_embeddings"),
         token_types=config.count("type_vocab_size"),
         final_norm=False,
         more_embedding=2 * hidden,
-        more_head=(hidden + 1) * hidden + 2 * hidden + vocabulary,
-        source=source,
+        more_head=(hidden + 1) * hidden + 2 * hidden + config.count("vocab_size"),
     )
 
 
-def _vit(config: _Config, name: str, source: str) -> ModelDescription:
+def _vit(config: _Config) -> ModelDescription:
     """ViT with its classifier: a token per patch, and one for the class."""
-    heads, hidden = config.heads, config.hidden
     side, patch = config.count("image_size", default=224), config.count("patch_size", default=16)
     if side % patch:
         raise InputError(f"{config.name}: patch_size {patch} does not divide image_size {side}")
     bias = config.flag("qkv_bias", default=True)
-    block = Block(
-        Attention(heads, heads, config.head_dim(), causal=False, bias=bias, output_bias=True),
-        feed_forward=FeedForward(config.count("intermediate_size"), gated=False, bias=True),
-        norm=Norm.LAYER,
-        dropout=config.positive("hidden_dropout_prob", default=0.0),
+    width, dropout = (
+        config.count("intermediate_size"),
+        config.positive("hidden_dropout_prob", default=0.0),
     )
+    block = _with_layer_norms(config, width, dropout, causal=False, bias=bias)
     labels = config.fields.get("id2label")
     named = len(labels) if isinstance(labels, dict) else 0
-    return ModelDescription(
-        name,
-        hidden,
-        0,
-        (block,) * config.layers,
+    return _model(
+        config,
+        [block] * config.layers,
+        vocabulary=0,
         positions=(side // patch) ** 2 + 1,
         head=False,
         patch_inputs=config.count("num_channels", default=3) * patch * patch,
         classes=config.count("num_labels", default=named, least=0),
-        more_embedding=hidden,  # the class token
-        source=source,
+        more_embedding=config.hidden,  # the class token
     )
 
 
-_Reader = Callable[[_Config, str, str], ModelDescription]
+_Reader = Callable[[_Config], ModelDescription]
 
 #: Readers by ``model_type``.
 _READERS: dict[str, _Reader] = {

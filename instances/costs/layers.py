@@ -132,17 +132,25 @@ def linear(
     precision: NumberFormat | None = None,
 ) -> LayerPart:
     """Return the part of a linear layer from k to n elements per token."""
-    m = at.tokens if m is None else m
+    one = Product(1, at.tokens if m is None else m, n, k)
+    return _products(at, module, one, precision or at.precision)
+
+
+def _products(
+    at: Setting, module: str, one: Product, precision: NumberFormat, times: int = 1
+) -> LayerPart:
+    """Return the part of products with the weights of a layer, so many `times` one by one."""
+    m, n, k, count = one.m, one.n, one.k, one.count
     device, reach = at.cluster.accelerator, at.calibration.kernels
-    precision = precision or at.precision
-    forward = product(m, n, k, 1, device, precision, reach)
-    inputs = product(m, k, n, 1, device, precision, reach)
-    weights = product(n, k, m, 1, device, precision, reach, turned=True)
+    forward = times * product(m, n, k, count, device, precision, reach)
+    inputs = times * product(m, k, n, count, device, precision, reach)
+    weights = times * product(n, k, m, count, device, precision, reach, turned=True)
     # Gradients are added to an accumulator in memory, which is read and written.
-    weights += 2 * at.layout.recipe.gradient_bytes * n * k / (device.bandwidth * reach.memory)
+    held = times * count * n * k
+    weights += 2 * at.layout.recipe.gradient_bytes * held / (device.bandwidth * reach.memory)
     if precision not in _WIDE:
-        forward += pointwise(4 * m * k, 1, device, reach)
-        inputs += pointwise(4 * m * n, 1, device, reach)
+        forward += pointwise(4 * times * count * m * k, 1, device, reach)
+        inputs += pointwise(4 * times * count * m * n, 1, device, reach)
     return LayerPart(module, "products", forward, inputs, weights)
 
 
@@ -373,18 +381,10 @@ def grouped(at: Setting, one: Product) -> LayerPart:
 
     This project's runtime takes one expert after the other, each with its part of the activation.
     """
-    device, reach, precision = at.cluster.accelerator, at.calibration.kernels, at.precision
-    rows, alone = max(1.0, one.m), at.layout.software is Software.STAGECUT
+    alone = at.layout.software is Software.STAGECUT
     times, count = (one.count, 1) if alone else (1, one.count)
-    forward = times * product(rows, one.n, one.k, count, device, precision, reach)
-    inputs = times * product(rows, one.k, one.n, count, device, precision, reach)
-    weights = times * product(one.n, one.k, rows, count, device, precision, reach, turned=True)
-    held = one.n * one.k * one.count
-    weights += 2 * at.layout.recipe.gradient_bytes * held / (device.bandwidth * reach.memory)
-    if precision not in _WIDE:
-        forward += pointwise(4 * rows * one.count * one.k, 1, device, reach)
-        inputs += pointwise(4 * rows * one.count * one.n, 1, device, reach)
-    return LayerPart("moe", "products", forward, inputs, weights, 2 * times)
+    each = replace(one, m=max(1.0, one.m), count=count)
+    return replace(_products(at, "moe", each, at.precision, times), kernels=2.0 * times)
 
 
 def exchange_of_tokens(at: Setting, experts: Experts, hidden: int) -> LayerPart:
@@ -538,13 +538,7 @@ _DECIDES = (
 
 
 class LayerPrices:
-    """Times of a model's layers on a cluster, each layout's computed once.
-
-    Parameters
-    ----------
-    model, cluster, calibration
-        What is priced, on what, and what kernels reach there.
-    """
+    """Times of a model's layers on a cluster, each layout's computed once."""
 
     def __init__(
         self, model: ModelDescription, cluster: TrainingCluster, calibration: Calibration

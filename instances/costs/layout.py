@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from ..common.choices import Choice, choose
 from ..common.errors import InputError, quote
-from ..common.quantities import show_count
+from ..common.quantities import check_count, show_count
 from ..common.units import MOST_COUNT
 from ..model.chunk_schedules import V_CHUNKS
 from .description import ModelDescription
@@ -394,9 +394,7 @@ def _check_counts(layout: Layout) -> None:
         "global_batch", "sequence",
     )  # fmt: skip
     for name in counts:
-        value = getattr(layout, name)
-        if not isinstance(value, int) or not 1 <= value <= MOST_COUNT:
-            raise InputError(f"{name}: {quote(value)}; it must be a whole number of at least 1")
+        check_count(name, getattr(layout, name))
     again = layout.recompute_layers
     given = () if again is None else (again,) if isinstance(again, int) else tuple(again)
     for name, values in (("shard_group", (layout.shard_group,)), ("recompute_layers", given)):

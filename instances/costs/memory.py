@@ -13,7 +13,7 @@ distributed optimizer, PyTorch's FSDP2; checked against torch's memory tracker a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from ..model.chunk_schedules import v_in_flight
 from .activations import Tokens, element_bytes, fused, kept, kept_by_module, largest_matrix, working
@@ -66,7 +66,7 @@ class RankMemory:
     @property
     def held(self) -> float:
         """All bytes of the device that are taken."""
-        return float(sum(getattr(self, term.name) for term in fields(self)))
+        return float(sum(vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,7 @@ class Moment:
     @property
     def held(self) -> float:
         """All of them."""
-        return (
-            self.gradients
-            + self.activations
-            + self.logits
-            + self.workspace
-            + self.gathered
-            + self.communication
-        )
+        return float(sum(vars(self).values()))
 
 
 # Parameters.
@@ -364,16 +357,11 @@ def rank_memory(
     modern = fused(layout) and layout.fused_attention
     return RankMemory(
         parameters,
-        most.gradients,
-        optimizer,
-        most.activations,
-        most.logits,
-        most.workspace,
-        most.gathered,
-        most.communication,
-        FRAGMENTATION * moving,
-        0.0 if modern else CACHED * moving,
-        CONTEXT_BYTES,
+        optimizer=optimizer,
+        **vars(most),
+        fragmentation=FRAGMENTATION * moving,
+        cached=0.0 if modern else CACHED * moving,
+        context=CONTEXT_BYTES,
     )
 
 

@@ -70,7 +70,12 @@ def model_description(model: str | Path | Workload) -> ModelDescription:
         there = False
     if looks_like_file or (there and (path.is_file() or (path / "config.json").is_file())):
         return profiled_model(load(path)) if _is_workload(path) else read_config(path)
-    return shipped_model(str(model))
+    try:
+        return shipped_model(str(model))
+    except InputError:
+        if there:
+            raise InputError(f"{model}: the folder has no config.json; name its file") from None
+        raise
 
 
 def _is_workload(path: Path) -> bool:

@@ -98,6 +98,23 @@ Kind = TypeVar(
 )
 
 
+def read_certificate(
+    values: Mapping[str, object], nodes: int, kinds: int, devices: int
+) -> PriceCertificate | HubCertificate | MultiplierCertificate | PotentialCertificate | None:
+    """Return a plan's certificate for so much of each; None if it is no more than a word.
+
+    Errors as of `price_certificate`.
+    """
+    origin = values.get("origin")
+    if origin == PRICES:
+        return price_certificate(values, nodes, kinds)
+    if origin == HUBS:
+        return hub_certificate(values, nodes, kinds)
+    if origin == MULTIPLIERS:
+        return multiplier_certificate(values, nodes, devices)
+    return potential_certificate(values) if origin in CHECKED else None
+
+
 def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> PriceCertificate:
     """Return a certificate by prices for so many nodes and kinds of devices.
 

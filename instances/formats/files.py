@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,7 +35,7 @@ from . import (
 from .outline import placed_numbers
 from .source import Source, read_source
 from .stagecut_json import ClusterFile, read_file
-from .tensor_program_json import is_program, read_program, write_program
+from .tensor_program_json import read_program, write_program
 from .versions import CLUSTER, JOB_PLAN
 from .writing import layout, write_whole
 
@@ -51,10 +52,15 @@ class Reader:
     read: Callable[[Source], Workload]
 
 
+def _declares(name: str, source: Source) -> bool:
+    """Whether a file says that it is of a format of ours."""
+    return stagecut_json.format_name(source) == name
+
+
 #: Asked in this order: the format with the surest sign first.
 READERS: tuple[Reader, ...] = (
-    Reader("Stagecut workload", stagecut_json.is_workload, stagecut_json.read_workload),
-    Reader("Stagecut program", is_program, read_program),
+    Reader("Stagecut workload", partial(_declares, versions.WORKLOAD), stagecut_json.read_workload),
+    Reader("Stagecut program", partial(_declares, versions.PROGRAM), read_program),
     Reader("Piper JSON", piper_json.is_piper, piper_json.read_piper),
     Reader("PipeDream graph", pipedream_txt.is_pipedream, pipedream_txt.read_pipedream),
     Reader("placement JSON", placement_json.is_placement, placement_json.read_placement),
@@ -395,13 +401,21 @@ def _fail_no_workload(source: Source) -> NoReturn:
     if named == versions.PLAN:
         source.fail("it is a plan, not a workload; name the workload that it was made for")
     if named == JOB_PLAN:
-        source.fail("it is the plan of a training job, not a workload, and is named alone")
+        source.fail(
+            "it is the plan of a training job, not a workload; verify, simulate and explain take "
+            "it alone"
+        )
     if named == versions.CLUSTER:
         source.fail("it is a cluster, not a workload; name a workload file")
     if named:
         source.fail(f"unknown format {quote(named)}; known are {_formats()}")
     if placement_json.is_split(source):
         source.fail("it is a split of a workload, not a workload; load the workload first")
+    if isinstance(source.data, dict) and "model_type" in source.data:
+        source.fail(
+            "it is a model's config.json, planned as a training job: give --global-batch and "
+            "--cluster, such as h100:8x8"
+        )
     source.fail(f"its content is of no known format; known are {_formats()}")
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ..common.errors import prefix_errors, quote
+from ..common.errors import prefix_errors
 from ..common.units import NodeId
 from ..model.cluster import Cluster
 from ..model.pipeline_job import is_stream
@@ -18,6 +18,7 @@ from ..model.problem import DeviceMapping, Problem, names_stages, objective_unit
 from ..model.sharding import Sharding
 from ..model.workload import Workload
 from .plan_json import CODECS, PlanFile, convert, read_problem, write_plan
+from .solutions_json import check_devices
 from .source import Source, read_source
 from .stagecut_json import make_cluster, read_file
 from .versions import PLAN
@@ -85,12 +86,10 @@ def _parts(source: Source, file: PlanFile) -> list[tuple[str, str, frozenset[Nod
             return [_stage(number, part) for number, part in enumerate(stages)]
         cluster = make_cluster(source, file.cluster.kinds, file.cluster.links)
         nodes: list[set[NodeId]] = [set() for _ in cluster.devices]
-        for part in stages or solution["devices" if "devices" in solution else "calls"]:
-            if not 0 <= part["device"] < cluster.size:
-                source.fail(
-                    f"solution: device {quote(part['device'])} is not one of the cluster's "
-                    f"0 to {cluster.size - 1}"
-                )
+        parts = stages or solution["devices" if "devices" in solution else "calls"]
+        with prefix_errors(source.file, "plan"):
+            check_devices((part["device"] for part in parts), cluster)
+        for part in parts:
             nodes[part["device"]].update(part["nodes"])
     except (KeyError, TypeError):
         source.fail("solution: it does not say which device or stage each node is in; plan again")
@@ -122,9 +121,9 @@ def _stage(number: int, part: dict[str, Any]) -> tuple[str, str, frozenset[NodeI
 def _problem(options: dict[str, Any]) -> str:
     """Return a problem in words, such as ``throughput, contiguous``; usual options are left out."""
     words = []
-    known = CODECS[options["name"]].problem.__dataclass_fields__
+    usual = {item.name: item.default for item in fields(CODECS[options["name"]].problem)}
     for key, value in options.items():
-        if key not in TOLD and key in known and value == known[key].default:
+        if key not in TOLD and key in usual and value == usual[key]:
             continue
         if key == "placement_rules" and isinstance(value, dict):
             words += ["placement rules"] * any(value.values())

@@ -18,28 +18,20 @@ import numpy as np
 from ..common.errors import InputError, prefix_errors, quote
 from ..model.cluster import Cluster
 from ..model.pipeline_job import PipelineJob, is_stream
-from ..model.plan import Plan
+from ..model.plan import Plan, check_made_for
 from ..model.problem import DeviceMapping, Latency, Problem, Throughput
 from ..model.sharding import Sharding
 from ..model.solution import Solution
 from ..model.workload import Workload
 from ..topologies import write_topology
 from ..topologies.named import TopologyFile, make_topology
-from . import certificate
-from .certificate import (
-    hub_certificate,
-    multiplier_certificate,
-    potential_certificate,
-    price_certificate,
-)
+from .certificate import read_certificate
 from .solutions_json import (
     CallsRecord,
     MappedRecord,
-    MappingRecord,
     PipelineRecord,
     PlacementRecord,
     ShardedOperatorsRecord,
-    ShardingRecord,
     StagesRecord,
     decode_calls,
     decode_mapped,
@@ -53,9 +45,8 @@ from .solutions_json import (
     encode_placement,
     encode_sharding,
     encode_stages,
-    sharding_options,
 )
-from .source import Record, Source, explain, plain_id
+from .source import Record, Source, explain
 from .stagecut_json import (
     KindRecord,
     PairLinkRecord,
@@ -92,7 +83,7 @@ class PlanFile(Record):
     """A plan file; problem and solution have a shape per problem."""
 
     format: Literal["stagecut-plan"]
-    version: Literal[4]
+    version: Literal[5]
     workload: WorkloadRecord
     problem: dict[str, Any]
     objective: float
@@ -117,8 +108,6 @@ class Codec:
     encode: Callable[[Any, Workload, Cluster], Any]
     # from the record, the workload and the cluster; raises InputError without the file's name
     decode: Callable[[Any, Workload, Cluster], Solution]
-    # what the problem looks like in a file, where that is not its fields
-    statement: type[Any] | None = None
 
 
 #: Of pipelines without end, whose stages have replicas and configurations.
@@ -128,11 +117,9 @@ STREAM = Codec(PipelineJob, StagesRecord, encode_stages, decode_stages)
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, encode_placement, decode_placement),
     "pipeline": Codec(PipelineJob, PipelineRecord, encode_pipeline, decode_pipeline),
-    "mapping": Codec(DeviceMapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
+    "mapping": Codec(DeviceMapping, MappedRecord, encode_mapped, decode_mapped),
     "latency": Codec(Latency, CallsRecord, encode_calls, decode_calls),
-    "sharding": Codec(
-        Sharding, ShardedOperatorsRecord, encode_sharding, decode_sharding, ShardingRecord
-    ),
+    "sharding": Codec(Sharding, ShardedOperatorsRecord, encode_sharding, decode_sharding),
 }
 
 
@@ -168,8 +155,6 @@ def problem_values(problem: Problem) -> dict[str, Any]:
     if isinstance(problem, DeviceMapping):
         plain = {item.name: getattr(problem, item.name) for item in fields(problem)}
         return {**plain, "topology": write_topology(problem.topology)}
-    if isinstance(problem, Sharding):
-        return sharding_options(problem)
     return asdict(problem)
 
 
@@ -202,7 +187,7 @@ def read_plan(
     with prefix_errors(source.file, "plan"):
         problem, codec = read_problem(source, file.problem)
         if same_costs:
-            _check_made_for(file.workload, workload)
+            check_made_for(file.workload.name, file.workload.fingerprint, workload)
         if file.time_unit != workload.time_unit:
             source.fail(
                 f"time_unit is {quote(file.time_unit)}, that of {workload.name} is "
@@ -222,20 +207,7 @@ def read_plan(
             certificate=read_mapping(file.certificate),
             provenance=read_mapping(file.provenance),
         )
-        match plan.certificate.get("origin"):
-            case certificate.PRICES:
-                price_certificate(plan.certificate, workload.n, len(made_on.kinds))
-            case certificate.HUBS:
-                hub_certificate(plan.certificate, workload.n, len(made_on.kinds))
-            case certificate.MULTIPLIERS:
-                multiplier_certificate(plan.certificate, workload.n, made_on.size)
-            case (
-                certificate.PASSED
-                | certificate.ELIMINATED
-                | certificate.PRICED
-                | certificate.FITTING
-            ):
-                potential_certificate(plan.certificate)
+        read_certificate(plan.certificate, workload.n, len(made_on.kinds), made_on.size)
     if plan.bound > plan.objective * (1 + BOUND_SLACK):
         source.fail(
             f"bound is {quote(file.bound)}, above the objective {quote(file.objective)}; "
@@ -250,15 +222,6 @@ def read_plan(
     return plan
 
 
-def _check_made_for(made_for: WorkloadRecord, workload: Workload) -> None:
-    if made_for.fingerprint != workload.fingerprint:
-        raise InputError(
-            f"the plan was made for {quote(made_for.name)} (fingerprint "
-            f"{plain_id(made_for.fingerprint[:12])}), not for {quote(workload.name)} "
-            f"({workload.fingerprint[:12]}); plan again, or load the workload it names"
-        )
-
-
 def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec]:
     """Return the problem that a plan file names, and how its solutions are written and read."""
     name = values.get("name")
@@ -266,7 +229,7 @@ def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec
         source.fail(f"problem: name is {quote(name)}; it must be one of {', '.join(CODECS)}")
     codec = CODECS[name]
     options = {key: value for key, value in values.items() if key != "name"}
-    known = codec.problem.__dataclass_fields__
+    known = [item.name for item in fields(codec.problem)]
     for key in options:
         if key not in known:
             source.fail(f"problem: unknown key {quote(key)}; remove it or correct its spelling")
@@ -275,11 +238,8 @@ def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec
             source.fail(f"problem: {key} is missing; add it")
     if codec.problem is DeviceMapping:
         file = convert(source, options["topology"], TopologyFile, "problem: topology")
-        given = convert(source, options, MappingRecord, "problem").options()
         with prefix_errors(source.file, "problem"):
-            return DeviceMapping(**{**given, "topology": make_topology(file)}), codec
-    if codec.problem is Sharding:
-        return convert(source, options, ShardingRecord, "problem").problem(), codec
+            options["topology"] = make_topology(file)
     problem = convert(source, options, codec.problem, "problem")
     return problem, codec_of(problem)
 

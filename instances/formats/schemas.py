@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ..topologies.named import TopologyFile
 from .certificate import (
     CHECKED,
     HubCertificate,
@@ -93,23 +94,23 @@ def _schema(*kinds: type[Any]) -> dict[str, Any]:
 def _plan_schema() -> dict[str, Any]:
     """Return the JSON schema of plans, with a variant for each problem."""
     codecs = [*CODECS.items(), ("pipeline", STREAM)]
-    stated = {name: codec.statement or codec.problem for name, codec in codecs}
-    used = [kind for name, codec in codecs for kind in (stated[name], codec.record)]
+    used = [kind for _, codec in codecs for kind in (codec.problem, codec.record)]
     checked = (
         PriceCertificate, HubCertificate, MultiplierCertificate, PotentialCertificate,
     )  # fmt: skip
-    schema = _schema(PlanFile, *checked, *used)
+    schema = _schema(PlanFile, TopologyFile, *checked, *used)
+    schema["$defs"]["Topology"] = schema["$defs"].pop("TopologyFile")
     origins = {"enum": list(CHECKED)}
     other = {"type": "object", "properties": {"origin": {"not": origins}}}
     known = [{"$ref": f"#/$defs/{kind.__name__}"} for kind in checked]
     schema["$defs"]["PlanFile"]["properties"]["certificate"] = {"anyOf": [*known, other]}
     choices = []
     for name, codec in codecs:
-        problem = schema["$defs"][stated[name].__name__]
+        problem = schema["$defs"][codec.problem.__name__]
         problem["properties"] = {"name": {"const": name}, **problem["properties"]}
         problem["required"] = list(problem["properties"])
         problem["additionalProperties"] = False
-        kinds = {"problem": stated[name], "solution": codec.record}
+        kinds = {"problem": codec.problem, "solution": codec.record}
         parts = {key: {"$ref": f"#/$defs/{kind.__name__}"} for key, kind in kinds.items()}
         choices.append({"properties": parts})
     schema["oneOf"] = choices

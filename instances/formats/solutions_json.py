@@ -6,29 +6,17 @@ Placement rules have the same records.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-import msgspec
 import numpy as np
 
 from ..common.arrays import Ints
-from ..common.choices import (
-    Collective,
-    MappingMode,
-    MappingObjective,
-    Optimizer,
-    Primitive,
-    Rounds,
-    ShardingObjective,
-)
 from ..common.errors import InputError, quote
 from ..common.units import NodeId
 from ..model.cluster import Cluster
 from ..model.layers import Layers
-from ..model.links import Link
 from ..model.problem import MAX_CALLS
-from ..model.sharding import BUCKET_BYTES, DeviceMesh, PrimitiveLink, Sharding, program_of
+from ..model.sharding import program_of
 from ..model.solution import (
     CallPlacement,
     PipelinePlacement,
@@ -42,64 +30,6 @@ from ..model.solution import (
 from ..model.training_layers import layers_of
 from ..model.workload import Workload
 from .source import Record, plain_id
-
-
-class MeshLinkRecord(Record):
-    """Link between neighbours along an axis of a mesh."""
-
-    latency_s: float
-    bytes_per_s: float
-
-
-class PrimitiveRecord(MeshLinkRecord):
-    """Link and algorithm of a collective along an axis of a mesh."""
-
-    primitive: Primitive
-    algorithm: Rounds
-    axis: int
-
-
-class MeshRecord(Record):
-    """Devices along each axis of a mesh, the link of each axis, and collectives with their own."""
-
-    shape: list[int]
-    links: list[MeshLinkRecord]
-    primitives: tuple[PrimitiveRecord, ...] = ()
-
-
-class ShardingRecord(Record):
-    """A sharding problem."""
-
-    mesh: MeshRecord
-    objective: ShardingObjective
-    beta: float
-    memory_bytes: float | None
-    optimizer: Optimizer
-    fixed: list[tuple[int | str, str]]
-    overlap: bool = False
-    bucket_bytes: float = BUCKET_BYTES
-    placement: tuple[tuple[str, int], ...] = ()
-
-    def problem(self) -> Sharding:
-        """Return the problem; raises InputError without the file's name."""
-        links = tuple(Link(link.latency_s, link.bytes_per_s) for link in self.mesh.links)
-        primitives = tuple(
-            PrimitiveLink(
-                one.primitive, Link(one.latency_s, one.bytes_per_s), one.algorithm, one.axis
-            )
-            for one in self.mesh.primitives
-        )
-        return Sharding(
-            mesh=DeviceMesh(tuple(self.mesh.shape), links, primitives),
-            objective=self.objective,
-            beta=self.beta,
-            memory_bytes=self.memory_bytes,
-            optimizer=self.optimizer,
-            overlap=self.overlap,
-            bucket_bytes=self.bucket_bytes,
-            placement=self.placement,
-            fixed=tuple(self.fixed),
-        )
 
 
 class ShardedRecord(Record):
@@ -187,24 +117,6 @@ class CallsRecord(Record):
     calls: list[CallRecord]
 
 
-class MappingRecord(Record):
-    """A mapping problem; the topology as in its own file."""
-
-    topology: dict[str, Any]
-    stages: int
-    replicas: int
-    mode: MappingMode
-    microbatches: int
-    gradients: bool
-    collective: Collective
-    objective: MappingObjective
-    overlap: bool
-
-    def options(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return msgspec.structs.asdict(self)
-
-
 class MappedStageRecord(Record):
     """A stage: its nodes by id, its devices in ring order, and whom each sends to.
 
@@ -225,9 +137,7 @@ class MappedRecord(Record):
 def encode_mapped(mapped: ReplicaPlacement, workload: Workload, _: Cluster) -> MappedRecord:
     """Return the solution as a record."""
     stages = len(mapped.slots)
-    held: list[list[NodeId]] = [[] for _ in range(stages)]
-    for node, s in zip(workload.ids, mapped.stage.tolist(), strict=True):
-        held[s].append(node)
+    held = workload.ids_by_place(mapped.stage.tolist(), stages)
     sends = [*mapped.sends_to.tolist(), []]
     return MappedRecord(
         [MappedStageRecord(held[s], mapped.slots[s].tolist(), sends[s]) for s in range(stages)]
@@ -244,11 +154,7 @@ def decode_mapped(record: MappedRecord, workload: Workload, cluster: Cluster) ->
         sends = replicas if s < last else 0
         if not replicas or len(part.devices) != replicas or len(part.sends_to) != sends:
             raise InputError(f"solution: stage {s}: it must have {replicas} devices and receivers")
-        for d in part.devices:
-            if not 0 <= d < cluster.size:
-                raise InputError(
-                    f"solution: device {quote(d)} is not one of 0 to {cluster.size - 1}"
-                )
+        check_devices(part.devices, cluster)
         for receiver in part.sends_to:
             if not 0 <= receiver < replicas:
                 raise InputError(
@@ -265,9 +171,7 @@ def decode_mapped(record: MappedRecord, workload: Workload, cluster: Cluster) ->
 
 def encode_placement(placement: Placement, workload: Workload, cluster: Cluster) -> PlacementRecord:
     """Return a placement device by device."""
-    nodes: list[list[NodeId]] = [[] for _ in cluster.devices]
-    for node, d in zip(workload.ids, placement.device.tolist(), strict=True):
-        nodes[d].append(node)
+    nodes = workload.ids_by_place(placement.device.tolist(), cluster.size)
     return PlacementRecord(
         [DeviceRecord(d, dev.name, nodes[d]) for d, dev in enumerate(cluster.devices)],
         list(placement.order),
@@ -278,11 +182,7 @@ def decode_placement(record: PlacementRecord, workload: Workload, cluster: Clust
     """Return the placement; raises InputError if nodes or devices are wrong."""
     part_of = _on_devices(record.devices, workload, cluster)
     device = np.array([record.devices[i].device for i in part_of])
-    for d in record.order:
-        if not 0 <= d < cluster.size:
-            raise InputError(
-                f"solution: order: device {quote(d)} is not one of 0 to {cluster.size - 1}"
-            )
+    check_devices(record.order, cluster)
     return Placement(device, tuple(record.order))
 
 
@@ -290,9 +190,7 @@ def encode_pipeline(
     pipeline: PipelinePlacement, workload: Workload, cluster: Cluster
 ) -> PipelineRecord:
     """Return the stages in their order."""
-    nodes: list[list[NodeId]] = [[] for _ in pipeline.devices]
-    for node, stage in zip(workload.ids, pipeline.stage.tolist(), strict=True):
-        nodes[stage].append(node)
+    nodes = workload.ids_by_place(pipeline.stage.tolist(), len(pipeline.devices))
     return PipelineRecord(
         [DeviceRecord(d, cluster.devices[d].name, nodes[s]) for s, d in enumerate(pipeline.devices)]
     )
@@ -339,18 +237,24 @@ def _on_devices(
     parts: Sequence[DeviceRecord | CallRecord], workload: Workload, cluster: Cluster
 ) -> list[int]:
     """Return which part each node is in, by its number; the parts are on devices of the cluster."""
+    check_devices((part.device for part in parts), cluster)
     for part in parts:
         d = part.device
-        if not 0 <= d < cluster.size:
-            raise InputError(
-                f"solution: device {quote(d)} is not one of the cluster's 0 to {cluster.size - 1}"
-            )
         if part.name != cluster.devices[d].name:
             raise InputError(
                 f"solution: device {d} is called {quote(part.name)}, in the cluster "
                 f"{quote(cluster.devices[d].name)}; correct it"
             )
     return _part_of([part.nodes for part in parts], workload)
+
+
+def check_devices(devices: Iterable[int], cluster: Cluster) -> None:
+    """Raise InputError unless a cluster has all these devices."""
+    for d in devices:
+        if not 0 <= d < cluster.size:
+            raise InputError(
+                f"solution: device {quote(d)} is not one of the cluster's 0 to {cluster.size - 1}"
+            )
 
 
 def _part_of(parts: Sequence[Sequence[NodeId]], workload: Workload) -> list[int]:
@@ -464,28 +368,3 @@ def decode_sharding(
                 raise InputError(f"{where}: no signature {quote(text)}; it has {', '.join(known)}")
         rows[v] = [known.index(text) for text in part.signatures]
     return TensorSharding(rows)
-
-
-def mesh_options(mesh: DeviceMesh) -> dict[str, Any]:
-    """Return a mesh's fields as JSON values; collectives only if some have links of their own."""
-    own = [
-        {"primitive": one.primitive, **vars(one.link), "algorithm": one.algorithm, "axis": one.axis}
-        for one in mesh.primitives
-    ]
-    found = {"shape": list(mesh.shape), "links": [vars(link) for link in mesh.links]}
-    return found | ({"primitives": own} if own else {})
-
-
-def sharding_options(problem: Sharding) -> dict[str, Any]:
-    """Return a problem's fields as JSON values."""
-    return {
-        "mesh": mesh_options(problem.mesh),
-        "objective": problem.objective,
-        "beta": problem.beta,
-        "memory_bytes": problem.memory_bytes,
-        "optimizer": problem.optimizer,
-        "overlap": problem.overlap,
-        "bucket_bytes": problem.bucket_bytes,
-        "placement": [list(pair) for pair in problem.placement],
-        "fixed": [list(pair) for pair in problem.fixed],
-    }

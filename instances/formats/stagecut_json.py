@@ -18,7 +18,7 @@ from ..common.arrays import Floats
 from ..common.errors import prefix_errors, quote
 from ..common.units import NodeId
 from ..model.cluster import Cluster, DeviceKind
-from ..model.layers import Layers
+from ..model.layers import PER_CONFIGURATION, Layers
 from ..model.links import Link, PairLink
 from ..model.ties import Copy, Tie
 from ..model.workload import Workload
@@ -174,11 +174,6 @@ def read_file(source: Source, kind: type[T], wanted: str) -> T:
         up_to = f"a whole number from 1 to {newest}" if newest > 1 else "1"
         source.fail(f"version is {quote(version)}; it must be {up_to}")
     return replace(source, data=upgraded(source.data, version)).convert(kind)
-
-
-def is_workload(source: Source) -> bool:
-    """Whether the content declares a workload of ours."""
-    return format_name(source) == WORKLOAD
 
 
 def read_workload(source: Source) -> Workload:
@@ -405,15 +400,10 @@ def read_layers(
                         "names a node that no such edge leads to; remove it"
                     )
                 sync[-1][number[u, w]] = extra
+    columns: dict[str, Any] = {k: [getattr(c, k) for _, c in rows] for k in PER_CONFIGURATION}
     return Layers(
         node=np.array([v for v, _ in rows], np.int64),
-        degree=np.array([c.degree for _, c in rows], np.int64),
-        label=tuple(c.label for _, c in rows),
-        recomputes=np.array([c.recomputes for _, c in rows], np.bool_),
-        time=np.array([c.time for _, c in rows], np.float64),
-        weight_bytes=np.array([c.weight_bytes for _, c in rows], np.float64),
-        bytes_per_microbatch=np.array([c.bytes_per_microbatch for _, c in rows], np.float64),
-        fixed_bytes=np.array([c.fixed_bytes for _, c in rows], np.float64),
+        **columns,
         edge_bytes=np.array([size[ends] for ends in sorted(size)], np.float64),
         sync_bytes=tuple(sync),
         microbatches=record.microbatches,
@@ -426,7 +416,9 @@ def write_layers(
     workload: Workload, layers: Layers
 ) -> tuple[dict[str, object], list[list[Mapping[str, object]]]]:
     """Return the data shared by layers, and each node's configurations, as JSON values."""
-    shared = LayersRecord(layers.edge_bytes.tolist(), layers.microbatches, layers.bandwidth)
+    shared: dict[str, object] = {"edge_bytes": layers.edge_bytes.tolist()}
+    shared |= {"microbatches": layers.microbatches, "bandwidth": layers.bandwidth}
+    columns = {key: np.array(getattr(layers, key)).tolist() for key in PER_CONFIGURATION}
     nodes: list[list[Mapping[str, object]]] = [[] for _ in workload.ids]
     for c in range(layers.size):
         v = int(layers.node[c])
@@ -437,23 +429,12 @@ def write_layers(
                 arriving.append((workload.ids[u], extra))
             else:
                 leaving.append((workload.ids[w], extra))
-        record = ConfigurationRecord(
-            degree=int(layers.degree[c]),
-            label=layers.label[c],
-            time=float(layers.time[c]),
-            weight_bytes=float(layers.weight_bytes[c]),
-            bytes_per_microbatch=float(layers.bytes_per_microbatch[c]),
-            fixed_bytes=float(layers.fixed_bytes[c]),
-            recomputes=bool(layers.recomputes[c]),
-            sync_in=arriving,
-            sync_out=leaving,
-            sharding=layers.sharding[c],
-        )
-        written = msgspec.to_builtins(record)
-        if not layers.sharding[c]:
-            del written["sharding"]
-        nodes[v].append(written)
-    return msgspec.to_builtins(shared), nodes
+        record: dict[str, object] = {key: column[c] for key, column in columns.items()}
+        record |= {"sync_in": arriving, "sync_out": leaving}
+        if layers.sharding[c]:
+            record["sharding"] = layers.sharding[c]
+        nodes[v].append(record)
+    return shared, nodes
 
 
 def read_tie(source: Source, record: TieRecord, index: Mapping[NodeId, int]) -> Tie:

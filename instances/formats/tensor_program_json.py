@@ -20,7 +20,6 @@ from .source import Record, Source, plain_id
 from .stagecut_json import (
     KindRecord,
     PairLinkRecord,
-    format_name,
     kinds_of,
     links_of,
     make_cluster,
@@ -78,19 +77,10 @@ class ProgramFile(Record):
     cluster_links: list[PairLinkRecord] = msgspec.field(default_factory=list)
 
 
-def is_program(source: Source) -> bool:
-    """Whether the content declares a tensor program."""
-    return format_name(source) == PROGRAM
-
-
 def read_program(source: Source) -> Workload:
     """Return the workload of a tensor program's file."""
     file = read_file(source, ProgramFile, PROGRAM)
-    number: dict[str, int] = {}
-    for t, tensor in enumerate(file.tensors):
-        if tensor.name in number:
-            source.fail(f"tensor {plain_id(tensor.name)}: its name occurs twice; names must differ")
-        number[tensor.name] = t
+    number = {tensor.name: t for t, tensor in enumerate(file.tensors)}
     with prefix_errors(source.file, file.name):
         for operator in file.operators:
             late = [] if operator.gradient is None else [operator.gradient]
@@ -108,12 +98,9 @@ def read_program(source: Source) -> Workload:
         if file.cluster is not None:
             cluster = make_cluster(source, file.cluster, file.cluster_links)
         return program_workload(
-            program,
-            file.name,
-            time_unit=file.time_unit,
-            cluster=cluster,
+            program, file.name, time_unit=file.time_unit, cluster=cluster,
             provenance=file.provenance,
-        )
+        )  # fmt: skip
 
 
 def write_program(workload: Workload, program: TensorProgram) -> dict[str, object]:
@@ -127,30 +114,18 @@ def write_program(workload: Workload, program: TensorProgram) -> dict[str, objec
         "provenance": dict(workload.provenance),
         "cluster": None if cluster is None else kinds_of(cluster),
         "cluster_links": [] if cluster is None else links_of(cluster),
-        "tensors": [
-            {"name": t.name, "shape": list(t.shape), "dtype": t.dtype} for t in program.tensors
-        ],
+        "tensors": [dict(vars(tensor)) for tensor in program.tensors],
         "operators": [_record(program, operator) for operator in program.operators],
     }
 
 
 def _operator(record: OperatorRecord, number: dict[str, int]) -> Operator:
-    return Operator(
-        name=record.name,
-        inputs=tuple(number[name] for name in record.inputs),
-        outputs=tuple(number[name] for name in record.outputs),
-        signatures=tuple(map(_signature, record.signatures)),
-        role=record.role,
-        kind=record.kind,
-        fixed=record.fixed,
-        compute=record.compute,
-        memory=record.memory,
-        flops=record.flops,
-        backward=record.backward,
-        view=record.view,
-        gradient=None if record.gradient is None else number[record.gradient],
-        ruled=record.ruled,
-    )
+    values = msgspec.structs.asdict(record)
+    for side in ("inputs", "outputs"):
+        values[side] = tuple(number[name] for name in values[side])
+    values["signatures"] = tuple(map(_signature, record.signatures))
+    values["gradient"] = None if record.gradient is None else number[record.gradient]
+    return Operator(**values)
 
 
 def _signature(record: SignatureRecord | str) -> Signature:

@@ -24,7 +24,7 @@ SHARDED_RECORDING = "stagecut-sharded-recording"
 
 #: The version that is written, by format.
 NEWEST: Mapping[str, int] = MappingProxyType(
-    {WORKLOAD: 1, CLUSTER: 1, PLAN: 4, TOPOLOGY: 1, RECORDING: 1, PROGRAM: 1, SHARDED_RECORDING: 1}
+    {WORKLOAD: 1, CLUSTER: 1, PLAN: 5, TOPOLOGY: 1, RECORDING: 1, PROGRAM: 1, SHARDED_RECORDING: 1}
 )
 
 
@@ -48,6 +48,8 @@ def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
             _fill(data, "problem", {"actions": []})
     if form == PLAN and version < 4 and isinstance(data.get("problem"), dict):
         data = {**data, "problem": _job(data["problem"])}
+    if form == PLAN and version < 5:
+        _nest_links(data.get("problem"))
     return {**data, "version": NEWEST[form]}
 
 
@@ -61,6 +63,15 @@ def _job(problem: dict[str, Any]) -> dict[str, Any]:
         kept = {"schedule": "stream", "in_flight": problem.get("schedule")}
         return {"name": "pipeline", **defaults, **own, **kept}
     return problem
+
+
+def _nest_links(problem: Any) -> None:
+    """Give the collectives of a mesh of a version before 5 their links as objects."""
+    mesh = problem.get("mesh") if isinstance(problem, dict) else None
+    primitives = mesh.get("primitives") if isinstance(mesh, dict) else None
+    for one in primitives if isinstance(primitives, list) else ():
+        if isinstance(one, dict) and "link" not in one:
+            one["link"] = {k: one.pop(k) for k in ("latency_s", "bytes_per_s") if k in one}
 
 
 def _fill(data: dict[str, Any], key: str, defaults: dict[str, Any]) -> None:

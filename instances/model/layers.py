@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..common.arrays import Bools, Floats, Ints, checked, frozen
+from ..common.arrays import Bools, Floats, Ints, checked, frozen, rebuild
 from ..common.errors import InputError, quote
 from ..common.units import LARGEST, MOST_COUNT, SMALLEST
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+#: Fields of `Layers` with a value for each configuration that files write as it is.
+PER_CONFIGURATION = (
+    "degree", "label", "recomputes", "time", "weight_bytes", "bytes_per_microbatch", "fixed_bytes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +102,7 @@ class Layers:
         put(self, "label", tuple(self.label))
         put(self, "sharding", tuple(self.sharding) or ("",) * len(self.node))
         put(self, "sync_bytes", tuple(MappingProxyType(dict(sync)) for sync in self.sync_bytes))
-        for key in ("degree", "label", "recomputes", "time", "weight_bytes", "fixed_bytes",
-                    "bytes_per_microbatch", "sync_bytes", "sharding"):  # fmt: skip
+        for key in (*PER_CONFIGURATION, "sync_bytes", "sharding"):
             if len(getattr(self, key)) != len(self.node):
                 raise InputError(
                     f"layers: {key} has {len(getattr(self, key))} values "
@@ -129,26 +134,9 @@ class Layers:
         """Return one row per configuration."""
         import pandas as pd
 
-        return pd.DataFrame(
-            {
-                "node": self.node,
-                "degree": self.degree,
-                "label": list(self.label),
-                "recomputes": self.recomputes,
-                "time": self.time,
-                "weight_bytes": self.weight_bytes,
-                "bytes_per_microbatch": self.bytes_per_microbatch,
-                "fixed_bytes": self.fixed_bytes,
-            }
-        )
+        return pd.DataFrame({key: getattr(self, key) for key in ("node", *PER_CONFIGURATION)})
 
-    def __reduce__(self) -> tuple[type[Layers], tuple[object, ...]]:
-        """Pickle and copy layers, as read-only mappings support neither."""
-        return Layers, (
-            self.node, self.degree, self.label, self.recomputes, self.time, self.weight_bytes,
-            self.bytes_per_microbatch, self.fixed_bytes, self.edge_bytes,
-            tuple(map(dict, self.sync_bytes)), self.microbatches, self.bandwidth, self.sharding,
-        )  # fmt: skip
+    __reduce__ = rebuild
 
 
 def _check_suggestions(layers: Layers) -> None:

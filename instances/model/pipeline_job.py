@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TypeGuard
+from typing import ClassVar, TypeGuard
 
 from ..common.choices import (
     InFlight,
@@ -183,6 +183,7 @@ class PipelineJob(ByFields):
     'fp32'
     """
 
+    name: ClassVar[str] = "pipeline"
     microbatches: int | None = None
     schedule: OrText[PipelineSchedule] | None = None
     split: OrText[Split] = Split.CONTIGUOUS
@@ -275,11 +276,6 @@ class PipelineJob(ByFields):
             object.__setattr__(self, "actions", self.order.texts)
         elif self.actions:
             raise InputError("actions: only the schedule given has them; leave them out")
-
-    @property
-    def name(self) -> str:
-        """What the problem is called in files and tables."""
-        return "pipeline"
 
     def summary(self) -> dict[str, object]:
         """Return the fields of its schedule, of the actions how many there are."""

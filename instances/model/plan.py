@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from ..common.arrays import Ints, rebuild
-from ..common.errors import InputError
+from ..common.errors import InputError, quote
 from ..common.quantities import show_gap
 from .cluster import Cluster
 from .problem import DeviceMapping, Problem, objective_unit
@@ -128,12 +128,7 @@ class Plan(Summarised):
 
     def check_made_for(self, workload: Workload) -> None:
         """Raise InputError unless the plan was made for `workload`."""
-        if self.workload_fingerprint != workload.fingerprint:
-            raise InputError(
-                f"the plan was made for {self.workload_name!r} (fingerprint "
-                f"{self.workload_fingerprint[:12]}), not for {workload.name!r} "
-                f"({workload.fingerprint[:12]}); plan again, or load the workload it names"
-            )
+        check_made_for(self.workload_name, self.workload_fingerprint, workload)
 
     def to_pandas(self, workload: Workload) -> pd.DataFrame:
         """Return one row per node: its id as index, name, device number and device name."""
@@ -158,6 +153,16 @@ class Plan(Summarised):
         }
 
     __reduce__ = rebuild
+
+
+def check_made_for(name: str, fingerprint: str, workload: Workload) -> None:
+    """Raise InputError unless a workload is the one that a plan was made for."""
+    if fingerprint != workload.fingerprint:
+        raise InputError(
+            f"the plan was made for {quote(name)} (fingerprint {fingerprint[:12]}), not for "
+            f"{quote(workload.name)} ({workload.fingerprint[:12]}); plan again, or load the "
+            "workload it names"
+        )
 
 
 def gap_between(objective: float, bound: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -77,6 +78,7 @@ class Throughput(ByFields):
     True
     """
 
+    name: ClassVar[str] = "throughput"
     split: OrText[Split] = Split.NONCONTIGUOUS
     cpu_split: OrText[CpuSplit] = CpuSplit.CONTIGUOUS
     pipeline: OrText[Pipeline] = Pipeline.PIPEDREAM
@@ -91,11 +93,6 @@ class Throughput(ByFields):
                 "relayed: data is passed from stage to stage, so split and cpu_split must be "
                 f"contiguous, not {self.split} and {self.cpu_split}; set them"
             )
-
-    @property
-    def name(self) -> str:
-        """Name of the problem in files and tables."""
-        return "throughput"
 
 
 @dataclass(frozen=True)
@@ -133,16 +130,12 @@ class Latency(ByFields):
     'latency'
     """
 
+    name: ClassVar[str] = "latency"
     calls: int = 1
     placement_rules: PlacementRules = NO_RULES
 
     def __post_init__(self) -> None:
         check_count("calls", self.calls, MAX_CALLS)
-
-    @property
-    def name(self) -> str:
-        """Name of the problem in files and tables."""
-        return "latency"
 
 
 @dataclass(frozen=True)
@@ -209,6 +202,7 @@ class DeviceMapping(ByFields):
     ('both', 'cheapest')
     """
 
+    name: ClassVar[str] = "mapping"
     topology: Topology
     stages: int
     replicas: int = 1
@@ -241,11 +235,6 @@ class DeviceMapping(ByFields):
                 f"{used} devices; "
                 f"{self.topology.name} has {usable} to use: take fewer, or a larger topology"
             )
-
-    @property
-    def name(self) -> str:
-        """Name of the problem in files and tables."""
-        return "mapping"
 
 
 Problem = Throughput | PipelineJob | Latency | DeviceMapping | Sharding

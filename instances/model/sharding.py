@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -352,6 +353,7 @@ class Sharding(ByFields):
     'time'
     """
 
+    name: ClassVar[str] = "sharding"
     mesh: DeviceMesh
     objective: OrText[ShardingObjective] = ShardingObjective.TIME
     beta: float = 1.0
@@ -402,11 +404,6 @@ class Sharding(ByFields):
             raise InputError("placement: it is of the objective time; leave one of the two out")
         if self.placement and self.memory_bytes is not None:
             raise InputError("placement: groups hold unlike amounts; leave the memory out")
-
-    @property
-    def name(self) -> str:
-        """Name of the problem in files and tables."""
-        return "sharding"
 
     @property
     def state(self) -> float:

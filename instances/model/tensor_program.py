@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..common.choices import Role
-from ..common.errors import InputError, quote
+from ..common.errors import InputError, all_differ, quote
 from ..common.units import LARGEST, NodeId
 from .summary import Tabled
 
@@ -292,8 +292,8 @@ class TensorProgram(Tabled):
 
 def _check(program: TensorProgram) -> None:
     names = [tensor.name for tensor in program.tensors]
-    _all_differ("tensor", names)
-    _all_differ("operator", [operator.name for operator in program.operators])
+    all_differ(names, "tensor")
+    all_differ((operator.name for operator in program.operators), "operator")
     made: set[int] = set()
     for operator in program.operators:
         where = f"operator {operator.name}"
@@ -323,14 +323,6 @@ def _check(program: TensorProgram) -> None:
                 raise InputError(
                     f"operator {operator.name}: its gradient is of another shape, {shapes[1]}"
                 )
-
-
-def _all_differ(what: str, names: Sequence[NodeId]) -> None:
-    seen: set[NodeId] = set()
-    for name in names:
-        if name in seen:
-            raise InputError(f"{what} {name}: its name occurs twice; names must differ")
-        seen.add(name)
 
 
 def _check_role(operator: Operator, where: str) -> None:

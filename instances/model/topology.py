@@ -13,7 +13,7 @@ import numpy as np
 
 from ..common.arrays import Bools, Floats, Ints, checked, frozen
 from ..common.choices import OrText, Routing
-from ..common.errors import InputError, quote
+from ..common.errors import InputError, all_differ, quote
 from ..common.units import LARGEST, SMALLEST
 from .routing import Routes, route
 from .summary import Summarised
@@ -240,27 +240,20 @@ def _check(topology: Topology) -> None:
     if not topology.devices:
         raise InputError(f"{where}: no devices; give at least one")
     check_size(where, topology.size)
-    if len(set(topology.devices)) < topology.size:
-        seen: set[str] = set()
-        for name in topology.devices:
-            if name in seen:
-                raise InputError(f"{where}: two devices are called {quote(name)}; rename one")
-            seen.add(name)
+    all_differ(topology.devices, f"{where}: device")
     if not 0 <= topology.switches <= MAX_SWITCHES:
         raise InputError(
             f"{where}: switches is {quote(topology.switches)}; it must be from 0 to {MAX_SWITCHES}"
         )
     check_links(where, len(topology.links))
-    for key in ("latency_s", "bytes_per_s"):
-        if len(getattr(topology, key)) != len(topology.links):
-            raise InputError(f"{where}: {key} and links differ in length; give one per link")
-    if len(topology.memory_bytes) != topology.size:
-        raise InputError(f"{where}: memory_bytes and devices differ in length; give one per device")
+    of_links = ("latency_s", "bytes_per_s")
+    for key in (*of_links, "memory_bytes", "slowdown", "island"):
+        each = "link" if key in of_links else "device"
+        if len(getattr(topology, key)) != len(getattr(topology, f"{each}s")):
+            raise InputError(f"{where}: {key} and {each}s differ in length; give one per {each}")
     for d in np.flatnonzero(~(topology.memory_bytes >= 0))[:1].tolist():
         value = quote(float(topology.memory_bytes[d]))
         raise InputError(f"{where}: memory_bytes of device {d} is {value}; it must be at least 0")
-    if len(topology.slowdown) != topology.size:
-        raise InputError(f"{where}: slowdown and devices differ in length; give one per device")
     wrong = ~_is_rate(topology.slowdown) | np.isinf(topology.slowdown)
     for d in np.flatnonzero(wrong)[:1].tolist():
         value = quote(float(topology.slowdown[d]))
@@ -268,8 +261,6 @@ def _check(topology: Topology) -> None:
             f"{where}: slowdown of device {d} is {value}; it must be above 0, and at most "
             f"{LARGEST:g}"
         )
-    if len(topology.island) != topology.size:
-        raise InputError(f"{where}: island and devices differ in length; give one per device")
     if topology.excluded and not 0 <= topology.excluded[0] <= topology.excluded[-1] < topology.size:
         raise InputError(f"{where}: excluded names a device beyond 0 to {topology.size - 1}")
     first, second = topology.links.T

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..common.arrays import Bools, Floats, Ints, checked, frozen, grouped, increasing, rebuild
-from ..common.errors import InputError, quote
+from ..common.errors import InputError, all_differ, quote
 from ..common.units import LARGEST, UNSPECIFIED, NodeId
 from ..common.units import TIME_UNITS as TIME_UNITS
 from .layers import Layers
@@ -205,6 +205,13 @@ class Workload(Summarised):
                 classes[colour].append(v)
         return tuple(map(tuple, classes))
 
+    def ids_by_place(self, place: Iterable[int], places: int) -> list[list[NodeId]]:
+        """Return the ids of the nodes at each of so many places, given that of each node."""
+        found: list[list[NodeId]] = [[] for _ in range(places)]
+        for node, p in zip(self.ids, place, strict=True):
+            found[p].append(node)
+        return found
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all that a plan depends on: ids, graph, costs, colours; not of names.
@@ -350,15 +357,6 @@ def plain_ids(ids: Iterable[object], what: str) -> tuple[NodeId, ...]:
         else:
             raise InputError(f"{what}: {quote(node)} is neither a whole number nor a text")
     return tuple(plain)
-
-
-def all_differ(ids: tuple[NodeId, ...], what: str) -> None:
-    """Raise InputError if an id occurs twice."""
-    seen: set[NodeId] = set()
-    for node in ids:
-        if node in seen:
-            raise InputError(f"{what} {node} occurs twice; ids must differ")
-        seen.add(node)
 
 
 def check_costs(

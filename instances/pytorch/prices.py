@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,17 +74,7 @@ class Whole:
 class Cache:
     """Cache of kernel timings: a file per device, library version and number of threads.
 
-    Parameters
-    ----------
-    folder
-        None to keep nothing.
-    device
-        ``cpu``, ``cuda``, ….
-
-    Attributes
-    ----------
-    notes
-        What was wrong with the file; nothing depends on it.
+    Without a folder nothing is kept; `notes` say what was wrong with the file.
     """
 
     def __init__(self, folder: Path | None, device: str) -> None:
@@ -161,18 +151,14 @@ def measure_kernels(
     clock, between = _clock(device)
     run = fx.Interpreter(traced.module)
     seconds: dict[str, list[float]] = {}
-    began, runs = time.perf_counter(), 0
-    while runs < WARM_UP + FEWEST_RUNS or (
-        runs < MOST_RUNS and time.perf_counter() - began < BUDGET_S
-    ):
+    for number in runs_to_time():
         watch = Watch(clock)
         with torch.set_grad_enabled(training), watch:
             output = loss_of(tensors(run.run(*traced.inputs, enable_io_processing=False)))
             if training and output:
                 torch.autograd.backward(output, [torch.ones_like(t) for t in output])
         _wait(device)
-        runs += 1
-        if runs > WARM_UP:
+        if number >= WARM_UP:
             calls: dict[str, list[float]] = {}
             for sign, start, end in watch.marks:
                 calls.setdefault(sign, []).append(between(start, end))
@@ -185,6 +171,15 @@ def measure_kernels(
             cache.timings[sign] = replace(_summary(means), when=now)
     cache.save()
     return cache.timings
+
+
+def runs_to_time() -> Iterator[int]:
+    """Yield the numbers of the runs of a measurement, of which the first `WARM_UP` do not count."""
+    began = time.perf_counter()
+    for number in range(MOST_RUNS):
+        if number >= WARM_UP + FEWEST_RUNS and time.perf_counter() - began >= BUDGET_S:
+            return
+        yield number
 
 
 def device_of(candidates: Iterable[torch.Tensor]) -> torch.device:
@@ -232,10 +227,7 @@ def measure_whole(
     clock = host_clock(device)
     forward: list[float] = []
     backward: list[float] = []
-    began = time.perf_counter()
-    while len(forward) < WARM_UP + FEWEST_RUNS or (
-        len(forward) < MOST_RUNS and time.perf_counter() - began < BUDGET_S
-    ):
+    for _ in runs_to_time():
         with nullcontext() if training else torch.no_grad():
             _wait(device)
             start = clock()

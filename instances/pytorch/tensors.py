@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import operator as python_operator
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,13 +34,11 @@ from .flops import custom_mapping
 from .parts import plain
 from .prices import (
     ASSUMED_LINKS,
-    BUDGET_S,
-    FEWEST_RUNS,
-    MOST_RUNS,
     WARM_UP,
     clock_name,
     host_clock,
     machine_name,
+    runs_to_time,
 )
 from .tensor_rules import CONSTANTS, VIEWS, name_of, signatures_of
 from .tensor_trace import TrainingGraph, fake_state, named_graph, swapped_state, training_graph
@@ -173,11 +170,11 @@ def program_of_graph(traced: TrainingGraph, target: Machine) -> TensorProgram:
         backward = backward or node is last_loss
     late = {name: made.number[node.name] for node, name in gradients.items()}
     late = {traced.names[name]: t for name, t in late.items()}
-    operators = []
-    for one in made.operators:
-        if one.role is Role.PARAMETER and one.name in late:
-            one = _with_gradient(one, late[str(one.name)])
-        operators.append(one)
+    trained = (one.role is Role.PARAMETER and one.name in late for one in made.operators)
+    operators = (
+        replace(one, gradient=late[str(one.name)]) if learns else one
+        for one, learns in zip(made.operators, trained, strict=True)
+    )
     return TensorProgram(tuple(made.tensors), tuple(operators))
 
 
@@ -196,13 +193,6 @@ def tensor_numbers(traced: TrainingGraph, program: TensorProgram) -> dict[fx.Nod
         if name in known:
             found[node] = known[name]
     return found
-
-
-def _with_gradient(parameter: Operator, gradient: int) -> Operator:
-    return Operator(
-        parameter.name, (), parameter.outputs, parameter.signatures, Role.PARAMETER,
-        parameter.kind, gradient=gradient,
-    )  # fmt: skip
 
 
 def _add_source(made: _Made, traced: TrainingGraph, node: fx.Node) -> None:
@@ -354,8 +344,7 @@ def operator_seconds(
 
     running = Timed(fx.GraphModule(nn.Module(), traced.graph))
     placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
-    until, runs = time.perf_counter() + BUDGET_S, 0
-    while runs < WARM_UP + FEWEST_RUNS or (runs < MOST_RUNS and time.perf_counter() < until):
+    for _ in runs_to_time():
         given = [values.get(traced.names.get(node.name, "")) for node in placeholders]
         for k, node in enumerate(placeholders):
             if node.name in traced.resident:  # statistics change
@@ -366,7 +355,6 @@ def operator_seconds(
         except RuntimeError as error:
             reason = reason_of(error, model)
             raise InputError(f"model: it fails when it runs: {reason}") from None
-        runs += 1
     return {name: statistics.median(each[WARM_UP:]) for name, each in seconds.items()}
 
 
@@ -447,23 +435,22 @@ def layer_program(
     done = len(program.tensors)
     leaves = Operator(LEAVES, tuple(read), (done,), (copied,))
     names = iter(range(len(inputs), len(inputs) + len(made)))
+    whole = (Signature((), (COPIED,)),)
+    arriving = (
+        replace(one, signatures=whole) if one.role is Role.INPUT else one
+        for one in program.operators
+    )
     return LayerProgram(
         traced.graph,
         TensorProgram(
             (*program.tensors, Tensor(LEAVES, ())),
-            (*map(_arriving_whole, program.operators), leaves),
+            (*arriving, leaves),
         ),
         tuple(number.get(f"input {k}") for k in range(len(inputs))),
         made,
         tuple(number.get(f"input {next(names)}") if has else None for has in traced.learned),
         gradients,
     )
-
-
-def _arriving_whole(one: Operator) -> Operator:
-    if one.role is not Role.INPUT:
-        return one
-    return replace(one, signatures=(Signature((), (COPIED,)),))
 
 
 def _traced(module: nn.Module, inputs: Sequence[TensorValue], outputs: Sequence[int]) -> _Traced:

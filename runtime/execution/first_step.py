@@ -52,6 +52,11 @@ def by_one_process(
     return FirstStep(total, found)
 
 
+def _norm(gradient: Tensor) -> float:
+    """Return the Euclidean norm in 32 bits, of complex numbers by both of their parts."""
+    return float(gradient.abs().float().norm())
+
+
 def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None:
     """Raise StagecutError unless loss and gradients of a rank are those of one process.
 
@@ -59,7 +64,7 @@ def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None
     """
     if not abs(loss - expected.loss) <= COARSE * abs(expected.loss):
         raise StagecutError(f"first step: loss {loss:g}, and {expected.loss:g} in one process")
-    squares = [float(x.float().square().sum()) for x in expected.gradients.values()]
+    squares = [_norm(x) ** 2 for x in expected.gradients.values()]
     # of a model that has nothing left to learn all gradients are 0
     floor = max(FLOOR * sum(squares) ** 0.5, torch.finfo(torch.float32).tiny)
     for name, parameter in trained.parameters.items():
@@ -68,7 +73,7 @@ def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None
             continue
         wanted = whole if trained.part is None else trained.part(name, whole)
         found = torch.zeros_like(wanted) if parameter.grad is None else parameter.grad
-        error = float((found - wanted).float().norm()) / max(float(wanted.float().norm()), floor)
+        error = _norm(found - wanted) / max(_norm(wanted), floor)
         tolerance = COARSE if wanted.element_size() < 4 else TOLERANCE
         if not error <= tolerance:
             raise StagecutError(

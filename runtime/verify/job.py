@@ -13,7 +13,6 @@ from ...instances import (
     Costs,
     InputError,
     Layers,
-    NodeId,
     PipelineJob,
     PipelinePlacement,
     Stage,
@@ -22,7 +21,7 @@ from ...instances import (
     Workload,
     layers_of,
 )
-from ...instances.common.quantities import show_bytes, show_count
+from ...instances.common.quantities import show_count
 from ..simulate.job_stages import (
     iteration_schedule,
     microbatches_and_bandwidth,
@@ -32,8 +31,8 @@ from ..simulate.job_stages import (
 from ..simulate.network import HostMemory
 from ..simulate.simulator import simulate_stages
 from ..simulate.stages import BACKWARD, FORWARD
-from .report import DeviceReport, Report, StageReport
-from .rules import allowed, over_memory, torn_colours, unsupported
+from .report import DeviceReport, Report
+from .rules import over_memory, torn_colours, unsupported
 from .throughput import not_contiguous
 
 
@@ -64,9 +63,7 @@ def check_iteration(
         )
     except InputError as error:
         return Report(math.inf, (), (str(error),))
-    nodes: list[list[NodeId]] = [[] for _ in cluster.devices]
-    for v, d in enumerate(where):
-        nodes[d].append(workload.ids[v])
+    nodes = workload.ids_by_place(where, cluster.size)
     passes = [[0.0, 0.0] for _ in cluster.devices]
     compute = [0.0] * cluster.size
     for s, (d,) in enumerate(stages.replicas):
@@ -94,8 +91,10 @@ def check_iteration(
     violations = [
         *torn_colours(workload, [cluster.devices[d].name for d in where]),
         *over_memory(devices),
-        *_not_convex(workload, cluster, costs, problem, solution),
     ]
+    if problem.split == "per-device":
+        rule = Throughput(split="per-device")
+        violations += not_contiguous(workload, cluster, costs, rule, solution.device)
     return Report(simulation.makespan, devices, tuple(violations))
 
 
@@ -159,19 +158,6 @@ def _against_the_line(
     return []
 
 
-def _not_convex(
-    workload: Workload,
-    cluster: Cluster,
-    costs: Costs,
-    problem: PipelineJob,
-    solution: PipelinePlacement,
-) -> list[str]:
-    """Return messages of convexity that a split per device breaks."""
-    if problem.split != "per-device":
-        return []
-    return not_contiguous(workload, cluster, costs, Throughput(split="per-device"), solution.device)
-
-
 def check_stream(
     workload: Workload, cluster: Cluster, problem: PipelineJob, solution: StagePlacement
 ) -> Report:
@@ -194,7 +180,7 @@ def check_stream(
         *_devices(cluster, stages),
         *(_replicas(stages, microbatches) if problem.in_flight != "pipedream" else ()),
         *_configurations(workload, layers, problem, stages),
-        *_stages_over_memory(reports),
+        *over_memory(reports),
     ]
     return Report(objective, (), tuple(violations), stages=reports)
 
@@ -310,14 +296,3 @@ def _configurations(
             if recomputation != "free" and other and again != (recomputation == "forced"):
                 broken.append(f"{where}recomputation is {recomputation}, its configuration differs")
     return broken
-
-
-def _stages_over_memory(stages: Sequence[StageReport]) -> list[str]:
-    """Return messages on stages that exceed the memory of their devices."""
-    return [
-        f"stage {s.number} takes {show_bytes(s.memory_bytes)} on each device, "
-        f"{show_bytes(s.memory_bytes - s.capacity_bytes)} more than its "
-        f"{show_bytes(s.capacity_bytes)}"
-        for s in stages
-        if s.memory_bytes > allowed(s.capacity_bytes)
-    ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...instances import CallPlacement, Cluster, Costs, Latency, NodeId, Workload
+from ...instances import CallPlacement, Cluster, Costs, Latency, Workload
 from .report import CallReport, DeviceReport, Report
 from .rules import over_memory, torn_colours, unsupported
 
@@ -150,9 +150,7 @@ def _devices(
         compute[call.device] += call.compute
         transfer[call.device] += call.transfer_in + call.transfer_out
     memory = np.bincount(device, weights=costs.memory_bytes, minlength=cluster.size)
-    nodes: list[list[NodeId]] = [[] for _ in range(cluster.size)]
-    for v, d in enumerate(device):
-        nodes[d].append(workload.ids[v])
+    nodes = workload.ids_by_place(device, cluster.size)
     return tuple(
         DeviceReport(
             name=one.name,

@@ -19,7 +19,7 @@ from ...instances.model.contiguity import pipeline_edges
 from ...instances.model.stage_costs import cluster_differs, device_slowdowns
 from ...instances.topologies import Topology
 from .report import DeviceReport, MappedStage, MappingReport, Pair
-from .rules import allowed
+from .rules import over_memory
 
 #: Seconds that a message of so many bytes takes from one device to another.
 Message = Callable[[int, int, float], float]
@@ -38,25 +38,19 @@ def check(
     stages = stage_reports(costs, problem, solution.slots, solution.sends_to, slow)
     traffic = partial(busiest_link, costs, problem, solution.slots, solution.sends_to)
     unit = TIME_UNITS[workload.time_unit]
-    nodes: list[list[int]] = [[] for _ in range(problem.stages)]
-    for v, s in enumerate(solution.stage.tolist()):
-        nodes[s].append(v)
-    memory = [sum(float(workload.memory_bytes[v]) for v in held) for held in nodes]
-    names = [tuple(workload.ids[v] for v in held) for held in nodes]
+    nodes = workload.ids_by_place(solution.stage.tolist(), problem.stages)
+    memory = np.bincount(solution.stage, weights=workload.memory_bytes, minlength=problem.stages)
     place = {int(d): s for s, row in enumerate(solution.slots) for d in row}
     devices = []
     for d, name in enumerate(topology.devices):
         stage = stages[place[d]] if d in place else MappedStage(0.0, 0.0, 0.0, 0.0, "")
         kind = cluster.kinds[cluster.devices[d].kind]
-        used = memory[place[d]] if d in place else 0.0
-        if used > allowed(kind.memory_bytes):
-            more = used - kind.memory_bytes
-            broken.append(f"{name} holds {used:.0f} bytes, {more:.0f} more than it has")
+        used = float(memory[place[d]]) if d in place else 0.0
         devices.append(
             DeviceReport(
                 name=name,
                 kind=kind.name,
-                nodes=names[place[d]] if d in place else (),
+                nodes=tuple(nodes[place[d]]) if d in place else (),
                 compute=stage.compute_s / unit,
                 transfer=(stage.total_s - stage.compute_s) / unit,
                 load=stage.total_s / unit,
@@ -71,7 +65,7 @@ def check(
     return MappingReport(
         objective,
         tuple(devices),
-        tuple(broken),
+        tuple(over_memory(devices)),
         tie=sum(stage.total_s for stage in stages) / unit,
         mapped=stages,
         traffic=traffic,

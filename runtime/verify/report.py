@@ -128,6 +128,11 @@ class StageReport:
     capacity_bytes: float
 
     @property
+    def name(self) -> str:
+        """Name of the stage in tables and messages."""
+        return f"stage {self.number}"
+
+    @property
     def terms(self) -> dict[str, float]:
         """Bytes of each part of `memory_bytes`, by name."""
         return {
@@ -338,7 +343,7 @@ def loads_of(problem: Problem, report: Report) -> tuple[Load, ...]:
     if report.stages:
         return tuple(
             Load(
-                f"stage {s.number}", s.nodes, s.compute, s.transfer, s.synchronise, s.time,
+                s.name, s.nodes, s.compute, s.transfer, s.synchronise, s.time,
                 s.memory_bytes, s.capacity_bytes,
             )
             for s in report.stages

@@ -24,7 +24,7 @@ from ...instances.common.arrays import Floats
 from ...instances.common.quantities import show_bytes
 from ...instances.model.placement_rules import places
 from ...instances.model.problem import names_stages
-from .report import DeviceReport
+from .report import DeviceReport, StageReport
 
 #: Share of a memory that rounding in sums of sizes may need, and the most bytes: whole bytes, whose
 #: sums are exact below 2^53, count exactly.
@@ -68,8 +68,8 @@ def torn_colours(workload: Workload, places: Sequence[str]) -> list[str]:
     return torn
 
 
-def over_memory(devices: tuple[DeviceReport, ...]) -> list[str]:
-    """Devices that hold more bytes than they have."""
+def over_memory(devices: Sequence[DeviceReport | StageReport]) -> list[str]:
+    """Devices, or stages on each of their devices, that hold more bytes than they have."""
     return [
         f"{d.name} holds {show_bytes(d.memory_bytes)}, "
         f"{show_bytes(d.memory_bytes - d.capacity_bytes)} more than its "

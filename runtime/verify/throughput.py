@@ -63,9 +63,7 @@ def check(
         objective = float(load.max())
 
     capacity = costs.capacity_bytes[costs.kind_of]
-    nodes: list[list[NodeId]] = [[] for _ in range(size)]
-    for v, d in enumerate(where):
-        nodes[d].append(workload.ids[v])
+    nodes = workload.ids_by_place(where, size)
     devices = tuple(
         DeviceReport(
             name=device.name,

@@ -58,7 +58,7 @@ def _by_sums(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
         if not is_over(search):
             search.method = "elimination"
             with search.phase("elimination of what fits"):
-                fitting(costs, search, price)
+                return fitting(costs, search, price)
         return None
     if pairs(costs) <= FEW_PAIRS:
         search.method = "elimination"

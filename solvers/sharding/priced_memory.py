@@ -242,29 +242,34 @@ def _changed(costs: ShardingCosts, operators: Ints, before: Ints, after: Ints) -
     return grown
 
 
-def fitting(costs: ShardingCosts, search: Search[Solution], price: float) -> None:
-    """Offer the best plan that fits, and prove it; do nothing if fronts become too large.
+def fitting(costs: ShardingCosts, search: Search[Solution], price: float) -> Ints | None:
+    """Offer the plan of least cost that fits, raise the bound to that cost, and return its choices.
 
-    Any price of a byte will do: the better its bound (9), the fewer choices are left.
+    None if fronts become too large, or nothing that fits costs less than the best plan known. Where
+    the costs are a mixture of ends, the plan itself may take longer than its cost. Any price of a
+    byte will do: the better its bound (9), the fewer choices are left.
     """
-    room = costs.problem.memory_bytes
+    room, least = costs.problem.memory_bytes, search.objective
     assert room is not None
     worth = price * room * (1 + SLACK)
-    left = choices_left(priced(costs, price), search, search.objective + worth)
+    left = choices_left(priced(costs, price), search, least + worth)
     paid = cost_network(priced(costs, 0.0).only(left))
     held = cost_network(priced(without_costs(costs), 1.0).only(left))
     try:
-        found = _cheapest(_Both(paid, held), search.objective, float(room_of(room)), search)
+        found = _cheapest(_Both(paid, held), least, float(room_of(room)), search)
     except _TooManyError:
-        return
+        return None
+    chosen = None
     if found is not None:
-        values = dict(_values(found[2]))
-        chosen = [int(k[values[v]]) for v, k in enumerate(left)]
-        search.offer(TensorSharding(priced(costs, 0.0).signature(np.array(chosen))))
+        least, values = found[0], dict(_values(found[2]))
+        picked = np.array([int(k[values[v]]) for v, k in enumerate(left)])
+        signature = priced(costs, 0.0).signature(picked)
+        search.offer(TensorSharding(signature))
+        chosen = costs.chosen(signature)
     if search.best is not None:
-        bound = search.objective - MARGIN * abs(search.objective)
-        proof = {**evidence(costs, bound), "price": price}
-        search.raise_bound(bound, FITTING, proof)
+        bound = least - MARGIN * abs(least)
+        search.raise_bound(bound, FITTING, {**evidence(costs, bound), "price": price})
+    return chosen
 
 
 def _cheapest(both: _Both, below: float, room: float, search: Search[Solution]) -> Point | None:

@@ -13,6 +13,8 @@ from project import ROOT
 from stagecut.cli import run_command
 from stagecut.instances.generate.catalogue import CATALOGUE
 
+JOB = ["--cluster", "h100:8", "--global-batch", "64"]
+
 
 def test_names_that_are_typed_are_listed_whole_on_narrow_terminals() -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "COLUMNS": "80"}
@@ -43,3 +45,38 @@ def test_loads_are_drawn_for_every_problem(
     ranked = ["solve", "gpt2-xl-training", "--microbatches", "4", "--schedule", "all"]
     assert run_command([*ranked, "--plot", str(tmp_path / "x.png")]) == 2
     assert "--plot: not with --schedule all" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", ["40", "0"])
+def test_tables_keep_their_numbers_on_any_terminal(columns: str) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "COLUMNS": columns}
+    words = ["estimate", "llama3-8b", "--cluster", "h100:8", "--global-batch", "64"]
+    command = [sys.executable, "-m", "stagecut", *words]
+    said = subprocess.run(command, env=env, capture_output=True, text=True).stdout
+    assert "…" not in said
+    assert "gradients and weights of replicas" in said
+    assert "an iteration" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["solve", "config.json"], "it is a model's config.json, planned as a training job"),
+        (["verify", "missing.json"], "missing.json: no such file"),
+        (["estimate", ".", *JOB], "the folder has no config.json; name its file"),
+        (["estimate", "gpt2", *JOB, "--sequence", "9999999999"], "it must be at most 1000000000"),
+    ],
+)
+def test_wrong_files_and_counts_are_told_what_they_are(
+    words: list[str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder if "estimate" in words else tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert run_command(words) == 2
+    assert expected in capsys.readouterr().err

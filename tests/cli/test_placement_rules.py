@@ -138,7 +138,7 @@ def test_plans_carry_the_rules_and_older_plans_their_number_of_stages(tmp_path: 
     rules = PlacementRules(pins=(("0", 1),), apart=(("0", "3"),), max_stages=2)
     assert plan.problem.placement_rules == rules  # type: ignore[union-attr]
     document = json.loads(path.read_text())
-    assert document["version"] == 4
+    assert document["version"] == 5
     del document["problem"]["placement_rules"]
     path.write_text(json.dumps({**document, "version": 2}))
     assert not load_plan(path, workload).problem.placement_rules  # type: ignore[union-attr]

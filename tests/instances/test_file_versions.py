@@ -11,19 +11,23 @@ import numpy as np
 import pytest
 import sample_files
 from brute_iteration import training_case
+from conformance import task
 from training_cases import random_training_case
 
 from stagecut import (
     Cluster,
     DeviceKind,
+    DeviceMesh,
     InputError,
+    Link,
     PipelineJob,
     Plan,
+    Sharding,
     Throughput,
     Workload,
     solve,
 )
-from stagecut.instances import UncheckedError
+from stagecut.instances import PrimitiveLink, UncheckedError
 from stagecut.instances.formats.files import load_plan, save
 from stagecut.instances.formats.plan_json import write_plan
 from stagecut.instances.model.pipeline_job import OF_STREAMS
@@ -48,7 +52,7 @@ def read(document: dict[str, Any], folder: Path, workload: Workload | None = Non
 def test_a_field_of_the_version_may_not_be_missing(where: str, field: str, tmp_path: Path) -> None:
     document = sample_files.document(sample_files.plan())
     holder = document[where] if where else document
-    assert document["version"] == 4
+    assert document["version"] == 5
     del holder[field]
     with pytest.raises(InputError, match=f"{field} is missing; add it"):
         read(document, tmp_path)
@@ -86,6 +90,21 @@ def test_older_plans_for_training_are_streams(tmp_path: Path) -> None:
     older["objective"] = "batch"
     with pytest.raises(InputError, match="name is"):
         read({**document, "version": 3, "problem": older}, tmp_path, workload)
+
+
+def test_older_plans_have_links_of_collectives_beside_their_names(tmp_path: Path) -> None:
+    workload, link = task("sharding").workload, Link(1e-6, 1e9)
+    own = (PrimitiveLink("all-reduce", Link(2e-6, 5e8), "tree"),)
+    problem = Sharding(DeviceMesh((2,), (link,), own))
+    plan = solve(workload, problem=problem).plan
+    assert plan is not None
+    document = json.loads(json.dumps(write_plan(plan, workload)))
+    assert read(document, tmp_path, workload).problem == problem
+    (one,) = document["problem"]["mesh"]["primitives"]
+    one |= one.pop("link")
+    with pytest.raises(InputError, match="link is missing; add it"):
+        read(document, tmp_path, workload)
+    assert read({**document, "version": 4}, tmp_path, workload).problem == problem
 
 
 def test_a_bound_above_the_objective_is_refused(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def _made(**changes: object) -> Topology:
     ("changes", "says"),
     [
         ({"devices": ()}, "no devices"),
-        ({"devices": ("a", "a")}, "two devices"),
+        ({"devices": ("a", "a")}, "device a occurs twice"),
         ({"links": np.array([[0, 2]])}, "nodes run 0 to 1"),
         ({"links": np.array([[1, 1]])}, "to itself"),
         ({"bytes_per_s": np.zeros(1)}, "above 0"),

@@ -31,12 +31,10 @@ from ....instances import (
 )
 from ....instances.common.errors import quote
 from ....instances.formats.certificate import (
-    HUBS,
-    MULTIPLIERS,
-    PRICES,
-    hub_certificate,
-    multiplier_certificate,
-    price_certificate,
+    HubCertificate,
+    PotentialCertificate,
+    PriceCertificate,
+    read_certificate,
 )
 from ....instances.model.workload import kept_bytes
 from .bound_check import BoundCheck, check_target
@@ -90,22 +88,21 @@ def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
     """
     plan = plan_of(plan)
     plan.check_made_for(workload)
-    problem, origin = plan.problem, plan.certificate.get("origin")
+    problem = plan.problem
     if isinstance(problem, Sharding) and not math.isinf(plan.bound):
         return check_sharding_bound(workload, plan, problem)
-    if origin not in (PRICES, HUBS, MULTIPLIERS) or not isinstance(problem, Throughput):
+    if not isinstance(problem, Throughput):
         return _check_without_certificate(workload, plan)
-    costs = without_links(price(workload, plan.cluster), returning=False)
-    if origin == PRICES:
-        data = price_certificate(plan.certificate, workload.n, len(costs.count))
-        check_target(plan, data.target)
-        return check_prices(workload, costs, problem, data)
-    if origin == HUBS:
-        hubs = hub_certificate(plan.certificate, workload.n, len(costs.count))
-        check_target(plan, hubs.target)
-        return check_hubs(workload, costs, problem, hubs)
-    given = multiplier_certificate(plan.certificate, workload.n, plan.cluster.size)
+    cluster = plan.cluster
+    given = read_certificate(plan.certificate, workload.n, len(cluster.kinds), cluster.size)
+    if given is None or isinstance(given, PotentialCertificate):
+        return _check_without_certificate(workload, plan)
     check_target(plan, given.target)
+    costs = without_links(price(workload, cluster), returning=False)
+    if isinstance(given, PriceCertificate):
+        return check_prices(workload, costs, problem, given)
+    if isinstance(given, HubCertificate):
+        return check_hubs(workload, costs, problem, given)
     proved = proved_by(workload, costs, problem, given)
     if not proved >= given.target:
         raise VerificationError(

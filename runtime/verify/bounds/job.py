@@ -64,7 +64,7 @@ from ...simulate.job_stages import STATE, microbatches_and_bandwidth
 from ...simulate.stages import chain
 from ..rules import RELATIVE_SLACK, allowed
 from .bound_check import too_much
-from .max_load import ROUNDING, blocks
+from .max_load import ROUNDING, blocks, pass_times
 from .stage_chains import ListedStages, list_stages
 
 #: Thirds taken off the range of λ, and what rounding may do to the bounds of streams, relatively.
@@ -388,9 +388,7 @@ def divided_work_bound(
 ) -> float:
     """Return a lower bound on the makespan of every chain of stages, the target at most."""
     block = blocks(workload, costs, Throughput(split=problem.split))
-    time = np.zeros((len(costs.count), 2, int(block.max(initial=-1)) + 1))
-    for own, compute in zip(time, costs.compute, strict=True):
-        np.add.at(own, (workload.backward.astype(np.int64), block), compute)
+    time = pass_times(workload, costs, block)
     work = time[costs.count > 0].min(axis=0).sum(axis=1)
     if not np.isfinite(work).all() or not work.any():
         return 0.0

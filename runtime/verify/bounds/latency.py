@@ -41,7 +41,7 @@ import numpy as np
 from ....instances import Costs, Workload
 from ....instances.common.arrays import Bools, Floats, Ints
 from ..rules import allowed_each
-from .max_load import Nets, least_cut, nets_of
+from .max_load import Nets, least_cut, nets_of, summed
 
 #: Blocks up to which paths are looked at: which leads to which takes their square in bytes.
 MOST_BLOCKS = 10_000
@@ -160,9 +160,6 @@ def _blocks(workload: Workload, costs: Costs, whole: bool) -> _OrderedBlocks | N
             leads[number[block]] |= leads[number[after]]
     own = (costs.count > 0) & ~costs.host
     hosts = (costs.count > 0) & costs.host
-    compute = np.zeros((int(own.sum()), size))
-    for k, times in enumerate(costs.compute[own]):
-        np.add.at(compute[k], of, times)
     colour: Ints = np.full(size, -1)
     for c, nodes in enumerate(workload.colour_classes):
         if len(set(of[list(nodes)].tolist())) > 1:
@@ -171,18 +168,13 @@ def _blocks(workload: Workload, costs: Costs, whole: bool) -> _OrderedBlocks | N
         members=members,
         of=of,
         leads=leads,
-        compute=compute,
-        memory=_summed(of, costs.memory_bytes),
+        compute=summed(of, costs.compute[own]),
+        memory=summed(of, costs.memory_bytes),
         colour=colour,
         capacity=allowed_each(costs.capacity_bytes[own]),
         transfer=np.array(costs.transfer[own]),
         cpu=costs.compute[hosts].min(axis=0, initial=np.inf),
     )
-
-
-def _summed(of: Ints, values: Floats) -> Floats:
-    """Return the sum of values over each block's nodes."""
-    return np.asarray(np.bincount(of, weights=values), np.float64)
 
 
 def _is_contractible(workload: Workload, colour: Sequence[int]) -> bool:
@@ -206,8 +198,8 @@ def _is_contractible(workload: Workload, colour: Sequence[int]) -> bool:
 def _paths(workload: Workload, blocks: _OrderedBlocks) -> list[list[int]]:
     """Return heavy paths by compute and transfers, the last by time on CPUs."""
     least = blocks.compute.min(axis=0)
-    cpu = _summed(blocks.of, np.where(np.isinf(blocks.cpu), 0.0, blocks.cpu))
-    moved = _summed(blocks.of, blocks.transfer.min(axis=0) / 2)
+    cpu = summed(blocks.of, np.where(np.isinf(blocks.cpu), 0.0, blocks.cpu))
+    moved = summed(blocks.of, blocks.transfer.min(axis=0) / 2)
     weight = np.where(np.isinf(least), cpu, least) + moved
     found: list[list[int]] = []
     for i in range(PATHS):

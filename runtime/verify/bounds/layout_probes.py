@@ -86,12 +86,7 @@ def least_of(kinds: list[ProbedStages]) -> ProbedStages:
 
 @lru_cache(maxsize=4096)
 def stage_flights(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: int) -> Ints:
-    """Return the microbatches in flight of each stage at each rank's fullest moments.
-
-    Returns
-    -------
-    array, shape (moments, stages)
-    """
+    """Return the microbatches in flight at ranks' fullest moments, shape (moments, stages)."""
     layout = Layout(pipeline=pipeline, chunks=chunks, schedule=schedule, global_batch=microbatches)
     held = [passes_in_flight(layout, rank) for rank in range(pipeline)]
     found = np.zeros((max(map(len, held)), layout.stages), np.int64)

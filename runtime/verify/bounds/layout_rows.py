@@ -124,12 +124,7 @@ class PointRefutation:
 
     @cached_property
     def step(self) -> Floats:
-        """Seconds of the optimizer per weight that all replicas hold, and per routed one.
-
-        Returns
-        -------
-        array, shape (ranks, 2)
-        """
+        """Seconds of the optimizer per weight of all replicas and per routed one, (ranks, 2)."""
         return np.array(optimizer_rates(self.layout, self.prices))
 
     @property
@@ -266,15 +261,11 @@ class PointRefutation:
         return bool(seconds >= least)
 
     def _works(self) -> tuple[Floats, Floats]:
-        """Return seconds of both passes, which no plan's are below.
+        """Return seconds of both passes, which no plan's are below, shapes (ranks, K) and (ranks,).
 
-        A rank on several kinds of nodes takes what it takes on the slowest, as on any of them; with
+        They are those of a layer of each type, and of the ends and the least layers of a rank. A
+        rank on several kinds of nodes takes what it takes on the slowest, as on any of them; with
         parts in host memory the least of each pass, since which is the slowest is not known.
-
-        Returns
-        -------
-        arrays, shape (ranks, K) and (ranks,)
-            Of a layer of each type on each rank, and of the ends and the least layers that it has.
         """
         kinds = self.probes.stages(self.layout)
         if self.hosts and len(kinds) > 1:

@@ -15,20 +15,9 @@ from .layout_probes import Path
 def count_longest(steps, duration, sent, end, tally, messages):
     """Count how often the longest path has each task, and messages, under every duration.
 
-    Parameters
-    ----------
-    steps
-        `ScheduleSteps` of N actions.
-    duration
-        Shape (tasks, D).
-    sent
-        Seconds of a message.
-    end
-        Shape (N + 1,): zeros, written to; the last stays, where nothing is before an action.
-    tally
-        Shape (D, tasks): zeros, to be counted in.
-    messages
-        Shape (D,): the same.
+    `steps` are `ScheduleSteps` of N actions, `duration` of tasks has shape (tasks, D), and `sent`
+    is the seconds of a message. Counted in are `tally`, shape (D, tasks), and `messages`, (D,); in
+    `end`, (N + 1,), the last stays 0, where nothing is before an action. All three are zeros.
     """
     task, before, needs, remote = steps.task, steps.before, steps.needs, steps.remote
     count = len(task)
@@ -51,13 +40,7 @@ def count_longest(steps, duration, sent, end, tally, messages):
 
 
 def longest_paths(layout: Layout, passes: Floats, sent: float) -> list[Path]:
-    """Return the longest path of a schedule, and those where each rank is 3 % or half slower.
-
-    Returns
-    -------
-    list of (array, float)
-        How often a path has F, B (whole) and W of each stage, shape (stages, 3), and messages.
-    """
+    """Return the longest path of a schedule, and those where each rank is 3 % or half slower."""
     p, stages = layout.pipeline, layout.stages
     steps = schedule_steps(layout.schedule.value, p, layout.chunks, layout.microbatches)
     kinds = 1 + 2 * p

@@ -56,13 +56,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
 import networkx as nx
 import numpy as np
+from numpy.typing import NDArray
 
 from ....instances import Costs, Throughput, VerificationError, Workload, without_links
 from ....instances.common.arrays import Bools, Floats, Ints
@@ -74,14 +75,6 @@ from .bound_check import BoundCheck, too_much
 
 #: Rounding allowance, as a part of the sum of magnitudes.
 ROUNDING = 1e-12
-
-
-@dataclass(frozen=True, eq=False)
-class _NodeBlocks:
-    """The blocks of a workload, and the block of each node."""
-
-    of: Ints  # (n,) block of each node
-    members: list[tuple[int, ...]]
 
 
 #: Cuts that are made at most, and nodes that they divide; SciPy takes minutes for the cuts of more.
@@ -159,17 +152,14 @@ def max_load_bound(
     """
     kinds = np.flatnonzero(costs.count)
     block = blocks(workload, costs, problem)
-    size = int(block.max(initial=-1)) + 1
-    time = np.zeros((len(kinds), 2, size))
-    for i, k in enumerate(kinds):
-        np.add.at(time[i], (workload.backward.astype(np.int64), block), costs.compute[k])
+    time = pass_times(workload, costs, block)[kinds]
     time += np.where(np.isinf(time).any(axis=1, keepdims=True), np.inf, 0.0)
     if problem.pipeline != "gpipe":
         time = time.sum(axis=1, keepdims=True)
-    memory = np.asarray(np.bincount(block, weights=costs.memory_bytes), np.float64)
+    memory = summed(block, costs.memory_bytes)
     room = allowed_each(costs.capacity_bytes[kinds])
     time += np.where(memory > room[:, None], np.inf, 0.0)[:, None]
-    if not size or np.isinf(time).all(axis=0).any():
+    if not workload.n or np.isinf(time).all(axis=0).any():
         return 0.0
     count = costs.count[kinds].astype(np.float64)
     heaviest = time.min(axis=0).max(axis=1)
@@ -180,6 +170,35 @@ def max_load_bound(
         return best
     moved = without_links(costs, returning=False).transfer[kinds]
     return max(best, _by_cuts(workload, block, time.sum(axis=1), moved))
+
+
+def summed(block: Ints, values: NDArray[Any]) -> NDArray[Any]:
+    """Return the sums of values of nodes, shape (…, n), over each block, shape (…, B)."""
+    found = np.zeros((*values.shape[:-1], int(block.max(initial=-1)) + 1), values.dtype)
+    of_blocks: Any = (..., block)  # which NumPy's stubs do not know as an index
+    np.add.at(found, of_blocks, values)
+    return found
+
+
+def pass_times(workload: Workload, costs: Costs, block: Ints) -> Floats:
+    """Return the time of each block on each kind of device, by pass, shape (K, 2, B)."""
+    passes = np.stack([~workload.backward, workload.backward])
+    return summed(block, np.where(passes, costs.compute[:, None], 0.0))
+
+
+def net_costs(
+    block: Ints, readers: Sequence[Sequence[int]], moved: NDArray[Any]
+) -> dict[tuple[int, ...], NDArray[Any]]:
+    """Return what the nets of several blocks cost, shape (…), given that of nodes, shape (…, n).
+
+    A net is known by its blocks, increasing; blocks below 0 are left out.
+    """
+    found: dict[tuple[int, ...], NDArray[Any]] = {}
+    for u, others in enumerate(readers):
+        net = tuple(sorted(set(block[[u, *others]].tolist()) - {-1}))
+        if len(net) > 1:
+            found[net] = found.get(net, 0) + moved[..., u]
+    return found
 
 
 def blocks(workload: Workload, costs: Costs, problem: Throughput) -> Ints:
@@ -348,9 +367,8 @@ def least_cut(side: Ints, compute: Floats, transfer: Floats, nets: Nets) -> floa
     place = np.where(side > 0, 0, 1)  # 0 is in the set, 1 is not
     place[open_] = 2 + np.arange(len(open_))
     pins = np.diff(nets.first, append=len(nets.block))
-    some = np.full(
-        len(pins), -1
-    )  # reached if some of it is in the set, and what follows if not all
+    # of each net: reached if some of it is in the set, and what follows if not all
+    some = np.full(len(pins), -1)
     some[left] = 2 + len(open_) + 2 * np.arange(len(left))
     enters = np.repeat(some, pins)
     at, enters = place[nets.block[enters >= 0]], enters[enters >= 0]
@@ -411,7 +429,7 @@ def check_hubs(
         )
     if len(data.points) * len(group) > MOST_CUTS or workload.n > MOST_NODES:
         raise too_much(f"there are more than {MOST_CUTS} cuts, or {MOST_NODES} nodes")
-    time = np.array([np.bincount(block, weights=one) for one in costs.compute])
+    time = summed(block, costs.compute)
     time[time > target * (1 + ROUNDING)] = np.inf
     devices = _Devices(
         target, time[data.kind], costs.transfer[data.kind], nets_of(workload, block),
@@ -486,7 +504,7 @@ def _values(costs: Costs, block: Ints, data: HubCertificate) -> list[Floats]:
     own = costs.compute[data.kind]
     own = np.where(np.isfinite(own), own, 0.0)
     prices = (np.array(rates)[data.classes] for rates, _ in data.points)
-    return [np.asarray(np.bincount(block, weights=one * own), np.float64) for one in prices]
+    return [summed(block, one * own) for one in prices]
 
 
 def fitting(value: Floats, time: Floats, room: float) -> float:
@@ -509,7 +527,7 @@ def proved_by(
 
     VerificationError if a multiplier is negative that must not be.
     """
-    blocks = _blocks(workload)
+    block = merged(workload, ())
     load, transfer, memory = (
         np.array(part) for part in (data.loads, data.transfers, data.memories)
     )
@@ -519,18 +537,18 @@ def proved_by(
         transfer = np.zeros(len(load))
     share = 1.0 / max(1.0, math.fsum([*load.tolist(), *transfer.tolist()]) * (1 + ROUNDING))
     kind = costs.kind_of
-    sizes = np.array([math.fsum(workload.memory_bytes[list(m)]) for m in blocks.members])
+    sizes = summed(block, workload.memory_bytes)
     room = costs.capacity_bytes[kind]
     if (np.isinf(room) & (memory > 0)).any():
         raise VerificationError("certificate: a memory without limit has a multiplier")
-    times = np.array([costs.compute[:, list(m)].sum(axis=1) for m in blocks.members]).T[kind]
+    times = summed(block, costs.compute)[kind]
     able = (times <= data.target) & (sizes <= allowed_each(room)[:, None])
     factors = np.where(able, times, 0.0) * load[:, None] + memory[:, None] * sizes
     size = np.abs(factors).sum()
-    size += _add_flows(
-        factors, workload, costs, blocks, data, transfer if problem.overlap else load
-    )
-    size += _add_steps(factors, kind, blocks, data)
+    weight = net_costs(block, workload.successors, costs.transfer)
+    paid = transfer if problem.overlap else load
+    size += _add_flows(factors, {net: of[kind] for net, of in weight.items()}, block, data, paid)
+    size += _add_steps(factors, kind, block, data)
     held = np.where(memory > 0, memory * np.where(np.isinf(room), 0.0, room) * (1 + 1e-9), 0.0)
     least = np.where(able, factors, np.inf).min(axis=0)
     if np.isinf(least).any():
@@ -539,52 +557,36 @@ def proved_by(
     return share * (total - ROUNDING * (float(size) + float(held.sum()) + abs(total)))
 
 
-def _blocks(workload: Workload) -> _NodeBlocks:
-    """Return the nodes of each colour as a block, and the others alone."""
-    of = np.full(workload.n, -1)
-    members: list[tuple[int, ...]] = []
-    together = [tuple(nodes) for nodes in workload.colour_classes if nodes]
-    coloured = {v for nodes in together for v in nodes}
-    for nodes in [*together, *((v,) for v in range(workload.n) if v not in coloured)]:
-        of[list(nodes)] = len(members)
-        members.append(nodes)
-    return _NodeBlocks(of, members)
-
-
 def _add_flows(
     factors: Floats,
-    workload: Workload,
-    costs: Costs,
-    blocks: _NodeBlocks,
+    weight: dict[tuple[int, ...], Floats],
+    block: Ints,
     data: MultiplierCertificate,
     paid: Floats,
 ) -> float:
-    """Add lower bounds on the cost of transfers to `factors`; return the sum of magnitudes."""
-    weight: dict[frozenset[int], Floats] = {}
-    for u, successors in enumerate(workload.successors):
-        touched = frozenset(int(blocks.of[v]) for v in (u, *successors))
-        weight[touched] = weight.get(touched, 0.0) + costs.transfer[:, u]
+    """Add lower bounds on the cost of transfers to `factors`; return the sum of magnitudes.
+
+    `weight` has what each net costs, by device.
+    """
     size, used = 0.0, set()
     for d, nodes, values in data.flows:
-        net = frozenset(int(blocks.of[v]) for v in nodes)
+        net = tuple(sorted(set(block[nodes].tolist())))
         if net not in weight or (d, net) in used or not len(net) == len(nodes) == len(values):
             raise VerificationError("certificate: it counts what is no transfer, or one twice")
         used.add((d, net))
         flow = np.array([-math.fsum(values[1:]), *values[1:]])
         out = float(flow[flow > 0].sum())
-        cost = float(weight[net][costs.kind_of[d]])
+        cost = float(weight[net][d])
         most = math.inf if cost > data.target else float(paid[d]) * cost
         flow *= min(1.0, most / out * (1 - ROUNDING)) if out > 0 else 0.0
-        np.add.at(factors[d], blocks.of[nodes], flow)
+        np.add.at(factors[d], block[nodes], flow)
         size += float(np.abs(flow).sum())
     return size
 
 
-def _add_steps(
-    factors: Floats, kind: Ints, blocks: _NodeBlocks, data: MultiplierCertificate
-) -> float:
+def _add_steps(factors: Floats, kind: Ints, block: Ints, data: MultiplierCertificate) -> float:
     """Add the multipliers of the numbering of devices; return the sum of magnitudes."""
-    order = blocks.of[data.order]
+    order = block[data.order]
     size = 0.0
     for d, i, value in data.steps:
         if d == 0 or kind[d] != kind[d - 1] or len(set(order.tolist())) < len(order):

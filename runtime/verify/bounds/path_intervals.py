@@ -31,7 +31,7 @@ from ....instances import Costs, Throughput, Workload, without_links
 from ....instances.common.arrays import Floats, Ints
 from ....instances.model.contiguity import pipeline_edges
 from .bound_check import too_much
-from .max_load import ROUNDING, fitting, merged
+from .max_load import ROUNDING, fitting, merged, net_costs, summed
 from .stage_chains import PARTS, bytes_in_parts, parts
 
 #: Nodes at most: sums of so many times stay below 2^63.
@@ -76,19 +76,9 @@ def no_intervals_below(
     used = np.flatnonzero(costs.count)
     order = np.argsort(-costs.count[used], kind="stable")
     block = merged(workload, pipeline_edges(workload))
-    size = int(block.max(initial=-1)) + 1
-    time, memory = np.zeros((2, len(used), size), np.int64)
-    for row, total in ((parts(costs.compute[used], target), time),
-                       (bytes_in_parts(workload.memory_bytes, costs), memory)):  # fmt: skip
-        for k, own in enumerate(row):
-            np.add.at(total[k], block, own)
-    time, memory = time[order], memory[order]
-    moved = parts(costs.transfer[used], target)[order]
-    nets: dict[tuple[int, ...], Ints] = {}
-    for u, readers in enumerate(workload.successors):
-        pins = tuple(sorted({int(block[v]) for v in (u, *readers)}))
-        if len(pins) > 1:
-            nets[pins] = nets.get(pins, np.zeros(len(used), np.int64)) + moved[:, u]
+    time = summed(block, parts(costs.compute[used], target)[order])
+    memory = summed(block, bytes_in_parts(workload.memory_bytes, costs)[order])
+    nets = net_costs(block, workload.successors, parts(costs.transfer[used], target)[order])
     weight = np.array([*nets.values()], np.int64).reshape(len(nets), len(used)).T
     places = _places(workload, block, np.minimum(time[0], PARTS), list(nets))
     return _refuted(places, (time, memory, weight), costs.count[used][order])

@@ -21,7 +21,9 @@ of 1 need no steps: of sets of equal value that of the least load is kept.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -31,29 +33,15 @@ from ....instances.common.arrays import Floats, Ints
 from ....instances.formats.certificate import PriceCertificate
 from ..rules import allowed
 from .bound_check import BoundCheck, too_much
+from .max_load import net_costs, summed
 
 #: Most groups of partial sets before the check gives up.
 MOST_GROUPS = 400_000
 
 
-@dataclass(frozen=True, eq=False)
-class Net:
-    """A node's output: the blocks that write and read it, and its transfer time."""
-
-    blocks: tuple[int, ...]
-    weight: float
-
-
-@dataclass(frozen=True, eq=False)
-class StateClasses:
-    """Groups of partial sets whose completions cost the same, block by block.
-
-    `arcs[i]` lists, for each group after block i: the group before, whether block i is taken,
-    and the transfer time that this adds.
-    """
-
-    arcs: tuple[tuple[tuple[tuple[int, bool, float], ...], ...], ...]
-
+#: Of each group of partial sets after a block, whose completions cost the same: the group before,
+#: whether the block is taken, and the transfer time that this adds.
+_Arcs = tuple[tuple[tuple[int, bool, float], ...], ...]
 
 #: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
 COARSE, STEPS = 400, (4_000, 64_000, 1_000_000)
@@ -69,7 +57,7 @@ ROUNDING = 1e-10
 class _KindBudget:
     """The problem of one kind of device: groups, values and times of blocks, in order."""
 
-    groups: StateClasses
+    arcs: tuple[_Arcs, ...]  # block by block
     value: Floats
     time: Floats
     transfer_price: float
@@ -190,19 +178,13 @@ def _device(
     block_of = np.empty(workload.n, dtype=np.int64)
     for b, nodes in enumerate(blocks):
         block_of[list(nodes)] = b
-    nets = []
-    for u, successors in enumerate(workload.successors):
-        touched = tuple(sorted({int(block_of[v]) for v in (u, *successors)}))
-        if len(touched) > 1 and costs.transfer[k, u] > 0:
-            nets.append(Net(touched, float(costs.transfer[k, u])))
+    moved = net_costs(block_of, workload.successors, costs.transfer[k])
     room = allowed(float(costs.capacity_bytes[k]))
-    time = np.array([sum(costs.compute[k, v] for v in nodes) for nodes in blocks])
-    size = np.array([sum(workload.memory_bytes[v] for v in nodes) for nodes in blocks])
-    value = np.array([sum(data.prices[v] for v in nodes) for nodes in blocks])
+    size = summed(block_of, workload.memory_bytes)
     return _KindBudget(
-        groups=enumerate_groups(len(blocks), nets, most),
-        value=value - data.memory_prices[k] * size,
-        time=np.where(size > room, np.inf, time),
+        arcs=_arcs(len(blocks), {net: cost for net, cost in moved.items() if cost > 0}, most),
+        value=summed(block_of, np.array(data.prices)) - data.memory_prices[k] * size,
+        time=np.where(size > room, np.inf, summed(block_of, costs.compute[k])),
         transfer_price=data.transfer_prices[k],
         overlap=overlap,
         target=data.target,
@@ -230,10 +212,9 @@ def _completions(device: _KindBudget) -> list[list[_Labels]]:
     """Return backward labels: for each group, load and value of what completes its sets."""
     rests: list[list[_Labels]] = [[(np.zeros(1), np.zeros(1))]]
     for b in range(len(device.value) - 1, -1, -1):
-        incoming = device.groups.arcs[b]
-        before = len(device.groups.arcs[b - 1]) if b else 1
+        before = len(device.arcs[b - 1]) if b else 1
         parts: list[list[_Labels]] = [[] for _ in range(before)]
-        for g, arcs in enumerate(incoming):
+        for g, arcs in enumerate(device.arcs[b]):
             for source, taken, cost in arcs:
                 parts[source].append(_moved(device, b, taken, cost, rests[-1][g]))
         rests.append([_merged(part, device.target, COARSE) for part in parts])
@@ -243,7 +224,7 @@ def _completions(device: _KindBudget) -> list[list[_Labels]]:
 def _greatest(device: _KindBudget, rests: list[list[_Labels]], floor: float, steps: int) -> float:
     """Return the greatest value of a set within the target, or `floor` if none is above it."""
     labels: list[_Labels] = [(np.zeros(1), np.zeros(1))]
-    for b, incoming in enumerate(device.groups.arcs):
+    for b, incoming in enumerate(device.arcs):
         after = []
         for g, arcs in enumerate(incoming):
             load, value = _merged(
@@ -304,15 +285,12 @@ def _last(labels: _Labels) -> float:
     return float(labels[1][-1]) if len(labels[1]) else -math.inf
 
 
-def enumerate_groups(size: int, nets: list[Net], most: float) -> StateClasses:
-    """Return the groups of partial sets after each block, within a transfer time.
+def _arcs(size: int, nets: Mapping[tuple[int, ...], Any], most: float) -> tuple[_Arcs, ...]:
+    """Return the groups of partial sets after each block, within a transfer time, by their arcs.
 
     A group is known by two sets of open outputs: those with a block in, and those with one out.
     """
-    same: dict[tuple[int, ...], float] = {}
-    for net in nets:
-        same[net.blocks] = same.get(net.blocks, 0.0) + net.weight
-    merged = list(same.items())
+    merged = [(blocks, float(cost)) for blocks, cost in nets.items()]
     touching: list[list[int]] = [[] for _ in range(size)]
     last = [blocks[-1] for blocks, _ in merged]
     for e, (blocks, _) in enumerate(merged):
@@ -349,4 +327,4 @@ def enumerate_groups(size: int, nets: list[Net], most: float) -> StateClasses:
         total += len(after)
         if total > MOST_GROUPS:
             raise too_much(f"there are more than {MOST_GROUPS} groups of partial sets")
-    return StateClasses(tuple(arcs))
+    return tuple(arcs)

@@ -111,17 +111,9 @@ class _Potential:
 class _ReducedCosts:
     """Reduced costs φ of all choices under potentials, and the choices not excluded by them.
 
-    Attributes
-    ----------
-    allowed
-        Of each operator, shape (choices,): whether a choice is not excluded yet.
-    phi
-        Of each operator, shape (choices,): φ.
-    slack
-        Of each tensor, shape (made, needed): the part of a conversion's cost that no potentials of
-        a use claim.
-    bound
-        Lower bound on the cost of every sharding, rounding taken off.
+    `allowed` and `phi` are by operator, shape (choices,); `slack` by tensor, shape (made, needed),
+    is the part of a conversion's cost that no potentials of a use claim. `bound` is a lower bound
+    on the cost of every sharding, rounding taken off.
     """
 
     def __init__(self, program: PricedProgram, data: PotentialCertificate, target: float) -> None:

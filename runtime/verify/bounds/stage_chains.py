@@ -39,7 +39,7 @@ from ....instances.model.contiguity import pipeline_edges
 from ....instances.model.workload import kept_bytes
 from ..rules import RELATIVE_SLACK
 from .bound_check import too_much
-from .max_load import merged
+from .max_load import merged, net_costs
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -166,9 +166,9 @@ class Ideals:
         total: Ints = self.members @ of_blocks[:-1]
         return total
 
-    def held(self, nets: Iterable[frozenset[int]]) -> NDArray[np.int32]:
+    def held(self, nets: Iterable[tuple[int, ...]]) -> NDArray[np.int32]:
         """Return how many blocks of each net an ideal holds, shape (N, E)."""
-        each = [self.members[:, sorted(pins)].sum(axis=1) for pins in nets]
+        each = [self.members[:, pins].sum(axis=1) for pins in nets]
         return np.array(each, np.int32).reshape(len(each), len(self.members)).T.copy()
 
 
@@ -214,12 +214,7 @@ class Stages:
         kinds = np.flatnonzero(costs.count)
         compute = parts(costs.compute[kinds], target)
         transfer = parts(costs.transfer[kinds], target)
-        nets: dict[frozenset[int], Ints] = {}  # what each pass pays for them, by kind
-        for u, others in enumerate(readers):
-            net = frozenset(ideals.block[[u, *others]].tolist()) - {-1}
-            if len(net) > 1:
-                paid = nets.setdefault(net, np.zeros((len(passes), len(kinds)), np.int64))
-                paid += [transfer[:, u] * own[u] for own in passes]
+        nets = net_costs(ideals.block, readers, transfer * np.array(passes)[:, None])
         if len(ideals.members) * len(nets) > CELLS:
             raise too_much(f"there are {len(ideals.members)} ideals and {len(nets)} nets")
         held, pins = ideals.held(nets), np.array([len(net) for net in nets], np.int64)

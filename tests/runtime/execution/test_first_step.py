@@ -14,6 +14,7 @@ from torch import nn  # noqa: E402
 
 from stagecut.runtime.execution.checkpoint import Trained  # noqa: E402
 from stagecut.runtime.execution.first_step import (  # noqa: E402
+    FirstStep,
     by_one_process,
     check_first_step,
 )
@@ -108,3 +109,14 @@ def test_what_has_no_such_check_is_refused() -> None:
     for options in ({"schedule": "2bw"}, {"resume": True, "checkpoint": "kept"}):
         with pytest.raises(InputError, match="check: only of a run from its beginning"):
             RunOptions(check=True, **options)
+
+
+def test_a_wrong_imaginary_part_of_a_gradient_is_told() -> None:
+    weight = nn.Parameter(torch.ones(4, dtype=torch.cfloat))
+    right = torch.full((4,), 1.0 + 2.0j)
+    weight.grad = right.clone()
+    held, expected = Trained({"w": weight}, {}, []), FirstStep(1.0, {"w": right})
+    check_first_step(1.0, held, expected)
+    weight.grad = right.conj().resolve_conj()
+    with pytest.raises(StagecutError, match="gradient of w is off by"):
+        check_first_step(1.0, held, expected)

@@ -117,7 +117,7 @@ def test_a_mapping_that_breaks_memory_is_refused() -> None:
     problem = DeviceMapping(place, 2)
     straight = ReplicaPlacement([0, 0, 1, 1], [[0], [1]], [[0]])
     (broken,) = evaluate(workload, devices_of(place), problem, straight).violations
-    assert "1 more than it has" in broken
+    assert "1 B more than its" in broken
     turned = ReplicaPlacement([0, 0, 1, 1], [[1], [0]], [[0]])
     held = workload.memory_bytes[:2].sum() <= place.memory_bytes[1]
     assert (evaluate(workload, devices_of(place), problem, turned).violations == ()) == held

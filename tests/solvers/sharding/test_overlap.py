@@ -36,9 +36,11 @@ from stagecut.instances import (
     TensorSharding,
     program_workload,
 )
+from stagecut.instances.formats.certificate import FITTING
 from stagecut.instances.model.sharding import gradient_buckets
 from stagecut.runtime.simulate.sharded import sharded_timeline
 from stagecut.runtime.verify.bounds.check import check_bound
+from stagecut.runtime.verify.sharding import ShardingReport
 
 LIMITS = Limits(seconds=120, nodes=5000)
 MOST_PLANS = 1500
@@ -138,6 +140,28 @@ def test_methods_against_brute_force(chunk: int) -> None:
                 assert check_bound(workload, result.plan).target <= least * (1 + 1e-12)
             line = sharded_timeline(workload, result.plan)
             assert line.makespan == pytest.approx(result.plan.objective, rel=1e-9)
+
+
+def test_bounds_within_a_memory_are_those_of_mixtures() -> None:
+    fitting = 0
+    for seed, (workload, problem) in CASES[::4]:
+        cluster = accelerators_and_cpus(problem.mesh.size)
+        found = []
+        for plan in shardings(priced(workload, problem)):
+            report = evaluate(workload, cluster, problem, plan)
+            assert isinstance(report, ShardingReport)
+            found.append((report.memory_bytes, report.objective))
+        room = sorted(found)[len(found) // 3][0]
+        least = min(objective for held, objective in found if held <= room)
+        limited = replace(problem, memory_bytes=room)
+        result = solve(workload, problem=limited, limits=LIMITS, workers=1)
+        assert result.plan is not None, seed
+        assert result.bound <= least * (1 + 1e-9), seed
+        assert result.objective == pytest.approx(least, rel=1e-6, abs=1e-9), seed
+        if result.bound_origin == FITTING:
+            fitting += 1
+            check_bound(workload, result.plan)
+    assert fitting
 
 
 def proved() -> tuple[Workload, Plan]:
