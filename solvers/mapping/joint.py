@@ -47,6 +47,7 @@ from .auto import stage_times
 from .cuts_kernel import StageEnds, add_stage
 from .layouts import layouts
 from .parameters import (
+    ALL_CUTS_SHARE,
     CUT_BYTES,
     CUT_SHARE,
     CUTOFF_STEP,
@@ -183,7 +184,7 @@ def best_cut(
     shape, speeds = (size, len(table)), table.shape[1]
     layer = {states.counts[0][0]: np.full(shape, np.inf)}  # by stages of each speed
     layer[states.counts[0][0]][0, 0] = 0.0
-    back: list[dict[tuple[int, ...], Ints]] = []
+    back: list[dict[tuple[int, ...], NDArray[np.int32]]] = []
     for s in range(problem.stages):
         last = s == problem.stages - 1
         after = {then: np.full(shape, cutoff) for then in states.counts[s + 1]}
@@ -298,10 +299,11 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
             search.note("all cuts: too much memory; the bound is that of the work shared out")
             return
         step, cutoff, stage = FIRST_CUTOFF, shared, None
-        while stage is None and cutoff < search.objective * unit and not search.should_stop():
+        clock = search.part(ALL_CUTS_SHARE)
+        while stage is None and cutoff < search.objective * unit and not clock.should_stop():
             # of few stages below a low cutoff, the DP has little to do
             cutoff = min(search.objective * unit, cutoff * (1 + step) or math.inf)
-            value, stage = best_cut(task, ideals, *at_least, cutoff, search)
+            value, stage = best_cut(task, ideals, *at_least, cutoff, clock)
             search.raise_bound(value * (1 - 1e-9) / unit, "all cuts at least prices")
             step = CUTOFF_STEP
     if stage is not None:

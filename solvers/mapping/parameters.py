@@ -203,6 +203,8 @@ TWO_PHASE_SHARE = 0.2
 MOST_IDEALS = 20_000
 #: Numbers of stages by speed of their devices, at most, that the DP over all cuts tells apart.
 MOST_SPEEDS = 64
+#: Share of the time for the DP over all cuts, so that the incumbent is cut again where it ends not.
+ALL_CUTS_SHARE = 0.7
 #: Bytes in which the DP over all cuts keeps where its chains come from, at most.
 CUT_BYTES = 1 << 30
 #: How far above the work shared out a DP over all cuts looks at first, and how much further then:

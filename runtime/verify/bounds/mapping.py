@@ -247,9 +247,9 @@ class _MappedChains:
         stages = used.sum(axis=1)
         steps = []  # for each speed: numbers to which a stage can be added, and those with it
         for one in np.eye(len(self.counts), dtype=np.int64):
-            then = [place.get(tuple(each), -1) for each in (used + one).tolist()]
-            free = np.flatnonzero(np.array(then) >= 0)
-            steps.append((free, np.array(then)[free]))
+            with_it = np.array([place.get(tuple(each), -1) for each in (used + one).tolist()])
+            free = np.flatnonzero(with_it >= 0)
+            steps.append((free, with_it[free]))
         # by speed, ideal and numbers: how many are together, none or one known to be in a group
         loose = np.full((len(longest), last + 1, len(used)), NONE)
         held = np.full_like(loose, NONE)
@@ -287,8 +287,9 @@ class _MappedChains:
                 ):
                     some = ends[below[ring][boundary]]
                     if len(some) and not (ring and alone):
-                        at = (..., *np.ix_(some, then))
-                        to[at] = np.minimum(to[at], value[free])
+                        rows, columns = np.ix_(some, then)
+                        known_by = to[..., rows, columns]
+                        to[..., rows, columns] = np.minimum(known_by, value[free])
         whole = np.minimum(loose, held)[:, last, stages == problem.stages]
         return bool((whole < NONE).any())
 
