@@ -1,17 +1,21 @@
 """What each number in `solvers/` is worth: what changes if it is halved, and if it is doubled.
 
-    python benchmarks/constants.py mapping                       run what the table lacks
-    python benchmarks/constants.py mapping --names SPLITS DECAY  of these constants alone
-    python benchmarks/constants.py mapping --report              the table as Markdown
+    python benchmarks/constants.py                      run what the table lacks
+    python benchmarks/constants.py mapping core         of these packages alone
+    python benchmarks/constants.py --names SPLITS       of these constants alone
+    python benchmarks/constants.py --page               write docs/decisions/constants.md
 
 A constant is a number at the top level of a module, or in a record there; modules of kernels have
-codes alone, as mapping's take constants as arguments. It is changed in the module's source before
-anything is imported, so that copies and defaults have it too. Cells are those of `ablations.py`
-named in `CELLS`; each run is a process of its own, and its limit counts CPU seconds.
+codes alone, and take constants as arguments. It is changed in the module's source before anything
+is imported, so that copies and defaults have it too. Cells are a few of `ablations.py`, and jobs;
+each run is a process of its own, and its limit counts CPU seconds.
 
-A constant runs only in cells that read it, and a direction only until a cell shows an
-effect: a gap or a time outside what the unchanged strategy has with three seeds, by more than
-0.1 % of the objective, or a tenth and 0.2 s of the time. Numbers below 1 are doubled to 1 at most.
+A constant runs in cells that read it, two at most unless `--cells` says more, those of its own
+package first, and a direction only until a cell shows an effect: a gap or a time outside what the
+unchanged strategy has with three seeds, by more than 0.1 % of the objective, or a tenth and 0.2 s
+of the time, with one seed and again with another, and outside what the unchanged strategy has right
+after, too: CPU seconds buy less on a machine that does much else. Numbers below 1 are doubled to 1
+at most. Constants of `PROTECTS` do not run: whatever a few cells say, they stay.
 """
 
 from __future__ import annotations
@@ -23,10 +27,11 @@ import importlib.machinery
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from types import CodeType, FrameType
@@ -37,8 +42,11 @@ import pandas as pd
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).parent / "results"
-COLUMNS = ("problem", "constant", "value", "change", "workload", "seed", "gap", "seconds",
-           "revision", "machine")  # fmt: skip
+PAGE = ROOT / "docs" / "decisions" / "constants.md"
+COLUMNS = ("constant", "value", "change", "workload", "seed", "together", "gap",
+           "seconds", "revision", "machine")  # fmt: skip
+#: Folders of `solvers/` with constants.
+PACKAGES = ("throughput", "latency", "sharding", "job", "mapping", "learned", "core")
 CHANGES = ("halved", "doubled")
 WHOLE = "unchanged"
 SEEDS = 3
@@ -46,18 +54,102 @@ SEEDS = 3
 #: An effect is more than this: of the gap; of the time, as a factor and in seconds.
 GAP, TIMES, SECONDS = 1e-3, 1.1, 0.2
 
-#: Cells of `ablations.py` for each problem.
-CELLS = {
-    "mapping": (
-        "random_blk_2:64 8 × 8 allr",
-        "random_blk_1:64 8 × 8 p2p",
-        "random_blk_2:64 16 × 4 p2p",
-        "fattree:4 2 × 8 both, cheapest",
-        "islands:4x8 4 × 8 both, busiest-link",
-        "random_blk_1:16 4 × 4 both",
-        "random_blk_1:64 4 × 16 both",
-    ),
+#: Cells of `ablations.py`: problem there, workload, and the method that solves it.
+CELLS = (
+    ("throughput", "GNMT layers, training", "auto"),
+    ("throughput", "stable-diffusion-unet-operators-training@deeper=10 noncontiguous", "auto"),
+    ("throughput", "mixtral-8x7b-operators-training@deeper=3 contiguous", "auto"),
+    ("throughput", "InceptionV3 layers", "auto"),
+    ("latency", "resnet50_inference layers, calls 2", "auto"),
+    ("latency", "stable-diffusion-unet-operators", "auto"),
+    ("latency", "gnmt_inference layers, calls 1", "auto"),
+    ("sharding", "resnet50 8", "auto"),
+    ("sharding", "resnet50 8 of memory", "auto"),
+    ("iteration", "unet K=4 M=16 gpipe", "auto"),
+    ("iteration", "resnet50 K=8 M=8 zb-h1", "auto"),
+    ("iteration", "t5-large K=8 M=8 interleaved", "auto"),
+    ("mapping", "random_blk_2:64 8 × 8 allr", "auto"),
+    ("mapping", "random_blk_1:64 8 × 8 p2p", "auto"),
+    ("mapping", "islands:4x8 4 × 8 both, busiest-link", "auto"),
+    ("mapping", "random_blk_1:16 4 × 4 both", "auto"),
+)
+#: Training jobs: model, cluster, sequences per iteration, tokens per sequence.
+JOBS = (("llama3-70b", "h100:8x8", 512, 8192),)
+
+#: What constants protect that stay whatever a few cells say.
+REASONS = {
+    "rounding": """
+        throughput.column_generation.best_set:PARTS_ROUNDING
+        throughput.column_generation.best_set:ROUNDING
+        throughput.dp:SLACK throughput.dp:SAME throughput.dp:CLAIM_TOLERANCE
+        throughput.relaxation:MARGIN latency.calls:CLOSE latency.label_dp:MARGIN
+        sharding.messages:ROUNDING sharding.priced_memory:SLACK sharding.priced_memory:ROUNDING
+        sharding.priced_memory:NEXT_TO_NONE job.iteration.annealing:IMPROVES
+        job.iteration.by_device.search:ALIKE job.iteration.sized:SLACK
+        job.iteration.stage_list:SLACK job.stream.dp:CLOSE mapping.parameters:MEMORY_LACK
+        core.proofs:ROW_SLACK core.proofs:WHOLE core.proofs:UNDERFLOW core.proofs:LEAST_MULTIPLIER
+        core.milp_driver:BOUND_SLACK core.milp_driver:LARGEST core.search:OPTIMAL_GAP
+        core.tighten:EPS core.tighten:EXACT core.tighten:SMALL core.tighten:NARROW
+        core.tighten:TINY_ROW core.tighten:CUTOFF_SLACK
+    """,
+    "memory": """
+        throughput.column_generation.best_set:LABELS
+        throughput.column_generation.pricing_problem:ENTRIES
+        throughput.dp:MEMORY_SHARE throughput.dp:FEW_BYTES throughput.multilevel.least_load:MOST
+        latency.label_dp:MOST_BYTES latency.label_dp:MOST_CODES sharding.elimination:MEMORY_SHARE
+        sharding.elimination:ENTRY_BYTES sharding.elimination:MOST_ENTRIES
+        sharding.messages:MOST_ENTRIES job.iteration.by_device.pair_graph:LOOKED_AT
+        job.iteration.by_device.pair_graph:MOST job.iteration.stage_list:MAX_STAGES
+        job.iteration.stage_list:MAX_LOOKED_AT job.methods:MOST_ACTIONS job.stream.dp:MOST_IDEALS
+        mapping.parameters:MEMORY_COUNTS mapping.parameters:MAX_SPREAD_DEVICES
+        mapping.parameters:RING_PROGRAMS.max_devices mapping.parameters:MESSAGE_PROGRAMS.max_devices
+        mapping.parameters:COMBINED.max_devices mapping.parameters:MAX_EXACT_DEVICES
+        mapping.parameters:MOST_SPEEDS learned.method:MOST_DECISIONS learned.policy_file:WIDEST
+        learned.policy_file:MOST_BYTES core.limits:MEMORY_BYTES core.under_rules:MOST_CASES
+    """,
+    "ends a search that has no limit": """
+        mapping.parameters:RING_PROGRAMS.seconds mapping.parameters:MESSAGE_PROGRAMS.seconds
+        mapping.parameters:ISLAND_SECONDS job.search:PROGRAM_S learned.method:DRAWN
+        throughput.local_search:DEFAULT_RESTARTS
+    """,
+    "work between two looks at the clock": """
+        throughput.column_generation.best_set:SLICE
+        throughput.column_generation.best_set:STATES_PER_CALL
+        throughput.dp:SLICE throughput.dp:BLOCK throughput.dp:LISTED_AT_ONCE
+        throughput.multilevel.critical_path:SLICE throughput.multilevel.least_load:SLICE
+        latency.label_dp:SLICE latency.lns:SLICE_VISITS core.lattice:SLICE
+        mapping.parameters:IDEAL_SLICE job.iteration.stage_list:BLOCK
+    """,
+    "waiting for processes, or for a solver": """
+        core.dask_cluster:CONNECT_S core.dask_cluster:CLOSE_S core.dask_cluster:PERIOD_S
+        core.dask_cluster:BEAT_S core.dask_cluster:SILENCE_S core.highs:PATIENCE_S
+        core.highs:PERIOD_S core.highs:THROUGH_S core.portfolio:START_AFTER_S
+        core.portfolio:LEAST_LEFT_S core.portfolio:LAST_WORDS_S core.processes:ATTEMPTS
+        core.search:SHOWN_S core.search:PERIOD_S core.session:GRACE_S core.session:LEFT_S
+        core.session:FIRST_CPU_S core.session:STUCK_S core.session:PROGRESS_S
+        core.milp_driver:UNBELIEVED_SECONDS core.milp_driver:UNBELIEVED_NODES
+        core.milp_driver:CHECK_SECONDS core.milp_driver:CHECK_NODES
+    """,
+    "documented default": """
+        core.limits:CHEAP_PART core.limits:DEFAULT_SECONDS core.limits:DEFAULT_GAP
+        core.limits:DEFAULT_CHEAP_GAP core.limits:MAPPING_GAP
+    """,
+    "part of a format, or a code": """
+        core.highs:_running core.other_solvers:NO_BOUND throughput.partitioners:WEIGHT_SUM
+        job.iteration.exact:APART job.milp:TIME_SCALE core.milp_driver:STATED_OBJECTIVE
+        learned.features:FEATURE_SET learned.features:UNIT_FEATURES learned.features:KIND_FEATURES
+        learned.features:LARGEST learned.features:_MOST_ROOM learned.groups:GROUP_FEATURES
+        learned.groups:_LIMIT learned.policy:DEVICE_FEATURES learned.policy:_LIMIT
+        learned.policy:ROUNDS learned.policy:WIDTH learned.policy_file:VERSION
+        learned.subject:ANY_NUMBER
+    """,
+    "how the shipped policies were trained": """
+        learned.train:ELITE learned.train:LEARNING_RATE learned.train:FIRST learned.train:STEPS
+        learned.train:COPIES learned.train:TARGET_SLACK learned.train:HISTORY
+        learned.train:LEAST_TARGET learned.train:TARGET_SPREAD learned.policy:ACCELERATORS_ALONE
+    """,
 }
+PROTECTS = {key: reason for reason, keys in REASONS.items() for key in keys.split()}
 
 
 @dataclass(frozen=True)
@@ -95,13 +187,18 @@ class Constant:
                 new = min(new, 1.0)
         return new if new and new != self.value else None
 
-    def source(self, value: float) -> bytes:
-        """Return the module's source with another value."""
-        lines = self.file.read_bytes().splitlines(keepends=True)
-        (first, left), (last, right) = self.start, self.end
+
+def changed_sources(group: Sequence[Constant], change: str) -> dict[Path, bytes]:
+    """Return the sources of the modules of some constants, with all of these changed."""
+    found = {}
+    for constant in sorted(group, key=lambda each: each.start, reverse=True):
+        source = found.get(constant.file) or constant.file.read_bytes()
+        lines = source.splitlines(keepends=True)
+        (first, left), (last, right) = constant.start, constant.end
         before, after = lines[first - 1][:left], lines[last - 1][right:]
-        lines[first - 1 : last] = [before + repr(value).encode() + after]
-        return b"".join(lines)
+        lines[first - 1 : last] = [before + repr(constant.changed(change)).encode() + after]
+        found[constant.file] = b"".join(lines)
+    return found
 
 
 def constants(problem: str) -> list[Constant]:
@@ -170,9 +267,11 @@ def reads(of: list[Constant]) -> dict[tuple[str, int], set[str]]:
                 known |= {x.asname or x.name: there[x.name] for x in node.names if x.name in there}
         for function in ast.walk(tree):
             if isinstance(function, ast.FunctionDef):
+                defaults = {id(node) for node in ast.walk(function.args)}
                 for node in ast.walk(function):
                     if isinstance(node, ast.Name) and node.id in known:
-                        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                        at = function if id(node) in defaults else node
+                        for line in range(at.lineno, (at.end_lineno or at.lineno) + 1):
                             lines.setdefault((str(file), line), set()).add(known[node.id])
     return lines
 
@@ -199,61 +298,106 @@ def reached(solve: Callable[[], dict], of: list[Constant]) -> list[str]:
         return line if of_code(frame.f_code) else None
 
     threading.settrace(call)
+    sys.settrace(call)
     solve()
+    sys.settrace(None)
     return sorted(found)
 
 
 @contextmanager
-def changed_source(constant: Constant | None, change: str) -> Iterator[None]:
-    """Import the package anew in this process, with a constant changed in its module's source."""
+def changed_source(group: Sequence[Constant], change: str) -> Iterator[None]:
+    """Import the package anew in this process, with constants changed in their modules' sources."""
     for name in list(sys.modules):
         if name.partition(".")[0] in ("stagecut", "ablate", "ablations"):
             del sys.modules[name]
     original = importlib.machinery.SourceFileLoader.get_code
-    value = None if constant is None else constant.changed(change)
+    sources = changed_sources(group, change)
 
     def get_code(loader: Any, name: str) -> Any:
-        if constant is None or value is None or Path(loader.path).resolve() != constant.file:
+        source = sources.get(Path(loader.path).resolve())
+        if source is None:
             return original(loader, name)
-        return loader.source_to_code(constant.source(value), loader.path)
+        return loader.source_to_code(source, loader.path)
 
     with patch.object(importlib.machinery.SourceFileLoader, "get_code", get_code):
-        if constant is not None:
+        for constant in group:
             module = import_module("stagecut.solvers." + constant.module)
-            if eval(constant.name, vars(module)) != value:
-                raise RuntimeError(f"{constant.key} is not {value}")
+            if eval(constant.name, vars(module)) != constant.changed(change):
+                raise RuntimeError(f"{constant.key} is not {constant.changed(change)}")
         yield
 
 
+def cells() -> dict[str, Callable[[int, float], dict]]:
+    """Return the solve of each cell, by its package and workload, from a seed and a limit."""
+    from ablate import PROBLEMS, solve_cell
+
+    def ablated(problem: str, workload: str, method: str, seed: int, seconds: float) -> dict:
+        cell = replace(PROBLEMS[problem]()[0][workload], method=method)
+        return solve_cell(cell, "", {}, seed, seconds)
+
+    found = {}
+    for problem, workload, method in CELLS:
+        package = "job" if problem == "iteration" else problem
+        name = f"{package}: {workload}{f', {method}' * (method in ('learned', 'milp'))}"
+        if method == "learned":
+            name = name.replace(package, "learned", 1)
+        found[name] = partial(ablated, problem, workload, method)
+    for job in JOBS:
+        found[f"job: {job[0]} {job[1]}"] = partial(solve_training, *job)
+    return found
+
+
+def solve_training(
+    model: str, cluster: str, batch: int, sequence: int, seed: int, seconds: float
+) -> dict:
+    """Solve a training job and return the row."""
+    from clocks import cpu_clock
+
+    from stagecut import Limits
+    from stagecut.api.job import solve_job
+    from stagecut.instances.costs.clusters import training_cluster
+    from stagecut.instances.job.problem import TrainingJob
+
+    job = TrainingJob(global_batch=batch, sequence=sequence, launcher="megatron")
+    with cpu_clock():
+        begun = time.process_time()
+        limits = Limits(seconds=seconds, seed=seed, gap=0.0, since=begun)
+        found = solve_job(model, training_cluster(cluster), job, limits=limits)
+        used = time.process_time() - begun
+    return {"seconds": round(used, 3), "gap": 1.0 if found.plan is None else found.plan.gap}
+
+
 def solve_changed(
-    problem: str,
-    constant: Constant | None,
+    group: Sequence[Constant],
     change: str,
     runs: list[tuple[str, int]],
     seconds: float,
     shows: Callable[[dict], bool],
 ) -> list[dict]:
-    """Solve cells with seeds, each in a process, until one shows an effect; return the rows."""
+    """Solve cells with seeds, each in a process, until one shows an effect twice; return rows."""
     rows = []
-    with changed_source(constant, change):
-        from ablate import PROBLEMS, in_a_process, solve_cell
+    with changed_source(group, change):
+        from ablate import in_a_process
 
-        cells, _ = PROBLEMS[problem]()
+        solves = cells()
         for cell, seed in runs:
-            row = in_a_process(solve_cell, cells[cell], "", {}, seed, seconds)
-            rows.append({"workload": cell, "seed": seed, **row})
-            if shows(rows[-1]):
+            shown = []
+            for again in (seed, seed + 1):
+                row = in_a_process(solves[cell], again, seconds)
+                rows.append({"workload": cell, "seed": again, **row})
+                shown.append(shows(rows[-1]))
+                if not shown[-1]:
+                    break
+            if all(shown):
                 break
     return rows
 
 
-def find_reads(problem: str, cell: str, seconds: float) -> list[str]:
+def find_reads(cell: str, seconds: float) -> list[str]:
     """Return the constants that the solve of a cell reads in functions that Python runs itself."""
-    with changed_source(None, ""):
-        from ablate import PROBLEMS, solve_cell
-
-        cells, _ = PROBLEMS[problem]()
-        return reached(lambda: solve_cell(cells[cell], "", {}, 0, seconds), constants(problem))
+    with changed_source((), ""):
+        every = [each for package in PACKAGES for each in constants(package)]
+        return reached(lambda: cells()[cell](0, seconds), every)
 
 
 def effect(row: dict, unchanged: pd.DataFrame) -> bool:
@@ -269,9 +413,11 @@ def run(args: argparse.Namespace, table: Path) -> None:
     """Run what the table lacks."""
     import ablate
 
-    names = CELLS[args.problem]
+    for package in ("highspy", "numba", "torch"):  # which every run needs, are imported once
+        import_module(package)
+
+    names = [name for name in cells() if any(part in name for part in args.only)]
     known = pd.read_csv(table) if table.exists() else pd.DataFrame(columns=list(COLUMNS))
-    known = known[known["problem"].eq(args.problem)]
     origin = {"revision": ablate.revision(), "machine": ablate.machine()}
     with table.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
@@ -280,82 +426,185 @@ def run(args: argparse.Namespace, table: Path) -> None:
 
         def write(rows: list[dict], constant: str, value: Any, change: str) -> None:
             for row in rows:
-                row |= {"problem": args.problem, "constant": constant, "change": change}
-                row |= {"value": value, **origin}
+                row |= {"constant": constant, "change": change, "value": value, **origin}
+                row.setdefault("together", "")
                 writer.writerow(row)
-                print(*(row[name] for name in COLUMNS[1:8]), sep=", ", flush=True)
+                print(*(row[name] for name in COLUMNS[:7]), sep=", ", flush=True)
             file.flush()
 
-        def solved(constant: Constant | None, change: str, runs: list, shows: Any) -> list[dict]:
-            return ablate.in_a_process(
-                solve_changed, args.problem, constant, change, runs, args.seconds, shows
-            )
+        def solved(group: Sequence[Constant], change: str, runs: list, shows: Any) -> list[dict]:
+            return ablate.in_a_process(solve_changed, group, change, runs, args.seconds, shows)
+
+        def tried(group: list[Constant], change: str) -> None:
+            """Run constants changed together, and halves of them where that shows an effect."""
+            nonlocal unchanged
+            wanted = {name for each in group for name in where[each.key]}
+            rows: list[dict] = []
+            for name in names:
+                if name not in wanted:
+                    continue
+                rows += solved(group, change, [(name, 0)], partial(effect, unchanged=unchanged))
+                last = [row for row in rows if row["workload"] == name]
+                if len(last) < 2:
+                    continue
+                again = solved((), "", [(name, 0)], lambda _row: False)
+                write(again, WHOLE, "", "none")  # other load may be what it shows
+                unchanged = pd.concat([unchanged, pd.DataFrame(again)])
+                if all(effect(row, unchanged) for row in last):
+                    if len(group) > 1:
+                        tried(group[: len(group) // 2], change)
+                        tried(group[len(group) // 2 :], change)
+                        return
+                    break
+            for each in group:
+                own = [row for row in rows if row["workload"] in where[each.key]]
+                write([row | {"together": len(group)} for row in own], each.key, each.value, change)
 
         unchanged = known[known["change"].eq("none")]
         done = set(zip(unchanged["workload"], unchanged["seed"], strict=True))
-        runs = [(name, seed) for name in names for seed in range(SEEDS) if (name, seed) not in done]
-        if runs:
-            rows = solved(None, "", runs, lambda _row: False)
-            write(rows, WHOLE, "", "none")
-            unchanged = pd.concat([unchanged, pd.DataFrame(rows)])
-        reads = {
-            name: ablate.in_a_process(find_reads, args.problem, name, args.seconds)
-            for name in names
-        }
-        for constant in constants(args.problem):
-            where = [name for name in names if constant.top in reads[name]]
-            of = known[known["constant"].eq(constant.key)]
-            if not where and of.empty:
-                write([dict.fromkeys(COLUMNS)], constant.key, constant.value, "not read")
-            asked = not args.names or constant.name in args.names
-            for change in CHANGES if asked else ():
-                if constant.changed(change) is None or of["change"].eq(change).any():
-                    continue
-                runs = [(name, seed) for seed in range(args.seeds) for name in where]
-                rows = (
-                    solved(constant, change, runs, lambda row: effect(row, unchanged))
-                    if runs
-                    else []
-                )
-                write(rows, constant.key, constant.value, change)
-
-
-def verdicts(table: Path, problem: str) -> pd.DataFrame:
-    """Return a row per constant: its value, and what halving and doubling change."""
-    found = pd.read_csv(table)
-    found = found[found["problem"].eq(problem)]
-    unchanged = found[found["change"].eq("none")]
-    rows = []
-    for name, of in found[~found["change"].eq("none")].groupby("constant", sort=False):
-        told = {}
-        for change, runs in of.groupby("change"):
-            shown = [
-                row
-                for row in runs.to_dict("records")
-                if change in CHANGES and effect(row, unchanged)
+        for name in names:
+            for seed in range(SEEDS):
+                if (name, seed) not in done:
+                    rows = solved((), "", [(name, seed)], lambda _row: False)
+                    write(rows, WHOLE, "", "none")
+                    unchanged = pd.concat([unchanged, pd.DataFrame(rows)])
+        told = known[known["change"].eq("reads")]
+        reads = {row.workload: set(row.constant.split()) for row in told.itertuples()}
+        for name in names:
+            if name not in reads:
+                reads[name] = set(ablate.in_a_process(find_reads, name, args.seconds))
+                row = dict.fromkeys(COLUMNS) | {"workload": name}
+                write([row], " ".join(sorted(reads[name])), "", "reads")
+        where: dict[str, list[str]] = {}
+        for package in args.packages or PACKAGES:
+            own = sorted(names, key=lambda name: not name.startswith(f"{package}:"))
+            asked = [
+                each
+                for each in constants(package)
+                if each.key not in PROTECTS
+                and (not args.names or {each.name, each.key} & set(args.names))
             ]
-            told[change] = "; ".join(_shown(row, unchanged) for row in shown) or "none"
-        rows.append({"constant": name, "value": of["value"].iloc[0], **told})
-    return pd.DataFrame(rows)
+            for each in asked:
+                where[each.key] = [name for name in own if each.top in reads[name]][: args.cells]
+                if not where[each.key] and not known["constant"].eq(each.key).any():
+                    write([dict.fromkeys(COLUMNS)], each.key, each.value, "not read")
+            for change in CHANGES:
+                done = set(known.loc[known["change"].eq(change), "constant"])
+                left = [
+                    each
+                    for each in asked
+                    if where[each.key] and each.key not in done and each.changed(change) is not None
+                ]
+                size = len(left) if args.together else 1
+                for begin in range(0, len(left), size or 1):
+                    tried(left[begin : begin + size], change)
+
+
+TEXT = """
+Two of those tried so far did not: heuristics in programs of messages, and repeated repairs of
+combined programs.
+
+**Asked.** Halved and doubled, does a constant change the gap by more than {gap} % of the objective,
+or the time by more than a tenth and {seconds} CPU s?
+
+**Measured** (`python benchmarks/constants.py`; rows with revision and machine in
+`benchmarks/results/ablation-constants.csv`). A cell is a workload, or a job, of 2 CPU s (those with
+*4 s* in their name of 4), in brackets the unchanged strategy's median. A constant runs only in
+cells that read it, and no more once one shows an effect. *No effect* is said of the cells tried
+alone; of some constants several were changed at once (column `together`). *Not read*: by none of
+the cells tried. Of {now} numbers most are still to be tried: what is missing runs with the same
+command, on a machine that does nothing else, as seconds of one that is shared are too uneven.
+
+**Decided.** MESSAGE_HEURISTICS and COMBINED.attempts, with its loop, have gone ({gone} in all).
+Constants that protect stay whatever a few cells say; the tables name what each protects.
+"""
+
+
+def purpose(constant: Constant) -> str:
+    """Return what a constant is for: the comment above it, else beside it."""
+    lines = constant.file.read_text(encoding="utf-8").splitlines()
+    line = constant.start[0] - 1
+    if "#" in lines[line]:
+        return lines[line].partition("#")[2].strip(" :")
+    while not lines[line][:1].isalpha():  # a number inside a record
+        line -= 1
+    above = []
+    while line and lines[line - 1].startswith("#:"):
+        line -= 1
+        above.insert(0, lines[line][2:].strip())
+    return re.split(r"(?<=[a-z)])[.:] ", " ".join(above))[0].strip(".").replace("|", "or")
+
+
+def verdict(key: str, change: str, found: pd.DataFrame) -> str:
+    """Return what changing a constant does, or why that is not known."""
+    own = found[found["constant"].eq(key)]
+    rows = own[own["change"].eq(change)].to_dict("records")
+    if not rows:
+        return "not read" if own["change"].eq("not read").any() else "not tried"
+    unchanged = found[found["change"].eq("none")]
+    for row in rows:
+        seeds = [again for again in rows if again["workload"] == row["workload"]]
+        if all(effect(again, unchanged) for again in seeds):
+            return _shown(row, unchanged)
+    return "no effect"
 
 
 def _shown(row: dict, unchanged: pd.DataFrame) -> str:
     cell = unchanged[unchanged["workload"].eq(row["workload"])]
     gap, time = cell["gap"].median(), cell["seconds"].median()
-    values = f"{100 * row['gap']:.2f} % ({100 * gap:.2f} %), {row['seconds']:.1f} s ({time:.1f} s)"
-    return f"{row['workload']}: {values}"
+    if not cell["gap"].min() - GAP <= row["gap"] <= cell["gap"].max() + GAP:
+        return f"{row['workload']}: {100 * row['gap']:.2f} % ({100 * gap:.2f} %)"
+    return f"{row['workload']}: {row['seconds']:.1f} s ({time:.1f} s)"
 
 
-def report(table: Path, problem: str) -> str:
-    """Return the table as Markdown."""
-    lines = ["| constant | value | halved | doubled |", "|---|---|---|---|"]
-    for row in verdicts(table, problem).fillna("").to_dict("records"):
-        if row.get("not read"):
-            lines.append(f"| {row['constant']} | {row['value']} | not read | not read |")
-        else:
-            told = " | ".join(row.get(change) or "not tried" for change in CHANGES)
-            lines.append(f"| {row['constant']} | {row['value']} | {told} |")
-    return "\n".join(lines)
+def page() -> str:
+    """Return the page of constants."""
+    found = pd.read_csv(RESULTS / "ablation-constants.csv")
+    every = {package: constants(package) for package in PACKAGES}
+    keys = {each.key for of in every.values() for each in of}
+    gone = found[found["change"].isin(CHANGES) & ~found["constant"].isin(keys)]
+    tables, counts = [], []
+    for package, of in every.items():
+        rows, stay, unread, last = [], 0, 0, ""
+        for each in of:
+            told = PROTECTS.get(each.key)
+            stay += told is not None
+            if told is None:
+                told = " | ".join(verdict(each.key, change, found) for change in CHANGES)
+                unread += told.startswith("not read")
+            else:
+                told = f"stays: {told} | "
+            name, use = f"{each.module.rpartition('.')[2]}.{each.name}", purpose(each)
+            shown = "as above" if use and use == last else use
+            rows.append(f"| `{name}` | {each.value:g} | {told} | {shown} |")
+            last = use
+        tables += ["", f"## {package}", "", "| constant | value | halved | doubled | what for |"]
+        tables += ["|---|---|---|---|---|", *rows]
+        tried = sum(found["constant"].eq(each.key).any() for each in of) - unread
+        counts.append(f"| {package} | {len(of)} | {stay} | {tried} | {unread} |")
+    lines = [
+        "# Which constants of the searches earn their place?",
+        "",
+        "<!-- made by benchmarks/constants.py --page: change that -->",
+        "",
+        TEXT.strip().format(
+            gap=f"{100 * GAP:g}", seconds=SECONDS, now=len(keys), gone=gone["constant"].nunique()
+        ),
+        "",
+        "| package | numbers | protect | tried | not read by a cell |",
+        "|---|---|---|---|---|",
+        *counts,
+        *tables,
+        "",
+        "## Gone",
+        "",
+        "| constant | value | halved | doubled |",
+        "|---|---|---|---|",
+    ]
+    for key, rows in gone.groupby("constant", sort=False):
+        told = " | ".join(verdict(str(key), change, found) for change in CHANGES)
+        lines.append(f"| `{key}` | {rows['value'].iloc[0]} | {told} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -363,15 +612,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("problem", choices=CELLS)
+    parser.add_argument("packages", nargs="*", help="default: all")
     parser.add_argument("--csv", type=Path, default=RESULTS / "ablation-constants.csv")
-    parser.add_argument("--seconds", type=float, default=4.0, help="CPU seconds of a run")
-    parser.add_argument("--seeds", type=int, default=1, help="of a constant's runs")
+    parser.add_argument("--seconds", type=float, default=2.0, help="CPU seconds of a run")
+    parser.add_argument("--cells", type=int, default=2, help="cells of a constant, at most")
     parser.add_argument("--names", nargs="*", help="default: every constant")
-    parser.add_argument("--report", action="store_true", help="print the table")
+    parser.add_argument("--only", nargs="*", default=[""], help="parts of names of cells")
+    parser.add_argument("--together", action="store_true", help="change those of a package at once")
+    parser.add_argument("--page", action="store_true", help="write the page")
     args = parser.parse_args()
-    if args.report:
-        print(report(args.csv, args.problem))
+    if args.page:
+        PAGE.write_text(page(), encoding="utf-8")
     else:
         run(args, args.csv)
 

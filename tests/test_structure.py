@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
@@ -41,10 +42,13 @@ def module_name(module: Path) -> str:
     return ".".join(module.with_suffix("").parts).removesuffix(".__init__")
 
 
+NAMES = {module_name(module) for module in MODULES}
+
+
+@cache  # not for all workers of xdist, when they collect the tests
 def imported(module: Path) -> set[str]:
     """Modules of ours that a module imports: at the top, inside functions, and for types alone."""
     package = ["stagecut", *module.parts[:-1]]
-    names = {module_name(other) for other in MODULES}
     found = set()
     for node in ast.walk(ast.parse((ROOT / module).read_text())):
         if isinstance(node, ast.ImportFrom):
@@ -60,7 +64,7 @@ def imported(module: Path) -> set[str]:
             if parts[0] != "stagecut":
                 continue
             whole, above = ".".join(parts[1:]), ".".join(parts[1:-1])
-            found.add(whole if whole in names or not above else above)
+            found.add(whole if whole in NAMES or not above else above)
     return found
 
 
@@ -68,14 +72,11 @@ def room_of(name: str) -> str:
     return name.split(".")[0] if name.split(".")[0] in ROOMS else "root"
 
 
-IMPORTED = {module: imported(module) for module in (*MODULES, CLI)}
-
-
 def test_arrows_never_run_back() -> None:
     back = {
         f"{module} imports {name}"
         for module in MODULES
-        for name in IMPORTED[module]
+        for name in imported(module)
         if room_of(name) not in MAY_IMPORT.get(module.parts[0], {room_of(name)})
     }
     assert not back
@@ -85,7 +86,7 @@ def test_what_a_room_has_in_common_knows_nothing_of_the_rest() -> None:
     wrong = set()
     for module in MODULES:
         room = module.parts[0]
-        used = [name.split(".")[1:2] for name in IMPORTED[module] if room_of(name) == room]
+        used = [name.split(".")[1:2] for name in imported(module) if room_of(name) == room]
         allowed: set[str] = set()
         for layer in COMMON.get(room, ()):
             allowed |= layer
@@ -97,7 +98,8 @@ def test_what_a_room_has_in_common_knows_nothing_of_the_rest() -> None:
 
 
 def test_no_circle_of_imports() -> None:
-    graph = nx.DiGraph([(module_name(m), name) for m, names in IMPORTED.items() for name in names])
+    modules = (*MODULES, CLI)
+    graph = nx.DiGraph([(module_name(m), name) for m in modules for name in imported(m)])
     circles = [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1]
     assert not circles
 

@@ -80,3 +80,17 @@ def test_wrong_files_and_counts_are_told_what_they_are(
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     assert run_command(words) == 2
     assert expected in capsys.readouterr().err
+
+
+def test_training_without_anything_to_train_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="the extra `runtime` is not installed")
+    model = tmp_path / "frozen.py"
+    model.write_text(
+        "import torch\n\ndef make():\n"
+        "    return torch.nn.Linear(4, 4).requires_grad_(False), torch.randn(2, 4)\n"
+    )
+    words = ["profile", f"{model}:make", "--train", "--estimate", "h100"]
+    assert run_command([*words, "-o", str(tmp_path / "w.json")]) == 0
+    assert "warning: there is no backward pass" in " ".join(capsys.readouterr().out.split())

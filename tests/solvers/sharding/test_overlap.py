@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,9 @@ def shardings(costs: ShardingCosts) -> list[TensorSharding]:
     return [TensorSharding(costs.signature(np.array(one))) for one in chosen]
 
 
-CASES = [(seed, case) for seed in range(500) if (case := overlapped(seed)) is not None]
+@cache  # not for all workers of xdist, when they collect the tests
+def cases() -> list[tuple[int, tuple[Workload, Sharding]]]:
+    return [(seed, case) for seed in range(500) if (case := overlapped(seed)) is not None]
 
 
 def three_steps() -> Workload:
@@ -108,7 +111,7 @@ def test_by_hand(bucket: float, ends: float) -> None:
 
 def test_the_costs_are_those_of_the_verifier() -> None:
     compared = 0
-    for _, (workload, problem) in CASES:
+    for _, (workload, problem) in cases():
         costs, cluster = priced(workload, problem), accelerators_and_cpus(problem.mesh.size)
         for sharding in shardings(costs)[::7]:
             chosen = costs.chosen(sharding.signature)
@@ -123,7 +126,7 @@ def test_the_costs_are_those_of_the_verifier() -> None:
 
 @pytest.mark.parametrize("chunk", range(4))
 def test_methods_against_brute_force(chunk: int) -> None:
-    tried = CASES[chunk::4]
+    tried = cases()[chunk::4]
     assert len(tried) >= 4
     for seed, (workload, problem) in tried:
         cluster = accelerators_and_cpus(problem.mesh.size)
@@ -144,7 +147,7 @@ def test_methods_against_brute_force(chunk: int) -> None:
 
 def test_bounds_within_a_memory_are_those_of_mixtures() -> None:
     fitting = 0
-    for seed, (workload, problem) in CASES[::4]:
+    for seed, (workload, problem) in cases()[::4]:
         cluster = accelerators_and_cpus(problem.mesh.size)
         found = []
         for plan in shardings(priced(workload, problem)):
@@ -166,7 +169,7 @@ def test_bounds_within_a_memory_are_those_of_mixtures() -> None:
 
 def proved() -> tuple[Workload, Plan]:
     """A plan whose bound is that of a mixture."""
-    for _, (workload, problem) in CASES:
+    for _, (workload, problem) in cases():
         plan = solve(workload, problem=problem, method="elimination", limits=LIMITS).plan
         if plan is not None and plan.certificate.get("mixture") and plan.objective > 0:
             return workload, plan

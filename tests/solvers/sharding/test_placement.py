@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,9 @@ def placed(seed: int) -> tuple[Workload, Sharding] | None:
     return (workload, problem) if 2 <= plans <= MOST_PLANS else None
 
 
-CASES = [(seed, case) for seed in range(MOST_SEEDS) if (case := placed(seed)) is not None]
+@cache  # not for all workers of xdist, when they collect the tests
+def cases() -> list[tuple[int, tuple[Workload, Sharding]]]:
+    return [(seed, case) for seed in range(MOST_SEEDS) if (case := placed(seed)) is not None]
 
 
 def shardings(costs: ShardingCosts) -> list[TensorSharding]:
@@ -164,7 +167,7 @@ def test_operators_follow_their_parameters() -> None:
 
 def test_the_costs_are_those_of_the_verifier() -> None:
     several = buckets = 0
-    for _, (workload, problem) in CASES:
+    for _, (workload, problem) in cases():
         costs, cluster = priced(workload, problem), accelerators_and_cpus(problem.mesh.size)
         assert costs.ends is not None
         several += len(costs.ends.operators) > len(costs.ends.phases)
@@ -183,7 +186,7 @@ def test_the_costs_are_those_of_the_verifier() -> None:
     "chunk", [pytest.param(k, marks=() if k == 0 else pytest.mark.slow) for k in range(4)]
 )
 def test_methods_against_brute_force(chunk: int) -> None:
-    tried = CASES[chunk::4]
+    tried = cases()[chunk::4]
     assert len(tried) >= 8
     for seed, (workload, problem) in tried:
         cluster = accelerators_and_cpus(problem.mesh.size)
