@@ -574,7 +574,7 @@ def page() -> str:
                 told = f"stays: {told} | "
             name, use = f"{each.module.rpartition('.')[2]}.{each.name}", purpose(each)
             shown = "as above" if use and use == last else use
-            rows.append(f"| {name} | {each.value:g} | {told} | {shown} |")
+            rows.append(f"| `{name}` | {each.value:g} | {told} | {shown} |")
             last = use
         tables += ["", f"## {package}", "", "| constant | value | halved | doubled | what for |"]
         tables += ["|---|---|---|---|---|", *rows]
@@ -601,7 +601,7 @@ def page() -> str:
     ]
     for key, rows in gone.groupby("constant", sort=False):
         told = " | ".join(verdict(str(key), change, found) for change in CHANGES)
-        lines.append(f"| {key} | {rows['value'].iloc[0]} | {told} |")
+        lines.append(f"| `{key}` | {rows['value'].iloc[0]} | {told} |")
     return "\n".join(lines) + "\n"
 
 
