@@ -93,16 +93,19 @@ class JobPaths:
         self.longest(passes, sent)
         if self.pipeline == 1:
             return
-        self._slowed(passes, sent, LONGER)
+        self._slowed(passes, sent, LONGER, self.rank_of)
 
     def around(self, passes: Floats, sent: float) -> None:
-        """Find the longest path, and those where each rank in turn is a little slower."""
+        """Find the longest path, and those where each rank and stage in turn is a little slower."""
         self.longest(passes, sent)
-        self._slowed(passes, sent, SLOWER)
+        self._slowed(passes, sent, SLOWER, self.rank_of)
+        if self.chunks > 1:
+            self._slowed(passes, sent, SLOWER, np.arange(self.stages))
 
-    def _slowed(self, passes: Floats, sent: float, factor: float) -> None:
-        for rank in range(self.pipeline):
-            self.longest(np.where((self.rank_of == rank)[:, None], factor, 1.0) * passes, sent)
+    def _slowed(self, passes: Floats, sent: float, factor: float, part_of: Ints) -> None:
+        """Find the longest path where each part, of the stages of one number, is slower in turn."""
+        for part in range(part_of.max() + 1):
+            self.longest(np.where((part_of == part)[:, None], factor, 1.0) * passes, sent)
 
     def _keep(self, path: Floats, messages: float) -> None:
         self.found.setdefault(path.tobytes(), (path, messages))
