@@ -514,8 +514,9 @@ alone; of some constants several were changed at once (column `together`). *Not 
 the cells. {left} of {now} numbers are still to be tried: the same command runs what is missing, on
 a machine that does nothing else, since times measured on a shared one vary too much.
 
-**Decided.** MESSAGE_HEURISTICS and COMBINED.attempts, with its loop, have gone. Constants that
-protect stay whatever a few cells say; the last table names what each protects.
+**Decided.** MESSAGE_HEURISTICS and COMBINED.attempts, with its loop, have gone; others that are
+marked *gone* went with code that has been replaced. Constants that protect stay whatever a few
+cells say; the last table names what each protects.
 """
 
 
