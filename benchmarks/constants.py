@@ -515,8 +515,8 @@ the cells. {left} of {now} numbers are still to be tried: the same command runs 
 a machine that does nothing else, since times measured on a shared one vary too much.
 
 **Decided.** MESSAGE_HEURISTICS and COMBINED.attempts, with its loop, have gone; others that are
-marked *gone* went with code that has been replaced. Constants that protect stay whatever a few
-cells say; the last table names what each protects.
+marked *gone* went with code that was replaced, or have another name there. Constants that protect
+stay whatever a few cells say; the last table names what each protects.
 """
 
 
