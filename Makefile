@@ -78,4 +78,4 @@ benchmarks-page: .venv/test .dev/stagecut
 	ln -sfn .. .dev/stagecut
 
 clean:
-	rm -rf .venv .dev build *.egg-info plan.json plan.png
+	rm -rf .venv .dev build *.egg-info job.json job.png plan.json plan.png

@@ -28,6 +28,7 @@ import re
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -499,22 +500,23 @@ def run(args: argparse.Namespace, table: Path) -> None:
 
 
 TEXT = """
-Two of those tried so far did not: heuristics in programs of messages, and repeated repairs of
+Of {tried} tried so far, two did not: heuristics in programs of messages, and repeated repairs of
 combined programs.
 
-**Asked.** Halved and doubled, does a constant change the gap by more than {gap} % of the objective,
+**Asked.** Halved or doubled, does a constant change the gap by more than {gap} % of the objective,
 or the time by more than a tenth and {seconds} CPU s?
 
 **Measured** (`python benchmarks/constants.py`; rows with revision and machine in
-`benchmarks/results/ablation-constants.csv`). A cell is a workload, or a job, of 2 CPU s (those with
-*4 s* in their name of 4), in brackets the unchanged strategy's median. A constant runs only in
+`benchmarks/results/ablation-constants.csv`). A cell is a workload, or a job, solved for 2 CPU s (4
+where *4 s* is in its name); in brackets is the unchanged strategy's median. A constant runs only in
 cells that read it, and no more once one shows an effect. *No effect* is said of the cells tried
 alone; of some constants several were changed at once (column `together`). *Not read*: by none of
-the cells tried. Of {now} numbers most are still to be tried: what is missing runs with the same
-command, on a machine that does nothing else, as seconds of one that is shared are too uneven.
+the cells. {left} of {now} numbers are still to be tried: the same command runs what is missing, on
+a machine that does nothing else, since times measured on a shared one vary too much.
 
-**Decided.** MESSAGE_HEURISTICS and COMBINED.attempts, with its loop, have gone ({gone} in all).
-Constants that protect stay whatever a few cells say; the tables name what each protects.
+**Decided.** MESSAGE_HEURISTICS and COMBINED.attempts, with its loop, have gone; others that are
+marked *gone* went with code that was replaced, or have another name there. Constants that protect
+stay whatever a few cells say; the last table names what each protects.
 """
 
 
@@ -558,51 +560,77 @@ def _shown(row: dict, unchanged: pd.DataFrame) -> str:
 def page() -> str:
     """Return the page of constants."""
     found = pd.read_csv(RESULTS / "ablation-constants.csv")
+    measured = set(found["constant"])
+    unread = set(found.loc[found["change"].eq("not read"), "constant"])
     every = {package: constants(package) for package in PACKAGES}
     keys = {each.key for of in every.values() for each in of}
     gone = found[found["change"].isin(CHANGES) & ~found["constant"].isin(keys)]
-    tables, counts = [], []
+    counts, tried, left, stay = [], [], [], []
     for package, of in every.items():
-        rows, stay, unread, last = [], 0, 0, ""
-        for each in of:
-            told = PROTECTS.get(each.key)
-            stay += told is not None
-            if told is None:
-                told = " | ".join(verdict(each.key, change, found) for change in CHANGES)
-                unread += told.startswith("not read")
-            else:
-                told = f"stays: {told} | "
-            name, use = f"{each.module.rpartition('.')[2]}.{each.name}", purpose(each)
-            shown = "as above" if use and use == last else use
-            rows.append(f"| `{name}` | {each.value:g} | {told} | {shown} |")
-            last = use
-        tables += ["", f"## {package}", "", "| constant | value | halved | doubled | what for |"]
-        tables += ["|---|---|---|---|---|", *rows]
-        tried = sum(found["constant"].eq(each.key).any() for each in of) - unread
-        counts.append(f"| {package} | {len(of)} | {stay} | {tried} | {unread} |")
+        open_ = [each for each in of if each.key not in PROTECTS]
+        own = [each for each in open_ if each.key in measured]
+        missing = [each for each in open_ if each.key not in measured]
+        numbers = len(of), len(of) - len(open_), len(own), len(missing)
+        counts.append(f"| {package} | {' | '.join(map(str, numbers))} |")
+        tried += own
+        stay += [each for each in of if each.key in PROTECTS]
+        left.append(f"- **{package}** ({len(missing)}): {_listed(missing)}")
     lines = [
         "# Which constants of the searches earn their place?",
         "",
         "<!-- made by benchmarks/constants.py --page: change that -->",
         "",
         TEXT.strip().format(
-            gap=f"{100 * GAP:g}", seconds=SECONDS, now=len(keys), gone=gone["constant"].nunique()
+            gap=f"{100 * GAP:g}",
+            seconds=SECONDS,
+            now=len(keys),
+            left=len(keys) - len(stay) - len(tried),
+            tried=gone["constant"].nunique() + sum(each.key not in unread for each in tried),
         ),
         "",
-        "| package | numbers | protect | tried | not read by a cell |",
+        "| package | numbers | protect | tried, or not read | not tried |",
         "|---|---|---|---|---|",
         *counts,
-        *tables,
         "",
-        "## Gone",
+        "## Tried",
         "",
-        "| constant | value | halved | doubled |",
-        "|---|---|---|---|",
+        "| constant | value | halved | doubled | what for |",
+        "|---|---|---|---|---|",
     ]
     for key, rows in gone.groupby("constant", sort=False):
         told = " | ".join(verdict(str(key), change, found) for change in CHANGES)
-        lines.append(f"| `{key}` | {rows['value'].iloc[0]} | {told} |")
+        name, value = str(key).replace(":", "."), float(rows["value"].iloc[0])
+        lines.append(f"| `{name}` | {value:g} | {told} | gone |")
+    for each in tried:
+        told = " | ".join(verdict(each.key, change, found) for change in CHANGES)
+        lines.append(f"| `{_shown_name(each)}` | {each.value:g} | {told} | {purpose(each)} |")
+    lines += ["", "## Not tried", "", *left, "", "## What protects", ""]
+    lines += ["| constant | value | protects | what for |", "|---|---|---|---|"]
+    last = ""
+    for each in stay:
+        use = purpose(each)
+        shown = "as above" if use and use == last else use
+        told = PROTECTS[each.key]
+        lines.append(f"| `{_shown_name(each)}` | {each.value:g} | {told} | {shown} |")
+        last = use
     return "\n".join(lines) + "\n"
+
+
+def _shown_name(constant: Constant) -> str:
+    return constant.key.replace(":", ".")
+
+
+def _listed(missing: list[Constant]) -> str:
+    """Return names by module; the numbers of one tuple or record as their count."""
+    modules: dict[str, Counter[str]] = {}
+    for each in missing:
+        module = each.module.partition(".")[2]
+        modules.setdefault(module, Counter())[each.top.partition(":")[2]] += 1
+    return "; ".join(
+        f"`{module}` "
+        + ", ".join(name if count == 1 else f"{name} ({count})" for name, count in names.items())
+        for module, names in modules.items()
+    )
 
 
 def main() -> None:

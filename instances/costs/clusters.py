@@ -16,6 +16,7 @@ A cluster in one line is kinds of nodes, joined by ``+``, and what follows comma
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -214,9 +215,10 @@ def _nodes_of(text: str, kind: str) -> tuple[_Entry, int, int]:
     if first <= entry.per_node:
         return entry, first, 1
     if first % entry.per_node:
+        each = math.gcd(first, entry.per_node)
         raise InputError(
             f"cluster {quote(text)}: {first} devices in nodes of {entry.per_node}; write "
-            f"{name}:PER_NODExNODES"
+            f"{name}:PER_NODExNODES, such as {name}:{each}x{first // each}"
         )
     return entry, entry.per_node, first // entry.per_node
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..common.errors import InputError, prefix_errors, quote
 from ..common.units import MOST_COUNT
-from ..formats.source import read_source
+from ..formats.source import Source
 from .description import Attention, Block, Experts, FeedForward, ModelDescription, Norm
 
 #: Most layers of a description.
@@ -130,17 +130,14 @@ class _Config:
         return self.count("sliding_window") if self.has("sliding_window") else None
 
 
-def read_config(path: Path) -> ModelDescription:
+def read_config(source: Source) -> ModelDescription:
     """Return the description of the model that a Hugging Face ``config.json`` configures.
 
-    The path is the file's, or its folder's. InputError if it cannot be read, is of an unknown
-    architecture, or a field is missing or wrong.
+    InputError if it is of an unknown architecture, or a field is missing or wrong.
     """
-    if path.is_dir():
-        path = path / "config.json"
-    fields = read_source(path).table("a Hugging Face config.json")
+    fields, path = source.table("a Hugging Face config.json"), Path(source.file)
     name = path.parent.name if path.name == "config.json" else path.stem
-    return from_config(fields, name=name or path.stem, source=str(path))
+    return from_config(fields, name=name or path.stem, source=source.file)
 
 
 def from_config(fields: Mapping[str, Any], *, name: str, source: str = "") -> ModelDescription:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ..common.choices import Choice, choose
@@ -9,8 +10,11 @@ from ..common.errors import InputError, quote
 from ..common.quantities import check_count, show_count
 from ..common.units import MOST_COUNT
 from ..model.chunk_schedules import V_CHUNKS
-from .description import ModelDescription
+from .description import Attention, ModelDescription
 from .hardware import NumberFormat, TrainingCluster
+
+#: Largest degree that a message lists.
+MOST_LISTED = 64
 
 
 class JobSchedule(Choice):
@@ -438,38 +442,40 @@ def _check_devices(layout: Layout, cluster: TrainingCluster) -> None:
         )
 
 
-def check_heads(model: ModelDescription, layout: Layout) -> None:
-    """Refuse tensor and context degrees that heads or sequence cannot be divided by."""
-    attentions = [
-        attention
-        for block in model.layer_types
-        for attention in (block.attention, block.cross_attention)
-        if attention is not None
-    ]
-    for attention in attentions:
-        if attention.heads % layout.tensor:
-            raise InputError(
-                f"tensor: {layout.tensor} does not divide {attention.heads} heads of {model.name}; "
-                f"take one of {_divisors(attention.heads)}"
-            )
+def _attentions(model: ModelDescription) -> Iterator[Attention]:
+    for block in model.layer_types:
+        yield from (each for each in (block.attention, block.cross_attention) if each is not None)
+
+
+def _undivided(model: ModelDescription, tensor: int) -> str:
+    """Return what a tensor degree cannot divide of the model, nothing if it divides all."""
+    for attention in _attentions(model):
+        if attention.heads % tensor:
+            return f"{tensor} does not divide {attention.heads} heads of {model.name}"
         kv_heads = attention.kv_heads
-        if kv_heads % layout.tensor and layout.tensor % kv_heads:
-            raise InputError(
-                f"tensor: {layout.tensor} and {kv_heads} key and value heads of {model.name}: one "
-                "must divide the other"
+        if kv_heads % tensor and tensor % kv_heads:
+            return (
+                f"{tensor} and {kv_heads} key and value heads of {model.name}: one must divide "
+                "the other"
             )
+    for block in model.layer_types:
+        if block.feed_forward and block.feed_forward.width % tensor:
+            width = block.feed_forward.width
+            return f"{tensor} does not divide the feed-forward width {width} of {model.name}"
+    return ""
+
+
+def check_heads(model: ModelDescription, layout: Layout) -> None:
+    """Refuse tensor and context degrees that heads, widths or sequence cannot be divided by."""
+    if reason := _undivided(model, layout.tensor):
+        allowed = [d for d in range(1, MOST_LISTED + 1) if not _undivided(model, d)]
+        raise InputError(f"tensor: {reason}; {_take(allowed)}")
+    for attention in _attentions(model):
         each = attention.heads // layout.tensor
         if layout.context_kind is ContextKind.ALL_TO_ALL and each % layout.context:
             raise InputError(
                 f"context: {layout.context} does not divide {each} heads per tensor-parallel rank, "
                 "as exchanging heads asks; take another degree, or a ring"
-            )
-    for block in model.layer_types:
-        width = block.feed_forward.width if block.feed_forward else layout.tensor
-        if width % layout.tensor:
-            raise InputError(
-                f"tensor: {layout.tensor} does not divide the feed-forward width {width} of "
-                f"{model.name}; take one of {_divisors(width)}"
             )
     if layout.context > layout.sequence:
         raise InputError(
@@ -494,8 +500,13 @@ def check_profiled(model: ModelDescription, layout: Layout) -> None:
         raise InputError(f"recompute: of {model.name} whole layers alone; take full or none")
 
 
-def _divisors(number: int) -> str:
-    return ", ".join(str(d) for d in range(1, min(number, 64) + 1) if number % d == 0)
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, MOST_LISTED + 1) if number % d == 0]
+
+
+def _take(degrees: list[int]) -> str:
+    """Return the end of a message that names the degrees which are allowed."""
+    return f"take one of {', '.join(map(str, degrees))}" if degrees[1:] else "take 1"
 
 
 def check_experts(model: ModelDescription, layout: Layout) -> None:
@@ -507,13 +518,13 @@ def check_experts(model: ModelDescription, layout: Layout) -> None:
         if count % layout.expert:
             raise InputError(
                 f"expert: {layout.expert} does not divide {count} experts of {model.name}; "
-                f"take one of {_divisors(count)}"
+                f"{_take(_divisors(count))}"
             )
     for block in model.layer_types:
         if block.experts is not None and block.experts.width % layout.expert_tensor:
             raise InputError(
                 f"expert_tensor: {layout.expert_tensor} does not divide an expert's width "
-                f"{block.experts.width}; take one of {_divisors(block.experts.width)}"
+                f"{block.experts.width}; {_take(_divisors(block.experts.width))}"
             )
     stage = layout.tensor * layout.context * layout.data
     if stage % (layout.expert * layout.expert_tensor):

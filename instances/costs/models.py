@@ -24,7 +24,7 @@ import numpy as np
 
 from ..common.errors import InputError, near_names, quote
 from ..common.units import TIME_UNITS
-from ..formats.files import load
+from ..formats.files import read_workload
 from ..formats.source import read_source
 from ..formats.stagecut_json import format_name
 from ..model.layers import Layers
@@ -65,25 +65,22 @@ def model_description(model: str | Path | Workload) -> ModelDescription:
     path = Path(model)
     looks_like_file = isinstance(model, Path) or str(model).endswith(".json")
     try:
-        there = path.is_dir() or path.is_file()
+        there, folder = path.exists(), path.is_dir()
     except (OSError, ValueError):
-        there = False
-    if looks_like_file or (there and (path.is_file() or (path / "config.json").is_file())):
-        return profiled_model(load(path)) if _is_workload(path) else read_config(path)
+        there = folder = False
+    if folder and (looks_like_file or (path / "config.json").is_file()):
+        path, folder = path / "config.json", False
+    if looks_like_file or (there and not folder):
+        source = read_source(path)  # once, as it may be a pipe
+        if format_name(source):
+            return profiled_model(read_workload(source))
+        return read_config(source)
     try:
         return shipped_model(str(model))
     except InputError:
         if there:
             raise InputError(f"{model}: the folder has no config.json; name its file") from None
         raise
-
-
-def _is_workload(path: Path) -> bool:
-    """Return whether a file is one of Stagecut's workloads, and not a configuration."""
-    try:
-        return bool(format_name(read_source(path)))
-    except InputError:
-        return False
 
 
 def shipped_models() -> tuple[str, ...]:

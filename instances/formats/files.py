@@ -98,7 +98,11 @@ def load(name_or_path: str | Path) -> Workload:
         if not {"/", "."} & set(path.partition("@")[0]):
             return _shipped(path)
         path = _published(path)
-    source = read_source(path)
+    return read_workload(read_source(path))
+
+
+def read_workload(source: Source) -> Workload:
+    """Return the workload in a file that was read; InputError if there is none, or it is broken."""
     for reader in READERS:
         if stagecut_json.format_name(source) not in ("", versions.WORKLOAD, versions.PROGRAM):
             break

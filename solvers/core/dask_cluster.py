@@ -56,7 +56,7 @@ class DaskCluster(Executor):
         except (OSError, OverflowError, ValueError, AssertionError) as error:
             reason = str(error) or type(error).__name__
             raise InputError(
-                f"--scheduler: no Dask scheduler answers at {quote(address)}: {reason}"
+                f"scheduler: no Dask scheduler answers at {quote(address)}: {reason}"
             ) from None
         self.size = max(1, sum(self._client.nthreads().values()))
         self._tasks: list[_Task] = []

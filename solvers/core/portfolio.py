@@ -258,7 +258,7 @@ def executor_of(size: int, scheduler: str | None = None) -> Executor:
         from .dask_cluster import DaskCluster
     except ImportError:
         raise InputError(
-            "--scheduler: dask is not installed; in Stagecut's folder: "
+            "scheduler: dask is not installed; in Stagecut's folder: "
             "pip install -c constraints.txt '.[cluster]'"
         ) from None
     return DaskCluster(scheduler)

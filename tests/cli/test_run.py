@@ -204,6 +204,11 @@ def test_inference_gives_the_loss_and_changes_nothing() -> None:
     assert steps[0].loss == steps[1].loss == pytest.approx(model.eval()(*inputs).item())
 
 
+def test_a_plan_that_is_not_there_is_named_before_its_model(capsys: pytest.CaptureFixture) -> None:
+    assert run_command(["run", "nosuch.json"]) == 2
+    assert capsys.readouterr().err == "error: nosuch.json: no such file; check the path\n"
+
+
 @pytest.mark.usefixtures("alone")
 def test_what_does_not_fit_is_said_in_one_line(tmp_path: Path) -> None:
     path = files(tmp_path, 2)

@@ -108,7 +108,7 @@ def test_the_network_s_options_are_read() -> None:
         ("h100", "write NAME:PER_NODExNODES"),
         ("h100:8x", "write NAME:PER_NODExNODES"),
         ("h100:0x4", "write NAME:PER_NODExNODES"),
-        ("h100:12", "12 devices in nodes of 8"),
+        ("h100:12", "12 devices in nodes of 8; write h100:PER_NODExNODES, such as h100:4x3"),
         ("h9:8", "is not known"),
         ("rtx4090:8x2", "no usual network; add ,network="),
         ("h100:8x2,foo=1", '"foo=1" is none of network'),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,8 @@ import pytest
 from stagecut import InputError
 from stagecut.instances.costs import models
 from stagecut.instances.costs.description import Norm, forward_flops
-from stagecut.instances.costs.hugging_face import from_config, read_config
-from stagecut.instances.costs.models import shipped_model, shipped_models
+from stagecut.instances.costs.hugging_face import from_config
+from stagecut.instances.costs.models import model_description, shipped_model, shipped_models
 
 #: What checkpoints on Hugging Face have (their safetensors' totals), or the paper says.
 PUBLISHED = {
@@ -233,17 +235,27 @@ def test_a_file_is_read_by_its_path_or_its_folder(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config("llama3-8b")))
     for path in (folder, folder / "config.json"):
-        model = read_config(path)
+        model = model_description(path)
         assert model.name == "my-model"
         assert model.blocks == shipped_model("llama3-8b").blocks
     (folder / "config.json").write_text("{")
     with pytest.raises(InputError, match="its JSON ends too early"):
-        read_config(folder)
+        model_description(folder)
     (folder / "config.json").write_text("[1]")
     with pytest.raises(InputError, match="it must be an object"):
-        read_config(folder)
+        model_description(folder)
     with pytest.raises(InputError, match="no such file"):
-        read_config(tmp_path / "none.json")
+        model_description(tmp_path / "none.json")
+
+
+def test_a_description_is_read_from_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text = json.dumps(config("llama3-8b"))
+    writer = threading.Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    assert model_description(str(pipe)).blocks == shipped_model("llama3-8b").blocks
+    writer.join()
 
 
 def test_an_unknown_name_is_refused_with_the_names_that_are_known() -> None:

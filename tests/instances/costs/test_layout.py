@@ -9,7 +9,7 @@ import pytest
 
 from stagecut import InputError
 from stagecut.instances.costs.clusters import training_cluster
-from stagecut.instances.costs.layout import RECIPES, Layout, check_layout
+from stagecut.instances.costs.layout import RECIPES, Layout, check_heads, check_layout
 from stagecut.instances.costs.models import shipped_model
 
 GOOD = Layout(tensor=4, pipeline=4, data=4, microbatch=1, global_batch=512, sequence=8192)
@@ -77,13 +77,22 @@ def test_a_contradiction_is_refused_with_the_remedy(
 def test_heads_decide_which_tensor_and_context_degrees_there_are() -> None:
     cluster = training_cluster("h100:8x5")
     layout = Layout(tensor=5, data=8, global_batch=8)
-    with pytest.raises(InputError, match="tensor: 5 does not divide 64 heads of llama3-70b; take"):
+    with pytest.raises(
+        InputError,
+        match="tensor: 5 does not divide 64 heads of llama3-70b; take",
+    ):
         check_layout(shipped_model("llama3-70b"), layout, cluster)
     layout = Layout(tensor=8, context=8, context_kind="all-to-all", data=1, global_batch=8)
     check_layout(shipped_model("llama3-70b"), layout, training_cluster("h100:8x8"))
-    layout = replace(layout, tensor=16, context=4, data=2)
-    with pytest.raises(InputError, match=r"16 and 20 key and value heads|does not divide"):
-        check_layout(shipped_model("qwen2.5-14b"), layout, training_cluster("h100:8x16"))
+
+
+def test_the_degrees_that_a_message_lists_are_allowed() -> None:
+    model = shipped_model("qwen2.5-14b")  # 40 heads, 8 of keys and values
+    for refused in (3, 5, 10, 16):
+        with pytest.raises(InputError, match=r"take one of 1, 2, 4, 8$"):
+            check_heads(model, Layout(tensor=refused))
+    for allowed in (1, 2, 4, 8):
+        check_heads(model, Layout(tensor=allowed))
 
 
 def test_experts_decide_which_expert_degrees_there_are() -> None:
