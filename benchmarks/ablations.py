@@ -280,15 +280,6 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
     ) -> tuple[np.ndarray, np.ndarray]:
         return slots, sends_to
 
-    def one_kind(kind: str) -> Callable[..., bool]:
-        def reached(mapping: state.MappingState, *_: object, **__: object) -> bool:
-            one, other = mapping.costs.ring, mapping.costs.boundary
-            if kind == "messages":
-                one, other = other, one
-            return bool(one.any() and not other.any())
-
-        return reached
-
     def start(name: str) -> Part:
         every = targets.start_strategies
 
@@ -314,12 +305,8 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
         "layouts": Part(((state, "layouts"),), none_of),
         "segments": Part(((state.MappingState, "bound_segments"),), nothing),
         "thresholds": Part(((state.MappingState, "bound_thresholds"),), nothing),
-        "rings": Part(((bottleneck_stages, "ring_programs"),), nothing, counts=one_kind("rings")),
-        "messages": Part(
-            ((bottleneck_stages, "message_programs"),), nothing, counts=one_kind("messages")
-        ),
-        "messages and rings": Part(
-            ((bottleneck_stages, "combined_programs"),),
+        "programs": Part(
+            ((bottleneck_stages, "bottleneck_programs"),),
             nothing,
             ((bottleneck_stages, "branch_on_splits"),),
         ),

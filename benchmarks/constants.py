@@ -102,13 +102,11 @@ REASONS = {
         job.iteration.by_device.pair_graph:MOST job.iteration.stage_list:MAX_STAGES
         job.iteration.stage_list:MAX_LOOKED_AT job.methods:MOST_ACTIONS job.stream.dp:MOST_IDEALS
         mapping.parameters:MEMORY_COUNTS mapping.parameters:MAX_SPREAD_DEVICES
-        mapping.parameters:RING_PROGRAMS.max_devices mapping.parameters:MESSAGE_PROGRAMS.max_devices
-        mapping.parameters:COMBINED.max_devices mapping.parameters:MAX_EXACT_DEVICES
+        mapping.parameters:PROGRAMS.max_devices mapping.parameters:MAX_EXACT_DEVICES
         mapping.parameters:MOST_SPEEDS learned.method:MOST_DECISIONS learned.policy_file:WIDEST
         learned.policy_file:MOST_BYTES core.limits:MEMORY_BYTES core.under_rules:MOST_CASES
     """,
     "ends a search that has no limit": """
-        mapping.parameters:RING_PROGRAMS.seconds mapping.parameters:MESSAGE_PROGRAMS.seconds
         mapping.parameters:ISLAND_SECONDS job.search:PROGRAM_S learned.method:DRAWN
         throughput.local_search:DEFAULT_RESTARTS
     """,

@@ -3,6 +3,7 @@
     python benchmarks/mapping.py                              every cell, 60 s each, five seeds
     python benchmarks/mapping.py --seconds 10 --seeds 1 --budget 1500      the same in 25 minutes
     python benchmarks/mapping.py --seconds 600 --open         longer, what is not proven yet
+    python benchmarks/mapping.py --seeds 2 --open             a second seed where the first is open
     python benchmarks/mapping.py --report                     the tables of what the file has
     python benchmarks/mapping.py --write                      results/mapping_limits.csv of it
 
@@ -83,9 +84,8 @@ def run(args: argparse.Namespace) -> None:
     begin = time.monotonic()
     known = pd.read_csv(args.csv) if args.csv.exists() else pd.DataFrame(columns=COLUMNS)
     done = {tuple(row) for row in known[KEYS].itertuples(index=False)}
-    proven = {tuple(row) for row in known[known["proven"].eq(True)].drop(columns="limit")[
-        [key for key in KEYS if key != "limit"]
-    ].itertuples(index=False)}  # fmt: skip
+    closed = known.groupby([key for key in KEYS if key not in ("limit", "seed")])["proven"].all()
+    proven = set(closed[closed].index)
     workload = load(args.workload)
     stages = {
         s: as_chain(balanced_partition(workload, s, args.kappa).costs)
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
         if not known.size and file.tell() == 0:
             writer.writeheader()
         for cell in cells(args):
-            bare = tuple(value for key, value in cell.items() if key != "limit")
+            bare = tuple(value for key, value in cell.items() if key not in ("limit", "seed"))
             if tuple(cell.values()) in done or (args.open and bare in proven):
                 continue
             if time.monotonic() - begin > args.budget:
@@ -199,9 +199,11 @@ def write_limits(args: argparse.Namespace) -> None:
             "proven": int(group["proven"].sum()),
             "worst_gap_percent": f"{100 * group['gap'].max():.3g}",
             "longest_s": f"{group['seconds'].max():.1f}",
+            "seed": "0" if len(group) == 1 else f"0 to {len(group) - 1}",
         }
         rows.append({name: str(value) for name, value in row.items()})
-    write("mapping_limits", rows, "0 to 2")
+    keys = ("topology", "mode", "stages", "replicas", "limit_s")
+    write("mapping_limits", rows, "", keys=keys)
 
 
 def _cell(group: pd.DataFrame) -> str:
@@ -228,7 +230,7 @@ def main() -> None:
     parser.add_argument(
         "--cells", nargs="+", type=lambda c: tuple(map(int, c.split("x"))), default=CELLS
     )
-    parser.add_argument("--open", action="store_true", help="leave out what is proven")
+    parser.add_argument("--open", action="store_true", help="leave out cells that are proven")
     parser.add_argument("--csv", type=Path, default=Path("mapping.csv"))
     parser.add_argument("--report", action="store_true", help="print the tables")
     parser.add_argument("--write", action="store_true", help="write the table of the page")

@@ -343,18 +343,12 @@ def training() -> list[str]:
 
 
 def mapping() -> list[str]:
-    rows = []
-    for (topology,), group in grouped(read("mapping_modes"), "topology").items():
-        by = {row["mode"]: row for row in group}
-        shown = [
-            f"{row['proven']} of {row['cells']}, "
-            + (
-                f"{float(row['worst_gap_percent']):.2g} %"
-                if row["proven"] != row["cells"]
-                else f"{row['longest_seconds']} s"
-            )
-            for row in (by["p2p"], by["allr"], by["both"])
-        ]
+    limited = read("mapping_limits")
+    limit = max(limited, key=lambda row: number(row["limit_s"]))["limit_s"]
+    longest = [row for row in limited if row["limit_s"] == limit]
+    rows, modes = [], ("p2p", "allr", "both")
+    for (topology,), group in grouped(longest, "topology").items():
+        shown = [_closed([row for row in group if row["mode"] == mode]) for mode in modes]
         rows.append((topology, *shown))
     single = read("mapping_open")
     small = [row for row in single if _devices(row["cell"]) <= 256]
@@ -364,21 +358,43 @@ def mapping() -> list[str]:
         for row in single
         if _devices(row["cell"]) > 256
     )
-    limited = read("mapping_limits")
-    proved, cells = (sum(int(row[name]) for row in limited) for name in ("proven", "seeds"))
+    shorter = [row for row in limited if row["limit_s"] != limit]
+    proved, cells = (sum(int(row[name]) for row in shorter) for name in ("proven", "seeds"))
+    again = [row for row in longest if int(row["seeds"]) > 1]
+    spread = max(
+        (100 * (float(row["most_ms"]) / float(row["least_ms"]) - 1) for row in again), default=0.0
+    )
     return [
+        f"At most {limit} CPU s a cell in one process on a shared machine "
+        f"(`mapping.py --cpu --workers 1 --seconds {limit}`), and random topologies of one seed"
+        + (
+            f"; of a second in {len(again)} of the cells that were open, where the objective "
+            f"differs by up to {spread:.2g} %"
+            if again
+            else ""
+        )
+        + ". *Proved of all runs*, then the most CPU seconds, or the worst gap where one is open.",
+        "",
         *table("topology | p2p | all-reduce | both", rows),
-        f"Cells of one seed, measured again with both terms: {inside} of {len(small)} up to 256 "
-        f"devices are within 1 %, the largest gap is "
+        f"Cells of one seed with both terms and a longer limit, of an older revision: {inside} of "
+        f"{len(small)} up to 256 devices are within 1 %, the largest gap is "
         f"{max(number(row['gap_percent']) for row in small):.2g} %. Beyond: {larger}.",
         "",
-        f"After 2 CPU s a cell, 6 with both terms (`mapping.py --cpu`), {proved} of {cells} are "
-        "proved. Cut and mapped together on 16 to 64 devices (`mapping_growth.py joint`), median "
-        f"and largest gap for **all cuts**, and the gain over cutting first: {_joint_mapping()}. "
-        "See [the decision](decisions/joint-mapping.md).",
+        f"After 2 CPU s a cell, 6 with both terms, {proved} of {cells} were proved. Cut and mapped "
+        "together on 16 to 64 devices (`mapping_growth.py joint`), median and largest gap for "
+        f"**all cuts**, and the gain over cutting first: {_joint_mapping()}. See [the "
+        "decision](decisions/joint-mapping.md).",
         "",
         "![time and memory of mapping over devices](mapping_growth.png)",
     ]
+
+
+def _closed(rows: Sequence[Row]) -> str:
+    """Return how many runs of a topology and mode were proved, and how long or how far."""
+    proved, runs = (sum(int(row[name]) for row in rows) for name in ("proven", "seeds"))
+    if proved == runs:
+        return f"{proved} of {runs}, {max(number(row['longest_s']) for row in rows)} s"
+    return f"{proved} of {runs}, {max(number(row['worst_gap_percent']) for row in rows):.2g} %"
 
 
 def _joint_mapping() -> str:
@@ -694,7 +710,7 @@ def jobs() -> list[str]:
         for row in read("calculon")
     )
     found += ["", f"Calculon's best layouts over its own space: {peers}.", ""]
-    return [*found, *two_kinds(), *degrees_by_stage(), *random_jobs()]
+    return [*found, *two_kinds(), *degrees_by_stage(), *uneven_chunks(), *random_jobs()]
 
 
 def two_kinds() -> list[str]:
@@ -723,6 +739,22 @@ def degrees_by_stage() -> list[str]:
         f"median and {max(unlike):.1f} % at most of {len(unlike)} clusters of two kinds, "
         f"{max(alike):.1f} % at most of {len(alike)} of one kind "
         "([decision](decisions/degrees-by-stage.md)).",
+        "",
+    ]
+
+
+def uneven_chunks() -> list[str]:
+    """Return what chunks gain that need not be even."""
+    even, uneven = (
+        [row for row in read("job_chunks") if row["least"] == least] for least in ("even", "3")
+    )
+    gains = [
+        100 * (1 - number(b["iteration_s"]) / number(a["iteration_s"]))
+        for a, b in zip(even, uneven, strict=True)
+    ]
+    return [
+        f"Chunks of three layers or more that need not be even save {min(gains):.1f} to "
+        f"{max(gains):.1f} % in {len(gains)} cells ([decision](decisions/uneven-chunks.md)).",
         "",
     ]
 
@@ -938,11 +970,9 @@ SECTIONS = (
     ),
     Section(
         "Mapping",
-        "The published protocol: seven topologies × 12 (stages, replicas), κ = 0, rings, 60 s a "
-        "cell (`mapping.py`). *Proved of all cells, seeds counted*, then the longest time, or the "
-        "worst gap where a cell is open. See [the parts of the "
-        "strategy](decisions/mapping-strategy.md).",
-        ("mapping_modes", "mapping_cells", "mapping_open", "mapping_limits", "joint_mapping"),
+        "The published protocol: seven topologies × 12 (stages, replicas), κ = 0, rings "
+        "(`mapping.py`). See [the parts of the strategy](decisions/mapping-strategy.md).",
+        ("mapping_open", "mapping_limits", "joint_mapping"),
         mapping,
     ),
     Section(
@@ -1002,10 +1032,19 @@ SECTIONS = (
         "measured layouts (`job_sweeps.py`), published layouts and what is usually chosen "
         "(`job_rivals.py`), and Calculon's exhaustive search "
         "(`peers_calculon.py`) over its own space, both priced here. Nodes of two kinds "
-        "(`job_kinds.py`), and with degrees by stage (`job_degrees.py`). Random small jobs against "
-        "all their plans one by one, every outer point's bound too (`job_cases.py`; families "
-        "overlap). See [training jobs](job.md).",
-        ("jobs", "job_sweeps", "job_rivals", "calculon", "job_kinds", "job_degrees", "job_cases"),
+        "(`job_kinds.py`), and with degrees by stage (`job_degrees.py`). Uneven chunks "
+        "(`job_chunks.py`). Random small jobs against all their plans one by one, every "
+        "outer point's bound too (`job_cases.py`; families overlap). See [training jobs](job.md).",
+        (
+            "jobs",
+            "job_sweeps",
+            "job_rivals",
+            "calculon",
+            "job_kinds",
+            "job_degrees",
+            "job_chunks",
+            "job_cases",
+        ),
         jobs,
     ),
     Section(

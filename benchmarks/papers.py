@@ -180,7 +180,7 @@ SECTIONS = (
 ELSEWHERE = """
 ## Parmesan
 
-Seven topologies × 12 (stages, replicas) with and without a limit of time, seeds counted, are in the
+Seven topologies × 12 (stages, replicas) after 2 CPU seconds (three seeds) and 20 (one) are in the
 [benchmarks](benchmarks.md#mapping) (`python benchmarks/mapping.py`); the formulation is on the page
 of [mappings](mapping.md).
 

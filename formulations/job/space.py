@@ -7,8 +7,8 @@ state that lie in host memory. *Inside* a point remain the layers of each stage
 and, where whole layers are recomputed, how many of each stage are. The points are
 
     t c p d = N devices,  M = global batch / (b d) whole,  e e_t | t c d                         (1)
-    t ≤ the domain of peer links,  c ≤ sequence / 1,024,  v ≤ 12,  b a power of two up to 16     (2)
-    v > 1: p v | L + (0, 1 or 2 for the ends);  in a pipeline M ≤ 4,096                          (3)
+    t ≤ the domain of peer links,  c ≤ sequence / 1,024,  v ≤ 12,  b up to 8, or 16              (2)
+    v > 1: p v | L + (0, 1 or 2 for the ends), or 3 p v ≤ L;  in a pipeline M ≤ 4,096            (3)
     interleaved: p | M;  zb-v, dualpipe-v: v = 2;  dualpipe-v: M ≥ 2 p
 
 (1) is what `check_layout` asks, (2) and (3) are declared: a certificate holds for this space. What
@@ -45,7 +45,10 @@ from ...instances.job.problem import OPEN, TrainingJob
 from ...instances.model.chunk_schedules import V_CHUNKS
 
 #: Declared ends of the space, where the job does not say otherwise.
-MOST_MICROBATCH, MOST_CHUNKS, LEAST_CONTEXT_TOKENS = 16, 12, 1024
+MICROBATCHES, MOST_CHUNKS, LEAST_CONTEXT_TOKENS = (*range(1, 9), 16), 12, 1024
+#: Layers that each of several chunks on a rank must have in the mean, where their number does not
+#: divide that of layers.
+UNEVEN_CHUNK = 3
 #: Microbatches of a replica in a pipeline at most.
 MOST_MICROBATCHES = 4096
 
@@ -211,11 +214,9 @@ def _keeps(check: object, model: ModelDescription, layout: Layout) -> bool:
 
 def _settings(model: ModelDescription, job: TrainingJob, degrees: Layout) -> Iterator[Layout]:
     """Yield the degrees with every microbatch and every set of recomputed modules."""
-    powers = [1 << k for k in range(MOST_MICROBATCH.bit_length())]
-    if _profiled(model):
-        powers = [1]
+    sizes = [1] if _profiled(model) else list(MICROBATCHES)
     modules, hosts = _modules(model), product(*map(job.parts, OFFLOAD))
-    for parts, b in product(hosts, _values(job, "microbatch", powers)):
+    for parts, b in product(hosts, _values(job, "microbatch", sizes)):
         if b > job.global_batch:
             continue
         there: dict[str, Any] = dict(zip(OFFLOAD, parts, strict=True))
@@ -288,10 +289,10 @@ def _pipelines(
             continue
         elif schedule in V_SCHEDULES:
             fits = enough or schedule is JobSchedule.ZB_V
-            if V_CHUNKS in chunks and fits and _even(model, V_CHUNKS * pipeline):
+            if V_CHUNKS in chunks and fits and _cuts(model, V_CHUNKS * pipeline):
                 kinds.append((k, V_CHUNKS))
         elif schedule is JobSchedule.INTERLEAVED:
-            kinds += [(k, v) for v in chunks if v > 1 and rounds and _even(model, v * pipeline)]
+            kinds += [(k, v) for v in chunks if v > 1 and rounds and _cuts(model, v * pipeline)]
         elif 1 in chunks:
             kinds.append((k, 1))
     stages = job.zero_stages(pipeline)
@@ -336,11 +337,14 @@ def _runnable(
     return table[keep]
 
 
-def _even(model: ModelDescription, stages: int) -> bool:
-    """Whether stages can be even, where embedding, head and predictions may count as layers."""
+def _cuts(model: ModelDescription, stages: int) -> bool:
+    """Whether several chunks per rank may make so many stages.
+
+    They are even, where embedding, head and predictions may count as layers, or of several layers.
+    """
     ends = 2 + len(model.mtp)
     even = any((model.layers + k) % stages == 0 for k in range(ends + 1))
-    return even and stages <= model.layers
+    return (even and stages <= model.layers) or UNEVEN_CHUNK * stages <= model.layers
 
 
 def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> str:

@@ -10,6 +10,7 @@
     P(f)         the least time of m messages of f bytes between any R pairs of devices
     c', P'(f)    the same where a ring, or a message, goes from one block to another
     L            ⌊devices of the largest block / R⌋; where no all-reduces count, with R = 1
+    L_k          the same of the blocks of one speed, where every block has one
 
 A cut is a chain of ideals ∅ = I_0 ⊂ I_1 ⊂ … ⊂ I_S = V, and f(I) are the bytes of the tensors that
 ideal I splits. A stage takes
@@ -26,11 +27,17 @@ Where devices form blocks, each ring and each boundary lies within blocks, or co
 Stages joined by boundaries within blocks, one of which has its ring in a block, are all in that
 block, and so are L stages at most. Where no all-reduces count, or R = 1, this holds of one replica
 of each stage. The DP has the length of this run in its state, and whether it has such a ring.
+
+Stages joined by boundaries within blocks have their replicas in the same blocks. So where every
+block has one speed, the slowest devices of all of them are of one speed k, and L_k takes the place
+of L. A stage may then be slower than the k-th fastest has to be: the DP bounds the number of stages
+that are so fast or faster, for each speed, and has the speed of the run in its state.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -40,6 +47,7 @@ from ...instances.model.stage_costs import parameter_bytes
 from ..task import Task
 from .bound import stage_lower_bounds
 from .costs import MappingCosts, find_blocks, mapping_costs
+from .memory import relative_slowdowns
 from .partition import Units
 
 #: Sizes of messages at which the least time is found; between two, that of the smaller one holds.
@@ -54,7 +62,7 @@ class LeastPrices:
     sizes: Floats  # (G,): bytes, ascending
     sent: Floats  # (G,): P of these sizes
     across: tuple[float, float]  # latency and inverse bandwidth of P', times m
-    longest_run: int  # L; S where there are no blocks
+    runs: Ints  # (K,): L_k; (1,): L, S where there are no blocks
 
     def boundary(self, size: Floats) -> Floats:
         """Return P and P' of so many bytes, shape (2, N)."""
@@ -66,8 +74,8 @@ class LeastPrices:
         return np.array([within, np.maximum(within, far)])
 
 
-def least_prices(task: Task[DeviceMapping], units: Units) -> LeastPrices:
-    """Return the least prices for the sizes that cuts of a workload can have."""
+def least_prices(task: Task[DeviceMapping], units: Units, slow: Floats) -> LeastPrices:
+    """Return the least prices for the sizes that cuts can have; `slow`: of `stage_speeds`, (K,)."""
     problem = replace(task.problem, stages=min(2, task.problem.stages))
     total = float(parameter_bytes(task.workload).sum())
     largest = max(float(units.net_bytes.sum()), 1.0)
@@ -89,39 +97,69 @@ def least_prices(task: Task[DeviceMapping], units: Units) -> LeastPrices:
     block = find_blocks(costs)
     far = block[:, None] != block[None, :]
     if not far.any():
-        return LeastPrices((within, within), sizes, sent, (0.0, 0.0), task.problem.stages)
+        one = np.array([task.problem.stages])
+        return LeastPrices((within, within), sizes, sent, (0.0, 0.0), one)
     each = 1 if problem.mode == "p2p" else problem.replicas
-    run = int(np.bincount(block).max()) // each
+    runs = _longest_of_speeds(block, relative_slowdowns(task), slow) // each
     inverse = float(costs.inverse.min(where=far, initial=np.inf))
     latency = float(costs.latency.min(where=far, initial=np.inf))
     ring = float(costs.ring[0, 1]) * inverse
     ring = min(ring, float(costs.non_ring_lower_bound[0])) / total if total else 0.0
     m = problem.microbatches if costs.boundary.any() else 0
-    return LeastPrices((within, max(within, ring)), sizes, sent, (m * latency, m * inverse), run)
+    return LeastPrices((within, max(within, ring)), sizes, sent, (m * latency, m * inverse), runs)
 
 
-def run_states(longest: int, stages: int, *, alone: bool) -> Ints:
-    """Return the next state, by state, ring and boundary (0 within blocks, 1 across); −1 for none.
+def _longest_of_speeds(block: Ints, slowdowns: Floats, slow: Floats) -> Ints:
+    """Return the devices of the largest block of each speed, (K,); of all, (1,), if one has two."""
+    speed = np.maximum(np.searchsorted(slow, slowdowns, side="right") - 1, 0)
+    sizes = np.zeros((len(slow), int(block.max()) + 1), np.int64)
+    np.add.at(sizes, (speed, block), 1)
+    largest = sizes if ((sizes > 0).sum(axis=0) == 1).all() else sizes.sum(axis=0, keepdims=True)
+    return np.asarray(largest.max(axis=1))
 
-    State 0: the last boundary was crossed. Else a run of ℓ stages, and whether one of them has its
-    ring in the block. `alone`: rings do not count; each run is as one with a ring in the block.
+
+def run_states(longest: Ints, stages: int, *, alone: bool) -> Ints:
+    """Return the next state, by state, speed, ring and boundary (0 within blocks, 1 across).
+
+    −1 for none. State 0: the last boundary was crossed. Else the speed of a run of ℓ stages, and
+    whether one of them has its ring in the block. `longest`, (K,), are the longest runs with such a
+    ring. `alone`: rings do not count; each run is as one with a ring in the block.
     """
-    if longest >= stages:  # nothing is crossed
-        return np.array([[[0, -1], [-1, -1]]])
-    states = {(0, 0): 0}
-    for length in range(1, longest + 1):
-        for held in (0, 1):
-            states[length, held] = len(states)
-    states[longest + 1, 0] = len(states)
-    table = np.full((len(states), 2, 2), -1)
-    for (length, held), state in states.items():
-        for across in (0, 1):
-            if alone and across:
-                continue
-            now = min(length + 1, longest + 1), max(held, 1 - across)
-            if now in states:
-                table[state, across] = states[now], 0
+    if len(longest) == 1 and longest[0] >= stages:  # nothing is crossed
+        return np.array([[[[0, -1], [-1, -1]]]])
+    runs = [
+        (k, length, held)
+        for k, most in enumerate(longest.tolist())
+        for length, held in (*product(range(1, most + 1), (0, 1)), (most + 1, 0))
+    ]
+    states = {run: n for n, run in enumerate(runs, 1)}
+    states |= {(k, 0, 0): 0 for k in range(len(longest))}
+    table = np.full((1 + len(runs), len(longest), 2, 2), -1)
+    for ((k, length, held), state), across in product(states.items(), (0, 1)):
+        if alone and across:
+            continue
+        most = int(longest[k])
+        now = k, min(length + 1, most + 1), max(held, 1 - across)
+        if now in states:
+            table[state, k, across] = states[now], 0
     return table
+
+
+def speed_counts(counts: Ints, stages: int, *, slower: bool) -> list[list[tuple[int, ...]]]:
+    """Return the possible numbers of stages of each speed after 0, 1, …, S stages.
+
+    At most `counts`, shape (K,), of each; with `slower` of each speed and the faster ones together.
+    """
+    layers = [[(0,) * len(counts)]]
+    most = np.cumsum(counts) if slower else counts
+    for _ in range(stages):
+        after: dict[tuple[int, ...], None] = {}
+        for used, k in product(layers[-1], range(len(counts))):
+            then = (*used[:k], used[k] + 1, *used[k + 1 :])
+            if ((np.cumsum(then) if slower else np.array(then)) <= most).all():
+                after[then] = None
+        layers.append(list(after))
+    return layers
 
 
 def split_bytes(workload: Workload, problem: DeviceMapping, units: Units, inside: Bools) -> Floats:

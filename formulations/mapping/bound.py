@@ -13,7 +13,7 @@ time for the rest of stage s. If a necessary condition fails at T, every mapping
 
 The *slack* of a stage is T less its compute. Where it has both terms, each may take what the lower
 bound of the other leaves of the slack. Stronger conditions hold where devices form blocks: see
-`solvers.mapping.threshold_tests`.
+`solvers.mapping.segments`.
 """
 
 from __future__ import annotations
@@ -220,26 +220,6 @@ def threshold_bound(
         else:
             high = middle
     return low
-
-
-def possible_values(costs: MappingCosts, low: float, high: float) -> Floats | None:
-    """Return the possible values of the longest stage time in (low, high], seconds, ascending.
-
-    None if a stage has both kinds of messages, if another all-reduce than a ring may do, or if
-    devices are of unlike speed: then the values are too many. O(S·D²) time.
-    """
-    sends = np.asarray(costs.boundary.any(axis=1))
-    rings = np.asarray(costs.ring.any(axis=1))
-    others = (rings & np.isfinite(costs.non_ring_lower_bound)).any()
-    if costs.unlike or (sends & rings).any() or others:
-        return None
-    found = [np.array([costs.lower_bound, *costs.base])]
-    for s in np.flatnonzero(sends | rings).tolist():
-        pair = costs.boundary_costs(s) if sends[s] else costs.ring_costs(s)
-        value = costs.base[s] + pair
-        found.append(np.unique(value[(value > low) & (value <= high)]))
-    values = np.unique(np.concatenate(found))
-    return values[(values > low) & (values <= high)]
 
 
 def mapping_cheap_bounds(task: Task[DeviceMapping]) -> Iterator[tuple[float, str]]:

@@ -8,23 +8,21 @@ inside will do, and has no variables. Elsewhere each device is a cell of its own
     f_{s,b}     devices of block b that serve stage s and are no gates, or do not act as such
     y_{s,d,e}   1 if d in stage s sends to e in stage s + 1, of another cell
     n_{s,b}     Σ_{d in b} x_{s,d} + f_{s,b}: devices of b that serve stage s
-    R           replicas; a column where as many as possible are sought
 
-    n_{s,b} ≤ those given                                                           (1) given
-    Σ_b n_{s,b} = R                                                                 (2) full
-    Σ_s x_{s,d} ≤ 1                                                                 (3) once
-    Σ_s n_{s,b} ≤ |b|                                                               (4) size
-    Σ_e y_{s,d,e} ≤ x_{s,d}                                                         (5) sends
-    Σ_d y_{s,d,e} ≤ x_{s+1,e}                                                       (6) receives
-    n_{s,b} − Σ_{d in b} y_{s,d,e} = n_{s+1,b} − Σ_{e in b} y_{s,d,e}               (7) rest
+    Σ_b n_{s,b} = R                                                                 (1) full
+    Σ_s x_{s,d} ≤ 1                                                                 (2) once
+    Σ_s n_{s,b} ≤ |b|                                                               (3) size
+    Σ_e y_{s,d,e} ≤ x_{s,d}                                                         (4) sends
+    Σ_d y_{s,d,e} ≤ x_{s+1,e}                                                       (5) receives
+    n_{s,b} − Σ_{d in b} y_{s,d,e} = n_{s+1,b} − Σ_{e in b} y_{s,d,e}               (6) rest
 
-and where rings are given (`ring_program`: one, two, fill), for each stage s with a ring
+and with the rings of `ring_program` (one, two, fill), for each stage s with a ring
 
-    one_d + two_d ≤ x_{s,d}                                                         (8) serves
-    Σ_{d in b} (one_d + two_d) + Σ_{k in b} fill_k = n_{s,b}                        (9) joined
-    n_{s,b} = Σ_{d in b} x_{s,d} + f_{s,b},  a column of its own                    (10) held
+    one_d + two_d ≤ x_{s,d}                                                         (7) serves
+    Σ_{d in b} (one_d + two_d) + Σ_{k in b} fill_k = n_{s,b}                        (8) joined
+    n_{s,b} = Σ_{d in b} x_{s,d} + f_{s,b},  a column of its own                    (9) held
 
-with = in (5), (6) where the device is a cell of its own; in (7) the rest stays within cell b.
+with = in (4), (5) where the device is a cell of its own; in (6) the rest stays within cell b.
 This is exact for the boundaries given, if fill finds devices that fit; those left out are relaxed.
 """
 
@@ -37,7 +35,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ...instances.common.arrays import Bools, Floats, Ints
-from ..linear import Linear, LinearBuilder
+from ..linear import LinearBuilder
 from .ring_program import RingProgram, StageRing
 
 
@@ -45,7 +43,6 @@ from .ring_program import RingProgram, StageRing
 class MessageProgram:
     """Program of messages, with its columns by stage and device."""
 
-    linear: Linear  # without costs
     gate: Ints  # (S, D): columns x; -1 where there is none
     fill: Ints  # (S, B): columns f; -1 where there is none
     # pairs, sent: by boundary, the ends of the admitted pairs between cells, and their columns y
@@ -79,23 +76,14 @@ class MessageProgram:
 
 
 def message_program(
-    admitted: dict[int, Bools],
-    fits: Bools,
-    block: Ints,
-    replicas: int | None,
-    counts: Ints | None = None,
-    rings: RingProgram | None = None,
+    admitted: dict[int, Bools], fits: Bools, block: Ints, replicas: int, rings: RingProgram
 ) -> MessageProgram:
-    """Return the program of messages between pairs that are admitted at each boundary, (D, D).
+    """Add messages between pairs that are admitted at each boundary, (D, D), to a ring program.
 
-    `fits`, (S, D), says which devices may serve each stage, `counts`, (S, B), how many of each
-    block may at most; blocks are numbered 0, 1, …. Without `replicas`, column 0 says R, the same in
-    all stages of the program. Rows are added to those of `rings` if given.
+    `fits`, (S, D), says which devices may serve each stage; blocks are numbered 0, 1, ….
     """
-    shape = _shape(admitted, fits, block, [] if rings is None else rings.rings)
-    build = LinearBuilder() if rings is None else rings.rows
-    total = build.columns(1, float(len(block))) if replicas is None else np.empty(0, np.int64)
-    most = float(len(block) if replicas is None else replicas)
+    shape = _shape(admitted, fits, block, rings.rings)
+    build, most = rings.rows, float(replicas)
     gate, fill = _columns(build, shape, fits, block, most)
     members: dict[tuple[int, int], Ints] = {}
     sizes = np.bincount(block, minlength=fill.shape[1])
@@ -103,20 +91,14 @@ def message_program(
         for b in range(fill.shape[1]):
             places = np.r_[gate[s, block == b], fill[s, b]]
             places = places[places >= 0]
-            if rings is not None and len(places) > 1:  # HiGHS branches on counts, then
+            if len(places) > 1:  # HiGHS branches on counts, then
                 n = build.columns(1, min(most, float(sizes[b])))
                 signs = np.r_[np.ones(len(places)), -1.0]
                 build.row(f"held[{s},{b}]", np.r_[places, n], signs, 0, 0)
                 places = n
             members[s, b] = places
-            if counts is not None and len(members[s, b]):
-                build.row(f"given[{s},{b}]", members[s, b], 1.0, 0, float(counts[s, b]))
         own = np.concatenate([members[s, b] for b in range(fill.shape[1])])
-        ones = np.ones(len(own))
-        if replicas is None:
-            build.row(f"full[{s}]", np.r_[own, total], np.r_[ones, -1.0], 0, 0)
-        else:
-            build.row(f"full[{s}]", own, ones, most, most)
+        build.row(f"full[{s}]", own, 1.0, most, most)
     for d in range(len(block)):
         places = gate[gate[:, d] >= 0, d]
         if len(places) > 1:
@@ -125,10 +107,9 @@ def message_program(
         places = np.concatenate([members[s, b] for s in shape.used])
         if len(places):
             build.row(f"size[{b}]", places, 1.0, 0, float(sizes[b]))
-    if rings is not None:
-        _join(rings, gate, members, block)
+    _join(rings, gate, members, block)
     sent = {s: _boundary(build, s, shape, gate, members, block) for s in shape.pairs}
-    return MessageProgram(build.build(), gate, fill, shape.pairs, sent, block, fits)
+    return MessageProgram(gate, fill, shape.pairs, sent, block, fits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +178,7 @@ def _boundary(
     members: dict[tuple[int, int], Ints],
     block: Ints,
 ) -> Ints:
-    """Add the messages of boundary s by equations (5) to (7); return the columns y."""
+    """Add the messages of boundary s by equations (4) to (7); return the columns y."""
     a, c = shape.pairs[s]
     is_cell = shape.is_cell[s]
     y = build.columns(len(a))
@@ -220,7 +201,7 @@ def _boundary(
 def _join(
     rings: RingProgram, gate: Ints, members: dict[tuple[int, int], Ints], block: Ints
 ) -> None:
-    """Let rings have the devices that serve their stages: equations (8) and (9)."""
+    """Let rings have the devices that serve their stages: equations (7) and (9)."""
     for ring in rings.rings:
         s = ring.stage
         for b in range(int(block.max()) + 1):

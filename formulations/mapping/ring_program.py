@@ -24,15 +24,13 @@ variables. For stage s
     Σ_k n_k = R                                                                     (8) full
     Σ_c chosen_c = 1                                                               (9) one_component
     w_e, z_k ≤ chosen_c,  paths_k ≤ (most paths) chosen_c                          (10) component
-    Σ_s (one_d + two_d) ≤ 1,  over all stages                                      (11) once
-    Σ_s Σ_{k in b} n_k ≤ |b|,  over all stages                                     (12) size
-    Σ_{e leaves j and k} w_e ≥ 2 used_j, 2 used_k,  where |j| + |k| < R            (13) leaves
+    Σ_{e leaves j and k} w_e ≥ 2 used_j, 2 used_k,  where |j| + |k| < R            (11) leaves
 
 A ring lies in one biconnected component of the admitted pairs: where several have R devices, one is
-chosen. (11) and (12) say that no device has two places, no block more places than devices. Where a
-cell has capacity for fewer devices of the stage, |k| is that capacity in (4) to (6) and (13). The
-program is a relaxation: it may have only some of the stages, and a ring of a solution may consist
-of several cycles.
+chosen. Where a cell has capacity for fewer devices of the stage, |k| is that capacity in (4) to (6)
+and (11). That no device has two places, and no block more places than devices, is said by
+`message_program` over all stages. The program is a relaxation: it may have only some of the stages,
+and a ring of a solution may consist of several cycles.
 
 Such solutions violate *cuts* that every ring fulfils. With S a set of devices, and P, for every
 cell that is partly in S, all its devices on one side:
@@ -105,8 +103,6 @@ class RingProgram:
         self.rings: list[StageRing] = []
         self._replicas = costs.replicas
         self._block = block
-        self._places: list[list[int]] = [[] for _ in range(costs.size)]
-        self._held: list[list[int]] = [[] for _ in range(int(block.max()) + 1)]
 
     def add(self, stage: int, admitted: Bools, cell: Ints, capacity: Ints | None = None) -> None:
         """Add the ring of a stage, of R ≥ 3, over admitted pairs, and cells by `cells_of`.
@@ -148,7 +144,6 @@ class RingProgram:
             for j in links.tolist():
                 name = f"at_ends[{stage},{d},{j}]"
                 rows.row(name, [j, *places], [1.0, *[-1.0] * len(places)], -np.inf, 0)
-            self._places[d] += places
         used: list[int] = []
         for k in range(len(members)):
             inside = np.flatnonzero(cell == k)
@@ -172,7 +167,6 @@ class RingProgram:
                 through = two[inside][two[inside] >= 0]
                 splits = np.r_[through, paths[k], whole[k], comes[k]]
                 rows.row("comes" + at, splits, np.r_[np.ones(len(splits) - 1), -1.0], 0, np.inf)
-            self._held[int(self._block[inside[0]])] += places
             used += places
         rows.row(f"full[{stage}]", used, 1.0, r, r)
         self._choose_component(ring, admitted)
@@ -220,16 +214,6 @@ class RingProgram:
             elif count > 1 and rows.upper[j] > 0:
                 most = -rows.upper[j]
                 rows.row(f"component[{ring.stage},{j}]", [j, chosen[name]], [1.0, most], -np.inf, 0)
-
-    def share(self) -> None:
-        """Add the rows over all stages; call it once, after the last `add`."""
-        counts = np.bincount(self._block)
-        for d, places in enumerate(self._places):
-            if places:
-                self.rows.row(f"once[{d}]", places, 1.0, 0, 1.0)
-        for b, places in enumerate(self._held):
-            if places:
-                self.rows.row(f"size[{b}]", places, 1.0, 0, float(counts[b]))
 
 
 def cells_of(admitted: Bools, block: Ints, replicas: int) -> Ints | None:
@@ -341,9 +325,7 @@ def _cut(columns: list[int], factors: list[float], used: list[int], least: float
     return Cut(np.array(columns + used), np.array(factors + [-2.0] * len(used)), least)
 
 
-def orders(
-    rings: list[StageRing], x: Floats, members: dict[int, Ints] | None = None
-) -> dict[int, Ints] | None:
+def orders(rings: list[StageRing], x: Floats, members: dict[int, Ints]) -> dict[int, Ints] | None:
     """Return each stage's devices in ring order; None if fill finds no device of its own."""
     taken = np.zeros(len(rings[0].cell), np.bool_)
     for ring in rings:
@@ -356,8 +338,7 @@ def orders(
         for k in np.flatnonzero(ring.fill >= 0).tolist():
             count = round(x[ring.fill[k]])
             able = (ring.cell == k) & ~taken
-            if members is not None:
-                able &= np.isin(np.arange(len(able)), members[ring.stage])
+            able &= np.isin(np.arange(len(able)), members[ring.stage])
             free = np.flatnonzero(able)[:count]
             if len(free) < count:
                 return None

@@ -217,6 +217,14 @@ def calibration(family: str, software: OrText[Software]) -> Calibration:
     return found if found.name == wanted else replace(found, name=f"{wanted} by {found.name}")
 
 
+def tables_by_kind(
+    first: Calibration, cluster: TrainingCluster, software: OrText[Software]
+) -> tuple[Calibration, ...]:
+    """Return the tables of all kinds of nodes: of others than the first, the shipped ones."""
+    others = (nodes.accelerator.family for nodes in cluster.nodes[1:])
+    return first, *(calibration(family, software) for family in others)
+
+
 @dataclass(frozen=True)
 class Measurements:
     """What `measure` has found: links as of the median pair, products as of the largest."""

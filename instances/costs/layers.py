@@ -17,7 +17,14 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from .activations import fused
-from .calibration import ELEMENT, Calibration, calibration, fused_attention, pointwise, product
+from .calibration import (
+    ELEMENT,
+    Calibration,
+    fused_attention,
+    pointwise,
+    product,
+    tables_by_kind,
+)
 from .collectives import (
     Group,
     UsedLinks,
@@ -559,10 +566,9 @@ class LayerPrices:
             return self
         if (kind, software) not in self._others:
             nodes = self.cluster.nodes[kind]
+            table = tables_by_kind(self.calibration, self.cluster, software)[kind]
             self._others[kind, software] = LayerPrices(
-                self.model,
-                replace(self.cluster, nodes=(nodes,)),
-                calibration(nodes.accelerator.family, software),
+                self.model, replace(self.cluster, nodes=(nodes,)), table
             )
         return self._others[kind, software]
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..common.errors import InputError, quote
 from ..common.quantities import show_gap
+from ..costs.calibration import Calibration, tables_by_kind
 from ..costs.description import ModelDescription
 from ..costs.hardware import TrainingCluster
 from ..costs.layout import Layout, describe
@@ -67,7 +68,8 @@ class CertificateRow:
 class JobCertificate:
     """Why no plan of the declared space is faster than a bound."""
 
-    # hash of model, cluster, calibration and what the job fixes: of all that bounds follow from
+    # hash of model, cluster, calibrations of all its kinds of nodes and what the job fixes: of all
+    # that bounds follow from
     costs: str
     calibration: str  # name of the table of efficiencies
     rows: tuple[CertificateRow, ...]  # all outer points of the space, by degrees
@@ -222,8 +224,12 @@ def load_job_plan(path: str | Path) -> JobPlan:
 
 
 def costs_hash(
-    model: ModelDescription, cluster: TrainingCluster, job: TrainingJob, calibration: object
+    model: ModelDescription, cluster: TrainingCluster, job: TrainingJob, calibration: Calibration
 ) -> str:
-    """Return a hash of everything that seconds and bytes of a job follow from."""
-    text = json.dumps([to_plain(one) for one in (model, cluster, job, calibration)], sort_keys=True)
+    """Return a hash of everything that seconds and bytes of a job follow from.
+
+    `calibration` is of the first kind of nodes; those of the others join it.
+    """
+    tables = tables_by_kind(calibration, cluster, job.settings.software)
+    text = json.dumps([to_plain(one) for one in (model, cluster, job, *tables)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -5,14 +5,11 @@ once (`layouts.py`); from then on incumbent and bound close in on each other:
 
 1. *Layouts* (`layouts.py`): constructions. On grids they are optimal, as a rule, and the bound of
    each stage alone proves it.
-2. *Segments* (`threshold_tests.py`): stages that blocks of near devices keep together give a bound.
-3. *Programs* (`bottleneck_stages.py`), where messages alone or all-reduces alone count, and more
-   than 16 devices: the least threshold at which the bottleneck stages have their rings, or their
-   messages, is proved and completed to a mapping.
-4. *Thresholds* (`state.py`): the least threshold at which necessary conditions hold. On many
-   devices a little annealing comes before: with a better incumbent the bisection is shorter. Where
-   stages have both kinds of messages, thresholds are also refuted by combined programs
-   (`split_branching.py`).
+2. *Segments* (`segments.py`): stages that blocks of near devices keep together give a bound.
+3. *Thresholds* (`state.py`): the least threshold at which necessary conditions hold. On many
+   devices a little annealing comes before: with a better incumbent the bisection is shorter.
+4. *Programs* (`bottleneck_stages.py`), on more than 16 devices: the least threshold at which the
+   bottleneck stages have their messages and rings is proved and completed to a mapping.
 5. *Exact* (`exact.py`): up to 16 devices every set of devices.
 6. *Annealing* until the limit (`annealing/targets.py`): a target between bound and incumbent is
    tried from several starts in turn: from block counts that are likely to fit, from the incumbent,
@@ -75,27 +72,16 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     if search.gap <= OPTIMAL_GAP:
         return
     devices = mapping.costs.size
-    if devices > MAX_EXACT_DEVICES:
-        from .bottleneck_stages import (
-            combined_programs,
-            combined_programs_apply,
-            message_programs,
-            ring_programs,
-        )
-
-        with mapping.step("rings"):
-            ring_programs(mapping)
     starts = start_strategies(mapping)
     if devices > 2 * MAX_EXACT_DEVICES:
         with mapping.step("annealing"):
             anneal_targets(mapping, starts, rounds=EARLY_ROUNDS)
     mapping.bound_thresholds()
     if devices > MAX_EXACT_DEVICES:
-        with mapping.step("messages"):
-            message_programs(mapping)
-        if combined_programs_apply(mapping):
-            with mapping.step("messages and rings"):
-                combined_programs(mapping)
+        from .bottleneck_stages import bottleneck_programs
+
+        with mapping.step("programs"):
+            bottleneck_programs(mapping)
     if devices <= MAX_EXACT_DEVICES and search.gap > OPTIMAL_GAP:
         with mapping.step("exact"):
             _exact(mapping)

@@ -112,11 +112,11 @@ class StageEnds(NamedTuple):
     """Ideals at which a stage ends, with its prices; N ideals, Q states."""
 
     members: NDArray[np.uint64]  # (N, words): bits of the units
-    work: Floats  # (N,): seconds of the units
+    work: Floats  # (N,): seconds of the units, ascending
     held: Floats  # (N,): their bytes of parameters
     sent: Floats  # (2, N): what the boundary costs within blocks and across
     prices: Floats  # (2,): of a byte of parameters
-    table: Ints  # (Q, 2, 2): as of `run_states`
+    table: Ints  # (Q, K, 2, 2): as of `run_states`
     speed: int  # number of the speed of the stage's devices
     overlap: bool
 
@@ -125,16 +125,16 @@ class StageEnds(NamedTuple):
 def add_stage(ends, before, after, came, low, high):
     """Extend the chains of `before` by a stage that ends at ideals `low` to `high`, in `after`.
 
-    `before` and `after`, (N, Q), are the least maximum by state, which only falls; `came`, (N, Q,
-    3), the ideal and state before, and the speed.
+    `before` and `after`, (N, Q), are the least maximum by state, which only falls; `came`, (N, Q),
+    (j Q + q) K + k of the ideal j and state q before, and the speed k. From state 0 all is allowed
+    that is from another, so that only values below its own are of use there.
     """
     for i in range(low, high):
-        worst = 0.0
-        for q in range(before.shape[1]):
-            worst = max(worst, after[i, q])
-        for j in range(i):
-            least = ends.prices[0] * (ends.held[i] - ends.held[j]) + ends.sent[0, i]
+        first = np.searchsorted(ends.work[:i], ends.work[i] - after[i, 0])
+        for j in range(first, i):
+            worst = after[i, 0]
             compute = ends.work[i] - ends.work[j]
+            least = ends.prices[0] * (ends.held[i] - ends.held[j]) + ends.sent[0, i]
             if (max(least, compute) if ends.overlap else least + compute) >= worst:
                 continue
             if reaches(before, j, worst) and is_inside(ends.members, j, i):
@@ -168,9 +168,8 @@ def extend(ends, before, after, came, j, i):
             time = ends.prices[ring] * reduced + ends.sent[boundary, i]
             time = max(time, compute) if ends.overlap else time + compute
             for q in range(before.shape[1]):
-                target = ends.table[q, ring, boundary]
+                target = ends.table[q, ends.speed, ring, boundary]
                 value = max(time, before[j, q])
-                if target >= 0 and value < after[i, target]:
+                if target >= 0 and value < min(after[i, target], after[i, 0]):
                     after[i, target] = value
-                    came[i, target, 0], came[i, target, 1] = j, q
-                    came[i, target, 2] = ends.speed
+                    came[i, target] = (j * before.shape[1] + q) * ends.table.shape[1] + ends.speed

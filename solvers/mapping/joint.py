@@ -16,9 +16,16 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pyomo.common.gc_manager import PauseGC
 
-from ...formulations.mapping.all_cuts import LeastPrices, least_prices, run_states, split_bytes
+from ...formulations.mapping.all_cuts import (
+    LeastPrices,
+    least_prices,
+    run_states,
+    speed_counts,
+    split_bytes,
+)
 from ...formulations.mapping.costs import MappingCosts
 from ...formulations.mapping.joint import joint_data, joint_milp
 from ...formulations.mapping.memory import (
@@ -27,39 +34,44 @@ from ...formulations.mapping.memory import (
     stage_slowdowns,
     stage_speeds,
 )
-from ...formulations.mapping.partition import partition_units
+from ...formulations.mapping.partition import Units, partition_units
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.stage_costs import parameter_bytes
-from ..core.lattice import Lattice, list_ideals
+from ..core.lattice import list_ideals
 from ..core.milp_driver import IntegerProgram, integer_program, solve_program
 from ..core.search import OPTIMAL_GAP, Clock, Search
 from .auto import stage_times
 from .cuts_kernel import StageEnds, add_stage
 from .layouts import layouts
 from .parameters import (
+    ALL_CUTS_SHARE,
+    CUT_BYTES,
     CUT_SHARE,
+    CUTOFF_STEP,
     FIRST_CUTOFF,
     IDEAL_SLICE,
     JOINT_DEVICES,
     JOINT_PLACES,
     MOST_IDEALS,
     MOST_SPEEDS,
+    ROUNDS,
     TWO_PHASE_SHARE,
+    UNLIKE_ROUNDS,
 )
 from .partition import orders
 
 
 @dataclass(frozen=True, eq=False)
 class PricedIdeals:
-    """All ideals of a workload's units, N of them, with what a chain of them adds up."""
+    """All ideals of a workload's units, N of them by their work, with what a chain adds up."""
 
-    lattice: Lattice
+    members: NDArray[np.uint64]  # (N, words): bits of the units
     unit_of: Ints  # (n,): unit of each node
     inside: Bools  # (N, U)
-    work: Floats  # (N,): seconds of compute per batch
+    work: Floats  # (N,): seconds of compute per batch, ascending
     held: Floats  # (N,): bytes of parameters
     split: Floats  # (N,): bytes of the tensors that the ideal splits
 
@@ -72,6 +84,18 @@ class StagePrices(NamedTuple):
     sent: Floats  # (2, N): of the boundary at each ideal
 
 
+class StageStates(NamedTuple):
+    """How stages may follow each other."""
+
+    table: Ints  # (Q, K, 2, 2): as of `run_states`
+    counts: list[list[tuple[int, ...]]]  # as of `speed_counts`
+
+    @property
+    def cells(self) -> int:
+        """Values that the DP keeps of each ideal."""
+        return len(self.table) * sum(map(len, self.counts))
+
+
 def list_all(task: Task[DeviceMapping], clock: Clock) -> PricedIdeals | None:
     """Return the ideals; None if there are more than `MOST_IDEALS`, or it must stop."""
     unit_of, units = partition_units(task.workload)
@@ -82,23 +106,40 @@ def list_all(task: Task[DeviceMapping], clock: Clock) -> PricedIdeals | None:
     inside = np.zeros((lattice.size, units.size), np.bool_)
     inside[:, lattice.order] = bits[:, : units.size]
     held = np.bincount(unit_of, weights=parameter_bytes(task.workload), minlength=units.size)
+    work = task.problem.microbatches * (inside @ units.seconds)
+    by_work = np.argsort(work, kind="stable")  # parts come first still
+    inside = inside[by_work]
     return PricedIdeals(
-        lattice,
+        lattice.members[by_work],
         unit_of,
         inside,
-        task.problem.microbatches * (inside @ units.seconds),
+        work[by_work],
         np.asarray(inside @ held, np.float64),
         split_bytes(task.workload, task.problem, units, inside),
     )
 
 
-def least_stage_prices(
-    task: Task[DeviceMapping], ideals: PricedIdeals, prices: LeastPrices
-) -> list[StagePrices]:
-    """Return the least prices of the topology, those of every stage."""
-    slow, _ = stage_speeds(task, MOST_SPEEDS)
-    one = StagePrices(slow, np.array(prices.reduced), prices.boundary(ideals.split))
-    return [one] * task.problem.stages
+def at_least_prices(
+    task: Task[DeviceMapping], ideals: PricedIdeals, units: Units
+) -> tuple[list[StagePrices], StageStates] | None:
+    """Return the least prices of the topology, those of every stage, and how stages may follow.
+
+    Fewer speeds are told apart where the DP has more than `CUT_BYTES`; None if one is too many.
+    """
+    stages, most = task.problem.stages, MOST_SPEEDS
+    alone = task.problem.replicas == 1 or task.problem.mode == "p2p"
+    while most:
+        slow, counts = stage_speeds(task, most)
+        prices = least_prices(task, units, slow)
+        kept = len(prices.runs) > 1
+        table = run_states(prices.runs, stages, alone=alone)
+        table = np.broadcast_to(table, (len(table), len(slow), 2, 2))
+        states = StageStates(table, speed_counts(counts, stages, slower=kept))
+        if states.cells * len(ideals.work) * np.dtype(np.int32).itemsize <= CUT_BYTES:
+            one = StagePrices(slow, np.array(prices.reduced), prices.boundary(ideals.split))
+            return [one] * stages, states
+        most //= 2
+    return None
 
 
 def prices_of(
@@ -130,58 +171,56 @@ def best_cut(
     task: Task[DeviceMapping],
     ideals: PricedIdeals,
     prices: list[StagePrices],
-    longest_run: int,
+    states: StageStates,
     cutoff: float,
     clock: Clock,
 ) -> tuple[float, Ints | None]:
     """Return the least longest stage below the cutoff in seconds, and the stage of each node.
 
-    The cutoff and None if no cut is below it; 0 and None if it must stop. `longest_run` is L of the
-    least prices, at least the number of stages where blocks do not count. Where prices have several
-    speeds, as many stages have each as `stage_speeds` says.
+    The cutoff and None if no cut is below it; 0 and None if it must stop.
     """
-    problem, size = task.problem, ideals.lattice.size
-    several = len(prices[0].slow) > 1
-    counts = stage_speeds(task, MOST_SPEEDS)[1] if several else np.array([problem.stages])
-    alone = problem.replicas == 1 or problem.mode == "p2p"
-    table = run_states(longest_run, problem.stages, alone=alone)
-    layer = {(0,) * len(counts): np.full((size, len(table)), np.inf)}  # by stages of each speed
-    layer[(0,) * len(counts)][0, 0] = 0.0
-    back: list[dict[tuple[int, ...], Ints]] = []
+    problem, size = task.problem, len(ideals.work)
+    table = np.ascontiguousarray(states.table)
+    shape, speeds = (size, len(table)), table.shape[1]
+    layer = {states.counts[0][0]: np.full(shape, np.inf)}  # by stages of each speed
+    layer[states.counts[0][0]][0, 0] = 0.0
+    back: list[dict[tuple[int, ...], NDArray[np.int32]]] = []
     for s in range(problem.stages):
         last = s == problem.stages - 1
-        after: dict[tuple[int, ...], Floats] = {}
-        came: dict[tuple[int, ...], Ints] = {}
+        after = {then: np.full(shape, cutoff) for then in states.counts[s + 1]}
+        came = {then: np.full(shape, -1, np.int32) for then in states.counts[s + 1]}
         sent = np.zeros_like(prices[s].sent) if last else prices[s].sent
-        begin = size - 1 if last else 1
-        for (used, before), k in product(layer.items(), range(len(counts))):
-            if used[k] == counts[k]:
-                continue
+        slow = np.min([price.slow for price in prices[s:]], axis=0)
+        for (used, before), k in product(layer.items(), range(speeds)):
             then = (*used[:k], used[k] + 1, *used[k + 1 :])
-            value = after.setdefault(then, np.full((size, len(table)), cutoff))
-            by = came.setdefault(then, np.full((size, len(table), 3), -1, np.int64))
+            left = [np.subtract(all_, then) for all_ in states.counts[-1]]
+            room = max(((of / slow).sum() for of in left if (of >= 0).all()), default=-1.0)
+            if then not in after or room < 0:
+                continue
+            # what is left to the later stages has to fit into them
+            enough = ideals.work[-1] - cutoff * float(room) * (1 + 1e-9)
+            begin = size - 1 if last else max(1, int(np.searchsorted(ideals.work, enough)))
             ends = StageEnds(
-                ideals.lattice.members, float(prices[s].slow[k]) * ideals.work, ideals.held, sent,
+                ideals.members, float(prices[s].slow[k]) * ideals.work, ideals.held, sent,
                 prices[s].reduced, table, k, problem.overlap,
             )  # fmt: skip
             for low in range(begin, size - (not last), IDEAL_SLICE):
                 high = min(low + IDEAL_SLICE, size - (not last))
-                add_stage(ends, before, value, by, low, high)
+                add_stage(ends, before, after[then], came[then], low, high)
                 if clock.should_stop():
                     return 0.0, None
-        layer = {
-            then: np.where(came[then][:, :, 0] >= 0, value, np.inf) for then, value in after.items()
-        }
+        layer = {then: np.where(came[then] >= 0, value, np.inf) for then, value in after.items()}
         back.append(came)
-    ((used, final),) = layer.items()
-    state = int(final[-1].argmin())
-    longest = float(final[-1, state])
+    longest, used, state = min(
+        (float(value[-1].min()), used, int(value[-1].argmin())) for used, value in layer.items()
+    )
     if not np.isfinite(longest):
         return cutoff, None
     stage, at = np.zeros(ideals.inside.shape[1], np.int64), size - 1
     for s in reversed(range(problem.stages)):
         stage[ideals.inside[at]] = s
-        at, state, k = back[s][used][at, state].tolist()
+        link, k = divmod(int(back[s][used][at, state]), speeds)
+        at, state = divmod(link, len(table))
         used = (*used[:k], used[k] - 1, *used[k + 1 :])
     return longest, stage[ideals.unit_of]
 
@@ -226,7 +265,7 @@ def _joint_program(task: Task[DeviceMapping], search: Search[Solution]) -> Integ
 
 def _two_phases(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Offer the plan of partition first, mapping after; its bound holds for one cut alone."""
-    limits = replace(search.limits, nodes=4, gap=0.0)
+    limits = replace(search.limits, nodes=ROUNDS, gap=0.0)
     inner = Search(limits, search.judge, within=search.part(TWO_PHASE_SHARE))
     with search.phase("two phases"):
         stage_times(task, inner)
@@ -244,7 +283,7 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     unit_of, units = partition_units(task.workload)
     unit = TIME_UNITS[task.workload.time_unit]
     with search.phase("least prices"):
-        prices = least_prices(task, units)
+        prices = least_prices(task, units, np.ones(1))
         held = np.bincount(
             unit_of, weights=parameter_bytes(task.workload), minlength=units.size
         ).astype(np.float64)
@@ -255,14 +294,18 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
         if ideals is None:
             search.note("all cuts: too many ideals; the bound is that of the work shared out")
             return
-        at_least = least_stage_prices(task, ideals, prices)
+        at_least = at_least_prices(task, ideals, units)
+        if at_least is None:
+            search.note("all cuts: too much memory; the bound is that of the work shared out")
+            return
         step, cutoff, stage = FIRST_CUTOFF, shared, None
-        while stage is None and cutoff < search.objective * unit and not search.should_stop():
+        clock = search.part(ALL_CUTS_SHARE)
+        while stage is None and cutoff < search.objective * unit and not clock.should_stop():
             # of few stages below a low cutoff, the DP has little to do
             cutoff = min(search.objective * unit, cutoff * (1 + step) or math.inf)
-            value, stage = best_cut(task, ideals, at_least, prices.longest_run, cutoff, search)
+            value, stage = best_cut(task, ideals, *at_least, cutoff, clock)
             search.raise_bound(value * (1 - 1e-9) / unit, "all cuts at least prices")
-            step *= 2
+            step = CUTOFF_STEP
     if stage is not None:
         _map(task, search, stage)
     while not search.should_stop() and search.gap > OPTIMAL_GAP:
@@ -297,7 +340,11 @@ def _cut_again(
     slots = costs.numbers(best.slots)
     prices = prices_of(task, costs, ideals, slots, best.sends_to)
     cutoff = search.objective * TIME_UNITS[task.workload.time_unit]
-    _, stage = best_cut(task, ideals, prices, task.problem.stages, cutoff, search)
+    one = np.array([task.problem.stages])
+    states = StageStates(
+        run_states(one, one[0], alone=False), speed_counts(one, one[0], slower=False)
+    )
+    _, stage = best_cut(task, ideals, prices, states, cutoff, search)
     if stage is not None:
         search.offer(ReplicaPlacement(stage, best.slots, best.sends_to))
     return stage
@@ -305,9 +352,9 @@ def _cut_again(
 
 def _map(task: Task[DeviceMapping], search: Search[Solution], stage: Ints) -> None:
     """Map the stages of a cut, and offer the result."""
-    limits = replace(search.limits, nodes=4, gap=0.0)
-    inner = Search(limits, search.judge, within=search.part(CUT_SHARE))
     costs = costs_of_cut(task, stage)
+    limits = replace(search.limits, nodes=UNLIKE_ROUNDS if costs.unlike else ROUNDS, gap=0.0)
+    inner = Search(limits, search.judge, within=search.part(CUT_SHARE))
     first = next(layouts(costs))
     if inner.offer(costs.read_back(stage, *first)):
         with search.phase("mapping of a cut"):

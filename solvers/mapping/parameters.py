@@ -11,7 +11,6 @@ written in the kernel.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 # First stages (partition.py)
@@ -28,74 +27,28 @@ MEMORY_SHARE = 0.5
 #: Memory that is lacking, per byte of the workload, from which on it is no rounding of HiGHS.
 MEMORY_LACK = 2e-6
 
-# Bounds from blocks (state.py, threshold_tests.py)
+# Bounds from blocks (state.py, segments.py)
 
 #: Devices up to which rings are sought that are spread over blocks (D² pairs for each bisection).
 MAX_SPREAD_DEVICES = 600
-# Searches for the least feasible threshold (bottleneck_stages.py)
 
-#: First step above the bound, relative, and the growth of steps until a threshold is feasible.
-THRESHOLD_STEP, THRESHOLD_GROWTH = 1e-4, 3.0
+# Programs of the bottleneck stages (bottleneck_stages.py, split_branching.py)
 
-
-@dataclass(frozen=True)
-class ThresholdPrograms:
-    """Limits of a search by integer programs of one kind."""
-
-    name: str  # what the programs place
-    # of each pass: pairs between blocks, per device, up to which a ring or boundary is in the
-    # program; and seconds for one program. What is not decided by then counts as feasible.
-    passes: tuple[tuple[float, float], ...]
-    program_share: float  # share of the time for one program
-    max_devices: int  # devices up to which there are programs: tables of pairs grow as D²
-    seconds: float  # seconds, share: seconds, and share of the time, for all thresholds of a pass
-    share: float
-    # attempts to complete the solution at the least feasible threshold, each with another one
-    attempts: int
-    repair_steps: int  # steps of the first repair of a completed mapping; doubled with each attempt
-    # a feasible threshold this far below the incumbent, relative, is completed at once
-    early_margin: float
-
-
-#: Programs of rings, where only all-reduces count.
-RING_PROGRAMS = ThresholdPrograms(
-    name="rings",
-    passes=((2.0, 3.0), (8.0, 3.0)),
-    program_share=1.0,
-    max_devices=2048,
-    seconds=120.0,
-    share=0.3,
-    attempts=8,
-    repair_steps=20_000,
-    early_margin=math.inf,
-)
-#: Programs of messages, where only these count.
-MESSAGE_PROGRAMS = ThresholdPrograms(
-    name="messages",
-    passes=((4.0, 3.0), (4.0, 10.0), (16.0, 30.0)),
-    program_share=0.12,
-    max_devices=1024,
-    seconds=300.0,
-    share=0.33,
-    attempts=4,
-    repair_steps=50_000,
-    early_margin=1e-3,
-)
-#: Pairs between blocks, per device, of a boundary with many when a mapping is completed.
-COMPLETION_PAIRS = 8
 #: Temperatures at which the repairs of completed mappings begin and end: low, so that stages
 #: without violation stay.
 COMPLETE_HOT, COMPLETE_COLD = 0.2, 0.1
 
 
 @dataclass(frozen=True)
-class CombinedPrograms:
-    """Limits of the search by programs of messages and rings together."""
+class BottleneckPrograms:
+    """Limits of the search by integer programs of messages and rings."""
 
     # max_devices, max_devices_beside: devices up to which there are programs, alone and while
-    # another process anneals: on 256 devices plans get worse where annealing loses the time
+    # another process anneals: on 256 devices plans get worse where annealing loses the time;
+    # max_devices_one_kind: where no stage has both messages and a ring
     max_devices: int
     max_devices_beside: int
+    max_devices_one_kind: int
     # pairs between blocks, per device, up to which a boundary or a ring is in the program
     pairs: float
     share: float  # share, test_share: share of the time for all thresholds, and for one
@@ -104,17 +57,18 @@ class CombinedPrograms:
     # takes less than this share of the time
     step: float
     quick_share: float
-    width: float  # relative width at which the bisection ends
+    width: float  # relative width at which the bisection ends where some stage has both
     # margins, repair_steps: a solution is repaired at targets that lie by these margins above its
     # threshold, relative; and the steps of one repair
     margins: tuple[float, ...]
     repair_steps: int
 
 
-#: Programs of messages and rings together.
-COMBINED = CombinedPrograms(
+#: Programs of messages, rings, or both.
+PROGRAMS = BottleneckPrograms(
     max_devices=128,
     max_devices_beside=256,
+    max_devices_one_kind=1024,
     pairs=4.0,
     share=0.5,
     test_share=0.3,
@@ -203,12 +157,20 @@ TWO_PHASE_SHARE = 0.2
 MOST_IDEALS = 20_000
 #: Numbers of stages by speed of their devices, at most, that the DP over all cuts tells apart.
 MOST_SPEEDS = 64
-#: How far above the work shared out a DP over all cuts looks at first; then twice as far.
-FIRST_CUTOFF = 0.05
+#: Share of the time for the DP over all cuts, so that the incumbent is cut again where it ends not.
+ALL_CUTS_SHARE = 0.7
+#: Bytes in which the DP over all cuts keeps where its chains come from, at most.
+CUT_BYTES = 1 << 30
+#: How far above the work shared out a DP over all cuts looks at first, and how much further then:
+#: of 10,000 ideals at 1.6 times the optimum it takes four times the CPU seconds of one below it.
+FIRST_CUTOFF, CUTOFF_STEP = 0.05, 0.1
 #: Ideals of a DP between two looks at the clock.
 IDEAL_SLICE = 500
 #: Share of the time for the mapping of one cut.
 CUT_SHARE = 0.1
+#: Rounds of annealing for one, or descents where devices are of unlike speed: with 4 of these, a
+#: mapping of VGG16 on eight islands, half of them slow, is 18 % longer.
+ROUNDS, UNLIKE_ROUNDS = 4, 24
 #: Devices up to which the integer program of cuts and mappings is solved, and its units times
 #: stages: beyond, it has not ended within minutes.
 JOINT_DEVICES, JOINT_PLACES = 8, 2_000

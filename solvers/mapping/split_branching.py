@@ -36,7 +36,7 @@ from ...formulations.mapping.ring_program import RingProgram, cells_of, cuts, or
 from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.highs import run_highs
 from ..core.search import Clock, S, Search
-from .parameters import COMBINED
+from .parameters import PROGRAMS
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +150,7 @@ class CombinedRelaxation(Generic[S]):
             rings.add(s, able, cell, self._capacity(boundaries, s))
             inside = (cell[:, None] == cell[None, :]) & able
             ring_times[s] = costs.ring_costs(s).max(where=inside, initial=0.0)
-        messages = message_program(boundaries, fits, self.block, costs.replicas, rings=rings)
+        messages = message_program(boundaries, fits, self.block, costs.replicas, rings)
         while not clock.should_stop():
             outcome = run_highs(
                 rings.rows.build(),
@@ -205,7 +205,7 @@ class CombinedRelaxation(Generic[S]):
         estimates = np.zeros(costs.stages)
         of_boundary = kind == "boundary"
         factors = costs.boundary if of_boundary else costs.ring
-        most = int(2 * COMBINED.pairs * costs.size)
+        most = int(2 * PROGRAMS.pairs * costs.size)
         if not of_boundary and costs.replicas < 3:
             return found, estimates
         for s in np.flatnonzero(factors.any(axis=1) & np.isfinite(bounds)).tolist():

@@ -28,7 +28,7 @@ from .annealing.costs import best_routes, descend
 from .layouts import first_mapping, layouts
 from .parameters import ORDER_STEPS
 from .partition import balanced_partition, cut_for_devices
-from .threshold_tests import SegmentTest
+from .segments import SegmentTest
 
 
 class MappingState:

@@ -204,16 +204,16 @@ def test_every_row_of_an_array_program_has_its_equation_and_a_known_mapping_keep
         threshold = float(stage_times(costs, slots, straight).max()) * (1 + 1e-9)
         bounds = pair_upper_bounds(costs, lower_bounds, threshold)
         assert bounds is not None
-        held = np.array([np.bincount(block[row], minlength=block.max() + 1) for row in slots])
         programs = []
         admitted = {}
         for s in np.flatnonzero(costs.boundary.any(axis=1)).tolist():
             admitted[s] = costs.boundary_costs(s) <= np.median(costs.boundary_costs(s))
             np.fill_diagonal(admitted[s], False)
+        fits = np.ones((stages, costs.size), np.bool_)
         if admitted:
-            fits = np.ones((stages, costs.size), np.bool_)
-            stated = message_program.message_program(admitted, fits, block, replicas, held)
-            programs.append((message_program, stated.linear))
+            alone = ring_program.RingProgram(costs, block)
+            message_program.message_program(admitted, fits, block, replicas, alone)
+            programs.append((message_program, alone.rows.build()))
         rings = ring_program.RingProgram(costs, block)
         for s in np.flatnonzero(costs.ring.any(axis=1)).tolist():
             pairs = costs.ring_costs(s) <= np.median(costs.ring_costs(s))
@@ -229,13 +229,10 @@ def test_every_row_of_an_array_program_has_its_equation_and_a_known_mapping_keep
             assert cell is not None
             joined.add(0, pairs, cell)
             own = len(joined.rows.build().row_names)
-            stated = message_program.message_program(
-                admitted, fits, block, replicas, held, rings=joined
-            )
-            stems = {name.split("[")[0] for name in stated.linear.row_names[own:]}
+            message_program.message_program(admitted, fits, block, replicas, joined)
+            stems = {name.split("[")[0] for name in joined.rows.build().row_names[own:]}
             names.setdefault(message_program, set()).update(stems)
         if rings.rings:
-            rings.share()
             programs.append((ring_program, rings.rows.build()))
         for module, linear in programs:
             assert len(linear.row_names) == len(linear.row_lower) == linear.matrix.shape[0]

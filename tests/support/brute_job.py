@@ -136,6 +136,28 @@ def large_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, T
     return model, training_cluster(f"{draw.choice(('h100', 'a100'))}:{devices}"), job
 
 
+def uneven_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
+    """Return a job of chunks that cannot be even, of three layers or more in the mean."""
+    base = shipped_model(draw.choice(("llama3.2-1b", "mixtral-8x7b", "deepseek-v2-lite")))
+    layers, launcher = draw.choice((13, 13, 17)), draw.choice(("any", "megatron", "torchtitan"))
+    first = draw.randint(1, 4) if base.name == "deepseek-v2-lite" else 0
+    blocks = base.blocks[:1] * first + base.blocks[-1:] * (layers - first)
+    vocabulary = draw.choice((32_000, 128_000, 512_000))
+    job = TrainingJob(
+        global_batch=2 * draw.choice((2, 4, 6)),
+        sequence=1024,
+        launcher=launcher,
+        microbatch=draw.choice((1, 1, None)),
+        pipeline=2,
+        tensor=1,
+        context=1,
+        zero=draw.choice((0, 1)) if launcher != "torchtitan" else 2,
+        recompute=draw.choice((None, ())) if launcher == "megatron" else (),
+    )
+    model = replace(base, name="uneven", blocks=blocks, vocabulary=vocabulary)
+    return model, training_cluster(f"{draw.choice(('h100', 'a100'))}:{draw.choice((2, 4))}"), job
+
+
 def sharded_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
     """Return a job whose weights are sharded beside collectives of layers, in nodes and across."""
     base = shipped_model(draw.choice(("llama3.2-1b", "mixtral-8x7b", "deepseek-v2-lite")))
@@ -193,8 +215,10 @@ def all_layouts(
     degrees = range(1, n + 1)
     modes = sorted({frozenset[Recompute](), *job.modes}, key=sorted)
     hosts = list(itertools.product(*(job.parts(name) for name in OFFLOAD)))
+    profiled = any(block.profiled is not None for block in model.blocks)
+    batches = job.allowed("microbatch") or ((1,) if profiled else (1, 2, 3, 4, 5, 6, 7, 8, 16))
     for t, c, p, d, e, b, v in itertools.product(
-        degrees, degrees, degrees, degrees, degrees, job.allowed("microbatch") or (1,),
+        degrees, degrees, degrees, degrees, degrees, batches,
         range(1, 1 + model.layers),
     ):  # fmt: skip
         if t * c * p * d != n or (c > 1 and c > job.sequence // 1024) or t > cluster.per_node:
@@ -223,7 +247,8 @@ def with_stages(model: ModelDescription, job: TrainingJob, layout: Layout) -> It
     """Yield a layout with every division into stages, and every number of recomputed layers."""
     layers, stages = model.layers, layout.stages
     ends = 2 + len(model.mtp)
-    if layout.chunks > 1 and not any((layers + k) % stages == 0 for k in range(ends + 1)):
+    divides = any((layers + k) % stages == 0 for k in range(ends + 1))
+    if layout.chunks > 1 and not divides and layers < 3 * stages:
         return
     for cuts in itertools.combinations(range(1, layers), stages - 1):
         counts = np.diff([0, *cuts, layers]).tolist()

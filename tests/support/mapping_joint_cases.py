@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 from brute_mapping import least_stage_time
@@ -59,13 +60,24 @@ def blocks(sizes: list[int], rng: np.random.Generator) -> Topology:
     )
 
 
-def drawn_joint(seed: int, mode: str, collective: str) -> tuple[Workload, DeviceMapping]:
-    """A random graph of five nodes, and stages to cut it into, on blocks or a ring."""
+def drawn_joint(
+    seed: int, mode: str, collective: str, *, unlike: bool = False
+) -> tuple[Workload, DeviceMapping]:
+    """A random graph of five nodes, and stages to cut it into, on blocks or a ring.
+
+    With `unlike` on blocks of unlike speed.
+    """
     rng = np.random.default_rng(seed)
     stages, replicas, sizes = BLOCKS[seed % len(BLOCKS)]
     workload = network(rng, 5, backward=seed % 2 == 1)
+    place = topology(f"ring:{stages * replicas}")
+    if unlike:
+        slow = rng.choice([1.0, 1.5, 3.0], len(sizes))
+        place = replace(blocks(sizes, rng), slowdown=np.repeat(slow, sizes))
+    elif seed % 3:
+        place = blocks(sizes, rng)
     return workload, DeviceMapping(
-        blocks(sizes, rng) if seed % 3 else topology(f"ring:{stages * replicas}"),
+        place,
         stages,
         replicas,
         mode,  # type: ignore[arg-type]

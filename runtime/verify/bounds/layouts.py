@@ -93,7 +93,7 @@ def outer_points(plan: JobPlan) -> Iterator[Layout]:
     contexts = job.allowed("context") or [k for k in parts if k == 1 or k * 1024 <= job.sequence]
     experts = (job.allowed("expert") or [k for k in parts if max(most) % k == 0]) if most else [1]
     shares = (job.allowed("expert_tensor") or [1]) if most else [1]
-    batches = job.allowed("microbatch") or ([1] if profiled else [1, 2, 4, 8, 16])
+    batches = job.allowed("microbatch") or ([1] if profiled else [*range(1, 9), 16])
     modes = _modes(plan)
     away = itertools.product(*map(job.parts, OFFLOAD))
     hosts: list[dict[str, Any]] = [dict(zip(OFFLOAD, own, strict=True)) for own in away]
@@ -172,7 +172,8 @@ def _passes(plan: JobPlan, one: Layout) -> Iterator[Layout]:
             continue
         layers, count = plan.model.layers, v * one.pipeline
         extra = range(3 + len(plan.model.mtp))
-        if several and (count > layers or all((layers + k) % count for k in extra)):
+        divides = count <= layers and any((layers + k) % count == 0 for k in extra)
+        if several and not divides and layers < 3 * count:
             continue
         yield replace(one, schedule=schedule, chunks=v, zero=z)
 

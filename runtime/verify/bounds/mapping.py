@@ -21,9 +21,13 @@ groups. Stages in a row are *together* if the boundaries between them lie within
 them has all of its replicas in one group, so have all, and they are at most L: the devices of the
 largest group over R. Where no all-reduce counts, the same holds of one replica of each stage.
 
+Stages that are together have their replicas in the same groups. So if no group has devices of two
+speeds, their slowest devices are of one speed, and L is that of the groups of this speed. How many
+stages have devices of a speed or faster ones alone is limited for each speed; any may be slower.
+
 The proof is a search for a chain below the target. For each ideal and number of stages by speed it
-keeps the least number of stages that are together up to there, by whether one of them is known to
-be in one group. Times are whole parts of the target, rounded downwards.
+keeps the least number of stages that are together up to there, by their speed and by whether one of
+them is known to be in one group. Times are whole parts of the target, rounded downwards.
 
 Bounds of *given stages* are checked by the same search, over the ideals of that cut alone.
 """
@@ -96,13 +100,21 @@ class _Links:
         """Whether all-reduces count."""
         return self.problem.mode != "p2p" and self.problem.replicas > 1
 
-    @property
-    def longest_run(self) -> int:
-        """L; S where all devices are of one group."""
+    def longest_runs(self, slow: Floats, slowdowns: Floats) -> Ints:
+        """Return L of each speed, (K,), or of all, (1,), if a group has two; S of one group.
+
+        `slow`, (K,), are the speeds, `slowdowns`, (D,), those of the devices.
+        """
         if not self.far.any():
-            return self.problem.stages
+            return np.array([self.problem.stages])
         each = self.problem.replicas if self.rings_count else 1
-        return int(np.bincount(self.group).max()) // each
+        speed = (slowdowns[:, None] >= slow[None, 1:]).sum(axis=1)
+        pairs, sizes = np.unique(np.array([self.group, speed]), axis=1, return_counts=True)
+        if len(np.unique(pairs[0])) < len(sizes):
+            return np.array([int(np.bincount(self.group).max()) // each])
+        return np.array(
+            [int(sizes[pairs[1] == k].max(initial=0)) // each for k in range(len(slow))]
+        )
 
     def reduced(self, size: float) -> tuple[float, float]:
         """Return the least seconds of an all-reduce within a group, and of any other one."""
@@ -219,59 +231,67 @@ class _MappedChains:
     reduced: Ints  # (2, N): all-reduces within a group and not
     sent: Ints  # (2, N): boundaries within groups and not
 
-    def any_below(self, problem: DeviceMapping, longest_run: int, *, alone: bool) -> bool:
+    def any_below(self, problem: DeviceMapping, longest: Ints, *, alone: bool) -> bool:
         """Return whether a chain of S stages is below the target.
 
-        `alone`: all-reduces do not count, and every stage is known to be in one group.
+        `longest`, (K,) or (1,), is L of each speed, or of all. `alone`: all-reduces do not count,
+        and every stage is known to be in one group.
         """
         last = self.compute.shape[1] - 1
-        used = np.array([*np.ndindex(*(self.counts + 1))])  # all numbers of stages by speed
+        kept = len(longest) > 1
+        most = np.cumsum(self.counts) if kept else self.counts
+        used = np.array([*np.ndindex(*(most + 1))])  # all numbers of stages by speed
+        if kept:  # a stage may be slower than it has to be
+            used = used[(np.cumsum(used, axis=1) <= most).all(axis=1)]
         place = {tuple(each): k for k, each in enumerate(used.tolist())}
         stages = used.sum(axis=1)
         steps = []  # for each speed: numbers to which a stage can be added, and those with it
-        for one, count in zip(np.eye(len(self.counts), dtype=np.int64), self.counts, strict=True):
-            free = np.flatnonzero(used @ one < count)
-            steps.append(
-                (free, np.array([place[tuple(each)] for each in (used[free] + one).tolist()]))
-            )
-        # by ideal and numbers: how many are together, none or one known to be in a group
-        loose = np.full((last + 1, len(used)), NONE)
-        held = np.full((last + 1, len(used)), NONE)
-        loose[0, 0] = 0
+        for one in np.eye(len(self.counts), dtype=np.int64):
+            with_it = np.array([place.get(tuple(each), -1) for each in (used + one).tolist()])
+            free = np.flatnonzero(with_it >= 0)
+            steps.append((free, with_it[free]))
+        # by speed, ideal and numbers: how many are together, none or one known to be in a group
+        loose = np.full((len(longest), last + 1, len(used)), NONE)
+        held = np.full_like(loose, NONE)
+        loose[:, 0, 0] = 0
         least = self.compute[0] + (0 if problem.overlap else self.reduced.min(axis=0))
         by_work = np.argsort(least, kind="stable")
         work = least[by_work]
         looked = 0
         for ideal in range(last):
-            a, b = loose[ideal], held[ideal]
-            known = np.minimum(a, b) < NONE
+            known = (np.minimum(loose[:, ideal], held[:, ideal]) < NONE).any(axis=0)
             if not known.any():
                 continue
             rest = (problem.stages - 1 - int(stages[known].min())) * PARTS
             begin = np.searchsorted(work, [least[ideal], least[-1] - rest]).max()
             ends = by_work[begin : np.searchsorted(work, least[ideal] + PARTS)]
             ends = ends[self.inside(ideal, ends)]
-            looked += len(ends) * len(used)
+            looked += len(ends) * loose[:, ideal].size
             if looked > WORK:
                 raise too_much("there are too many stages below it")
-            both = np.where(np.minimum(a, b) < longest_run, np.minimum(a, b) + 1, NONE)
-            longer = np.where(b < longest_run, b + 1, NONE)
-            at_most = np.where(a < NONE, np.minimum(a + 1, longest_run + 1), NONE)
-            freed = np.where((a < NONE) | (longer < NONE), 0, NONE)
             for speed, (free, then) in enumerate(steps):
+                of = speed if kept else 0
+                run = int(longest[of])
+                a, b = loose[of, ideal], held[of, ideal]
+                both = np.where(np.minimum(a, b) < run, np.minimum(a, b) + 1, NONE)
+                longer = np.where(b < run, b + 1, NONE)
+                at_most = np.where(a < NONE, np.minimum(a + 1, run + 1), NONE)
+                freed = np.where((a < NONE) | (longer < NONE), 0, NONE)
                 below = self._below(speed, ideal, ends, overlap=problem.overlap)
-                for ring, boundary, of, value in (
-                    (0, 0, held, both),
+                for ring, boundary, to, value in (
+                    (0, 0, held[of], both),
                     (0, 1, loose, np.where(both < NONE, 0, NONE)),
-                    (1, 0, loose, at_most),
-                    (1, 0, held, longer),
+                    (1, 0, loose[of], at_most),
+                    (1, 0, held[of], longer),
                     (1, 1, loose, freed),
                 ):
                     some = ends[below[ring][boundary]]
                     if len(some) and not (ring and alone):
-                        at = np.ix_(some, then)
-                        of[at] = np.minimum(of[at], value[free])
-        return bool(min(loose[last, -1], held[last, -1]) < NONE)
+                        rows, columns = np.ix_(some, then)
+                        known_by = to[..., rows, columns]
+                        to[..., rows, columns] = np.minimum(known_by, value[free])
+        whole = np.minimum(loose, held)[:, last, stages == problem.stages]
+        return bool((whole < NONE).any())
 
     def _below(self, speed: int, ideal: int, ends: Ints, *, overlap: bool) -> list[list[Bools]]:
         """Return which stages from an ideal are below the target, by ring and boundary."""
@@ -325,6 +345,7 @@ def no_mapping_below(
         ideals = _of_cut(given.stage, problem.stages)
     own = problem.microbatches * accelerator_seconds(workload)
     slow, counts = _speeds(cluster, problem)
+    slowdowns = device_slowdowns(cluster)[problem.topology.usable]
     compute = np.array([ideals.sums(parts(factor * own, seconds)) for factor in slow.tolist()])
     down, up = _crossing(workload, ideals)
     if not problem.gradients:
@@ -340,7 +361,8 @@ def no_mapping_below(
             _reduced(links, workload, ideals, seconds, given),
             np.array([parts(of * (1 - ROUNDING), seconds) for of in prices]),
         )
-        if not chains.any_below(problem, links.longest_run, alone=not links.rings_count):
+        longest = links.longest_runs(slow, slowdowns)
+        if not chains.any_below(problem, longest, alone=not links.rings_count):
             return True
     return False
 

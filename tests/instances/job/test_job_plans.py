@@ -16,6 +16,8 @@ from stagecut.api.explain_job import simulate_job
 from stagecut.api.job import JobResult, job_costs, judge_usual, solve_job
 from stagecut.formulations.job.space import job_space
 from stagecut.instances import InputError, Status, VerificationError
+from stagecut.instances.costs import calibration as calibrations
+from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.description import ModelDescription
 from stagecut.instances.costs.memory import peak_memory
@@ -123,6 +125,24 @@ def test_changed_plans_are_refused() -> None:
     for said, changed in changes:
         with pytest.raises(VerificationError, match=said):
             verify_job_plan(changed)
+
+
+def test_the_hash_covers_the_efficiencies_of_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan whose second kind of nodes was priced with a table of its maker's is refused."""
+    cluster = training_cluster("h100:1x1+a100:1x1")
+    plan = solve_job(small(), cluster, PIPED).plan
+    assert plan is not None
+    verify_job_plan(plan)
+    second = calibration("a100", PIPED.settings.software)
+    forged = replace(second, links=replace(second.links, peer=0.5 * second.links.peer))
+    tables = {"a100": forged, "h100": calibration("h100", PIPED.settings.software)}
+    monkeypatch.setattr(calibrations, "calibration", lambda family, _: tables[family])
+    other = solve_job(small(), cluster, PIPED).plan
+    monkeypatch.undo()
+    assert other is not None
+    assert (other.layout, other.seconds) == (plan.layout, plan.seconds)  # which use no such link
+    with pytest.raises(VerificationError, match="costs"):
+        verify_job_plan(other)
 
 
 def test_plans_that_do_not_fit_are_refused() -> None:

@@ -24,6 +24,7 @@ from brute_job import (
     rank_fits,
     sharded_job,
     small_job,
+    uneven_job,
     unlike_memory,
 )
 
@@ -120,6 +121,15 @@ def test_odd_jobs(seed: int) -> None:
 def test_layers_that_alternate(seed: int) -> None:
     """Stages have as many layers of each type as the order of types has between their ends."""
     assert check(seed, alternating_job) != "open"
+
+
+@pytest.mark.parametrize("seed", [2, 3, 5, 8])
+def test_chunks_that_are_not_even(seed: int) -> None:
+    """Chunks of three layers or more whose number divides none, and microbatches of all sizes."""
+    model, cluster, job = uneven_job(random.Random(seed))
+    space = job_space(model, cluster, job)
+    assert any(model.layers % n and (model.layers + 2) % n for n in 2 * space.chunks)
+    assert check(seed, uneven_job) != "open"
 
 
 def test_embedding_and_head_of_a_v_are_on_one_rank() -> None:
@@ -236,6 +246,7 @@ PROVED: tuple[tuple[Callable[[random.Random], Any], int, float], ...] = (
     (profiled_job, 85, 5e9), (profiled_job, 139, 5e9), (profiled_job, 212, 5e9),
     (mixed_job, 3, 79e9), (mixed_job, 5, 40e9),
     (mixed_job, 17, 13.2e9), (mixed_job, 106, 79e9), (sharded_job, 1, 79e9), (sharded_job, 4, 20e9),
+    (uneven_job, 2, 79e9), (uneven_job, 3, 79e9),
 )  # fmt: skip
 
 

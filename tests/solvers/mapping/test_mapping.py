@@ -57,7 +57,7 @@ from stagecut.solvers.mapping.layouts import (
     snake,
 )
 from stagecut.solvers.mapping.partition import balanced_partition, run_ends
-from stagecut.solvers.mapping.threshold_tests import SegmentTest
+from stagecut.solvers.mapping.segments import SegmentTest
 
 SHAPES = [(2, 2), (2, 3), (3, 2), (1, 4), (4, 1), (1, 1), (1, 5), (5, 1)]
 

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from mapping_joint_cases import drawn_joint, least_of_all_cuts
 
 import stagecut
-from stagecut import Limits, accelerators_and_cpus, solve, verify
-from stagecut.formulations.mapping.all_cuts import least_prices, run_states
+from stagecut import Limits, solve, verify
+from stagecut.api.asked import devices_of
+from stagecut.formulations.mapping.all_cuts import run_states
 from stagecut.formulations.mapping.partition import partition_units
 from stagecut.formulations.task import pose
 from stagecut.instances import DeviceMapping, topology
 from stagecut.runtime.verify.bounds.mapping import no_mapping_below
-from stagecut.solvers.mapping.joint import best_cut, least_stage_prices, list_all
+from stagecut.solvers.mapping.joint import at_least_prices, best_cut, list_all
 
 ENDLESS = SimpleNamespace(should_stop=lambda: False)
 
 
 @pytest.mark.parametrize("mode", ["p2p", "allr", "both"])
-@pytest.mark.parametrize("collective", ["ring", "cheapest"])
-def test_no_mapping_of_any_cut_is_below_the_bound(mode: str, collective: str) -> None:
+@pytest.mark.parametrize(("collective", "unlike"), [("ring", 0), ("cheapest", 0), ("ring", 1)])
+def test_no_mapping_of_any_cut_is_below_the_bound(mode: str, collective: str, unlike: int) -> None:
     near = 0
     for seed in range(15):
-        workload, problem = drawn_joint(seed, mode, collective)
-        cluster = accelerators_and_cpus(problem.topology.size)
+        workload, problem = drawn_joint(seed, mode, collective, unlike=bool(unlike))
+        cluster = devices_of(problem.topology)
         task = pose(workload, cluster, problem)
         ideals = list_all(task, ENDLESS)
         assert ideals is not None
-        prices = least_prices(task, partition_units(workload)[1])
-        each = least_stage_prices(task, ideals, prices)
-        value, stage = best_cut(task, ideals, each, prices.longest_run, 1e9, ENDLESS)
+        at_least = at_least_prices(task, ideals, partition_units(workload)[1])
+        assert at_least is not None
+        value, stage = best_cut(task, ideals, *at_least, 1e9, ENDLESS)
         assert stage is not None
         assert sorted(set(stage.tolist())) == list(range(problem.stages))
         optimum = least_of_all_cuts(workload, 5, problem)
@@ -44,7 +46,7 @@ def test_no_mapping_of_any_cut_is_below_the_bound(mode: str, collective: str) ->
 
 
 def test_runs_of_stages_fit_into_a_block() -> None:
-    table = run_states(2, 5, alone=False)
+    table = run_states(np.array([2]), 5, alone=False)[:, 0]
     joined = table[0, 0, 0]  # a stage with its ring in the block goes on inside
     again = table[joined, 1, 0]
     assert table[again, 1, 0] == -1  # three stages of one block, which holds two
@@ -52,7 +54,7 @@ def test_runs_of_stages_fit_into_a_block() -> None:
     loose = table[table[table[0, 1, 0], 1, 0], 1, 0]  # rings across: their blocks may differ
     assert table[loose, 1, 0] == loose
     assert table[loose, 0, 1] == -1
-    assert run_states(5, 5, alone=False).shape == (1, 2, 2)
+    assert run_states(np.array([5]), 5, alone=False).shape == (1, 1, 2, 2)
 
 
 @pytest.mark.parametrize("place", ["torus2d:8x8", "islands:8x8"])
