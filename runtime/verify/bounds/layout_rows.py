@@ -629,7 +629,7 @@ class PointRefutation:
         return bool(paths)
 
     def refuted(self, least: float) -> bool:
-        """Whether no plan of the point takes less than `least` seconds, or if infinite none fits."""
+        """Whether no plan of the point takes less than `least` seconds; if infinite, none fits."""
         return self.slower(least) or self.too_large() or self.by_program(least)
 
     def by_program(self, least: float) -> bool:

@@ -1,10 +1,10 @@
 """The bound of a training job's plan, proved again with nothing of what found it.
 
 Every outer point of the declared space is listed here anew, as a layout, and refuted at the bound
-of its row in the certificate, none of which is below the plan's. A point is refuted if its
-work over its ranks takes as long as the bound; if its ranks have too few bytes together; if without
-a pipeline no number of recomputed layers is faster; or if a program has no solution below the
-bound (`layout_rows`).
+of its row in the certificate, which is the plan's at least. A point is refuted if its work over its
+ranks takes as long as the bound; if its ranks have too few bytes together; if without a pipeline no
+number of recomputed layers is faster; or if a program has no solution below the bound
+(`layout_rows`).
 """
 
 from __future__ import annotations
