@@ -20,7 +20,7 @@ from ..instances.costs.calibration import Calibration
 from ..instances.costs.layout import OFFLOAD, Layout, without_counts
 from ..instances.costs.memory import RankStages, rank_memory, stage_kept
 from ..instances.costs.stages import message_time, stage_times
-from ..instances.job.plan import JobPlan
+from ..instances.job.plan import JobPlan, Reason
 from ..instances.model.links import Link
 from ..runtime.estimate import iteration_time
 from ..runtime.simulate.network import point_to_point
@@ -62,7 +62,7 @@ class JobExplanation:
     memory: Mapping[str, float]  # bytes of its fullest rank by term, and what is free
     decisions: tuple[TurnedDecision, ...]  # what costs least to decide otherwise is first
     usual: tuple[UsualChoice, ...]  # what is usually done
-    points: Mapping[str, int]  # outer points of the space by the reason for which none is better
+    points: Mapping[Reason, int]  # outer points of the space by the reason for which none is better
 
 
 def explain_job(

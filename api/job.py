@@ -26,7 +26,7 @@ from ..instances.costs.layers import LayerPrices
 from ..instances.costs.layout import OFFLOAD, Layout, describe
 from ..instances.costs.memory import RankMemory, fullest_rank
 from ..instances.costs.models import model_description
-from ..instances.job.plan import CertificateRow, JobCertificate, JobPlan, costs_hash
+from ..instances.job.plan import CertificateRow, JobCertificate, JobPlan, Reason, costs_hash
 from ..instances.job.problem import OPEN, TrainingJob, on_one_device
 from ..instances.job.usual_layouts import UsualLayout, usual_layouts
 from ..instances.model.summary import Summarised
@@ -323,9 +323,9 @@ def _rows(search: JobSearch) -> tuple[CertificateRow, ...]:
         groups.setdefault(degrees, []).append(point)
     rows = []
     for degrees, points in groups.items():
-        counts: dict[str, int] = {}
+        counts: dict[Reason, int] = {}
         for point in points:
-            reason = str(search.reason[point])
+            reason = search.reason[point]
             counts[reason] = counts.get(reason, 0) + 1
         bound = min(float(search.bound[points].min()), search.seconds)
         fits = np.isfinite(search.bound[points]).any()

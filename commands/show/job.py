@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ...instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 from ...instances.formats.problem_toml import to_plain
+from ...instances.job.plan import Reason
 from ..common.console import OUT, new_table, show_bytes, show_percent
 
 if TYPE_CHECKING:
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 
 #: What reasons of a certificate are called in a sentence.
 REASONS = {
-    "capacity": "too large for the memory",
-    "work": "with too much work",
-    "relaxation": "refuted by their relaxation",
-    "program": "by their program",
-    "exhausted": "judged whole",
-    "open": "open",
+    Reason.CAPACITY: "too large for the memory",
+    Reason.WORK: "with too much work",
+    Reason.RELAXATION: "refuted by their relaxation",
+    Reason.PROGRAM: "by their program",
+    Reason.EXHAUSTED: "judged whole",
+    Reason.OPEN: "open",
 }
 
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,17 @@ from .problem import TrainingJob
 VERSION = 1
 
 
+class Reason(StrEnum):
+    """Why an outer point holds no better plan than the best, or that this is not known."""
+
+    CAPACITY = "capacity"  # even with all layers recomputed it does not fit
+    WORK = "work"  # its bound is above
+    RELAXATION = "relaxation"  # so is that of its program's relaxation
+    PROGRAM = "program"  # so is that of its program
+    EXHAUSTED = "exhausted"  # all its plans were judged
+    OPEN = "open"  # not ruled out
+
+
 @dataclass(frozen=True)
 class CertificateRow:
     """Outer points of the same degrees: how many, why none is better, and their least bound."""
@@ -41,11 +53,15 @@ class CertificateRow:
     data: int
     expert: int
     expert_tensor: int
-    # how many by reason: ``capacity`` (even with all layers recomputed it does not fit), ``work``
-    # (its bound is above), ``relaxation`` and ``program`` (so is that of its program),
-    # ``exhausted`` (all its plans were judged), ``open`` (not ruled out)
-    points: Mapping[str, int]
-    bound: float | None  # seconds; no plan at any of the points is faster. Infinite where none fits
+    points: Mapping[Reason, int]  # how many by reason
+    bound: float | None  # seconds; no plan at any of the points is faster, or none fits
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Tensor, context, pipeline, data, expert and expert-tensor degree."""
+        return (
+            self.tensor, self.context, self.pipeline, self.data, self.expert, self.expert_tensor
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,9 +75,9 @@ class JobCertificate:
     rows: tuple[CertificateRow, ...]  # all outer points of the space, by degrees
 
     @property
-    def points(self) -> dict[str, int]:
+    def points(self) -> dict[Reason, int]:
         """Outer points by reason."""
-        found: dict[str, int] = {}
+        found: dict[Reason, int] = {}
         for row in self.rows:
             for reason, count in row.points.items():
                 found[reason] = found.get(reason, 0) + count

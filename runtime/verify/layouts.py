@@ -47,6 +47,7 @@ def verify_job_plan(plan: JobPlan, table: Calibration | None = None) -> None:
             f"bound: the plan claims that nothing is faster than {plan.bound:.9g} s, and takes "
             f"{plan.seconds:.9g}"
         )
+    _check_rows(plan)
     if plan.bound > plan.certificate.bound * (1 + SAME):
         raise VerificationError(
             f"certificate: its rows prove {plan.certificate.bound:.9g} s, and the plan claims "
@@ -68,6 +69,22 @@ def _check_asked(plan: JobPlan) -> None:
         raise VerificationError("layout: the job does not allow it: a degree, schedule or module")
     if on_one_device(layout) != template:
         raise VerificationError("layout: it changes what the job leaves at its default")
+
+
+def _check_rows(plan: JobPlan) -> None:
+    """Hold the certificate against what its rows can say, whatever the points take."""
+    known: set[tuple[int, ...]] = set()
+    for row in plan.certificate.rows:
+        if row.degrees in known:
+            wrong = "two rows have them"
+        elif min(row.points.values(), default=0) < 0:
+            wrong = "it counts fewer than 0 points"
+        elif row.bound is not None and not 0 <= row.bound <= plan.seconds * (1 + SAME):
+            wrong = f"it claims {row.bound:.9g} s; the plan takes {plan.seconds:.9g}"
+        else:
+            known.add(row.degrees)
+            continue
+        raise VerificationError(f"certificate: TP, CP, PP, DP, EP, ETP {row.degrees}: {wrong}")
 
 
 def _check_memory(plan: JobPlan) -> None:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from itertools import permutations
 
 import highspy
@@ -32,6 +31,7 @@ from ...instances.common.arrays import Floats
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import Layout
 from ...instances.costs.stages import kinds_of_rank, stage_times
+from ...instances.job.plan import Reason
 from ..core.highs import load
 from ..core.session import interrupts
 
@@ -97,17 +97,6 @@ RELAXED_ROUNDS, CLOSE = 12, 2e-4
 ROUNDS = 40
 #: Stages up to which a layer of a plan that does not fit is moved between any two of them.
 MANY_STAGES = 16
-
-
-class Reason(StrEnum):
-    """Why a point holds no better plan than the best, or that this is not known."""
-
-    CAPACITY = "capacity"
-    WORK = "work"
-    RELAXATION = "relaxation"
-    EXHAUSTED = "exhausted"
-    PROGRAM = "program"
-    OPEN = "open"
 
 
 @dataclass(frozen=True)

@@ -629,7 +629,7 @@ class PointRefutation:
         return bool(paths)
 
     def refuted(self, least: float) -> bool:
-        """Whether no plan of the point takes less than `least` seconds."""
+        """Whether no plan of the point takes less than `least` seconds; if infinite, none fits."""
         return self.slower(least) or self.too_large() or self.by_program(least)
 
     def by_program(self, least: float) -> bool:
@@ -642,7 +642,7 @@ class PointRefutation:
                 x = self._solve(whole)
                 if x is None:
                     return True
-                if not self._add_paths(1 / least, x):
+                if least == np.inf or not self._add_paths(1 / least, x):
                     break
         return False
 

@@ -22,7 +22,7 @@ from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.description import ModelDescription
 from stagecut.instances.costs.memory import peak_memory
 from stagecut.instances.costs.models import shipped_model
-from stagecut.instances.job.plan import CertificateRow, JobPlan, is_job_plan, load_job_plan
+from stagecut.instances.job.plan import CertificateRow, JobPlan, Reason, is_job_plan, load_job_plan
 from stagecut.instances.job.problem import TrainingJob
 from stagecut.runtime.verify.bounds.layouts import check_job_bound
 from stagecut.runtime.verify.layouts import verify_job_plan
@@ -67,6 +67,8 @@ def test_a_file_holds_the_whole_plan(tmp_path: Path, fixed: dict[str, Any]) -> N
     verify_job_plan(again)
 
 
+ROW = {**dict.fromkeys(("tensor", "context", "pipeline", "data", "expert", "expert_tensor"), 1),
+       "points": {"luck": 1}, "bound": 1.0}  # fmt: skip
 BROKEN = [
     ("{", "its JSON ends too early"),
     ("[]", "give the plan of a training job"),
@@ -81,6 +83,7 @@ BROKEN = [
     ({"model": "gpt5"}, "gpt5"),
     ({"job": {"global_batch": 0}}, "global_batch"),
     ({"certificate": {"costs": "", "calibration": "h"}}, "certificate: rows is missing"),
+    ({"certificate": {"costs": "", "calibration": "", "rows": [ROW]}}, '"luck"'),
     ("without cluster", "cluster is missing"),
 ]
 
@@ -108,6 +111,7 @@ def test_changed_plans_are_refused() -> None:
     layout = plan.layout
     swapped = tuple(reversed(layout.stage_layers))
     uneven = swapped if swapped != layout.stage_layers else (1, 3)
+    rows = plan.certificate.rows
     changes: list[tuple[str, JobPlan]] = [
         ("seconds", replace(plan, seconds=plan.seconds * 0.99)),
         ("seconds", replace(plan, layout=replace(layout, stage_layers=uneven))),
@@ -120,6 +124,10 @@ def test_changed_plans_are_refused() -> None:
         ("costs", replace(plan, certificate=replace(plan.certificate, calibration="another"))),
         ("bound", replace(plan, bound=plan.seconds * 1.01)),
         ("certificate", replace(plan, certificate=replace(plan.certificate, rows=_lower(plan)))),
+        ("two rows", replace(plan, certificate=replace(plan.certificate, rows=2 * rows))),
+        ("fewer than 0", _rows(plan, points={Reason.WORK: 1000, Reason.OPEN: -1})),
+        ("it claims", _rows(plan, bound=plan.seconds * 1.01)),
+        ("it claims nan", _rows(plan, bound=float("nan"))),
     ]
     verify_job_plan(plan)
     for said, changed in changes:
@@ -192,6 +200,10 @@ def test_forged_bounds_are_refused() -> None:
     verify_job_plan(forged)  # is what it claims, but for its bound
     with pytest.raises(VerificationError, match="is not proved at TP 1"):
         check_job_bound(forged)
+    with pytest.raises(VerificationError, match="is not proved at TP 1"):  # a row's bound alone
+        check_job_bound(replace(forged, bound=best.bound))
+    with pytest.raises(VerificationError, match="that nothing fits is not proved at TP 1"):
+        check_job_bound(_rows(best, bound=None))
     row = best.certificate.rows[0]
     reason, count = next(iter(row.points.items()))
     with pytest.raises(VerificationError, match=f"counts {sum(row.points.values()) + 1} points"):

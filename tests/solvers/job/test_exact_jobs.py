@@ -46,6 +46,7 @@ from stagecut.instances.costs.layout import Layout
 from stagecut.instances.costs.memory import rank_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.costs.stages import device_memory
+from stagecut.instances.job.plan import Reason
 from stagecut.instances.job.problem import TrainingJob
 from stagecut.runtime.estimate import iteration_times
 from stagecut.runtime.verify.bounds.layout_probes import Probes
@@ -53,7 +54,7 @@ from stagecut.runtime.verify.bounds.layout_rows import PointRefutation
 from stagecut.runtime.verify.bounds.layouts import check_job_bound
 from stagecut.runtime.verify.layouts import verify_job_plan
 from stagecut.solvers import Limits
-from stagecut.solvers.job.search import Reason, search_job
+from stagecut.solvers.job.search import search_job
 
 
 def check(seed: int, job_of: Callable[[random.Random], Any] = small_job, gap: float = 1e-6) -> str:
