@@ -217,7 +217,7 @@ def _settings(model: ModelDescription, job: TrainingJob, degrees: Layout) -> Ite
     sizes = [1] if _profiled(model) else list(MICROBATCHES)
     modules, hosts = _modules(model), product(*map(job.parts, OFFLOAD))
     for parts, b in product(hosts, _values(job, "microbatch", sizes)):
-        if b > job.global_batch:
+        if job.global_batch % b:
             continue
         there: dict[str, Any] = dict(zip(OFFLOAD, parts, strict=True))
         degrees = replace(degrees, **there)
