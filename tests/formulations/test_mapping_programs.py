@@ -133,8 +133,14 @@ def test_searches_by_programs_against_brute_force(
             assert result.status == "optimal", seed
 
 
-@pytest.mark.parametrize("mode", ["p2p", "allr"])
-@pytest.mark.parametrize("kind", ["random_blk_1", "random_blk_2", "uniform_dist"])
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        ("random_blk_1", "p2p"), ("random_blk_2", "p2p"), ("uniform_dist", "p2p"),
+        ("random_blk_1", "allr"), ("random_blk_2", "allr"),
+        pytest.param("uniform_dist", "allr", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_random_topologies_are_proven(kind: str, mode: str) -> None:
     workload = stages_of(np.random.default_rng(6), 4, free=False)
     problem = DeviceMapping(

@@ -172,7 +172,7 @@ def test_sharded_weights_beside_collectives(seed: int) -> None:
     assert check(seed, sharded_job) != "open"
 
 
-@pytest.mark.parametrize("seed", [1, 3, 5, 8, 25, 30])
+@pytest.mark.parametrize("seed", [1, 3, 5, 8, 25, pytest.param(30, marks=pytest.mark.slow)])
 def test_parts_in_host_memory(seed: int) -> None:
     """Parts of activations, weights and optimizer state there, with slow links to it at times."""
     assert check(seed, host_job) != "open"
