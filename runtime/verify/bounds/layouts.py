@@ -56,7 +56,9 @@ def check_job_bound(plan: JobPlan, table: Calibration | None = None) -> JobBound
     prices = LayerPrices(plan.model, plan.cluster, table)
     points = list(outer_points(plan))
     _check_counts(plan, points)
-    bounds = {row.degrees: row.bound or math.inf for row in plan.certificate.rows}
+    bounds = {
+        row.degrees: math.inf if row.bound is None else row.bound for row in plan.certificate.rows
+    }
     probes = Probes(plan.job, prices)
     for layout in points:
         bound = bounds[_degrees(layout)]

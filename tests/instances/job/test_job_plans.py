@@ -185,6 +185,14 @@ def test_bounds_are_proved_again(fixed: dict[str, Any]) -> None:
     assert checked.points == sum(plan.certificate.points.values())
 
 
+def test_a_bound_of_zero_is_proved() -> None:
+    """It claims nothing; a row without a bound claims that nothing fits."""
+    plan = replace(plan_of(), bound=0.0)
+    check_job_bound(_rows(plan, bound=0.0))
+    with pytest.raises(VerificationError, match="nothing fits"):
+        check_job_bound(_rows(plan, bound=None))
+
+
 def test_forged_bounds_are_refused() -> None:
     """A plan that is not the best, claimed to be; points that the certificate leaves out."""
     best = plan_of(pipeline=2)
