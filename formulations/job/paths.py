@@ -25,7 +25,7 @@ from ...instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
 from ...instances.model.chunk_schedules import v_rows
 from .orders import BACKWARD, FORWARD, INPUT, WEIGHT, Chain, ScheduleOrder, order_of
 
-#: How much longer one rank is than the others on the paths that a schedule begins with.
+#: How much longer one rank, or one of its chunks, is than the others on the first paths.
 LONGER = 1.5
 #: The same around a plan.
 SLOWER = 1.03
@@ -96,14 +96,21 @@ class JobPaths:
         self._slowed(passes, sent, LONGER, self.rank_of)
 
     def around(self, passes: Floats, sent: float) -> None:
-        """Find the longest path, and those where each rank and stage in turn is a little slower."""
+        """Find the longest path, and those where each rank in turn is a little slower.
+
+        With several chunks per rank also those where each stage is much slower: programs of many
+        alike chunks then end in half as many rounds (docs/decisions/uneven-chunks.md).
+        """
         self.longest(passes, sent)
         self._slowed(passes, sent, SLOWER, self.rank_of)
         if self.chunks > 1:
-            self._slowed(passes, sent, SLOWER, np.arange(self.stages))
+            self._slowed(passes, sent, LONGER, np.arange(self.stages))
 
     def _slowed(self, passes: Floats, sent: float, factor: float, part_of: Ints) -> None:
-        """Find the longest path where each part, of the stages of one number, is slower in turn."""
+        """Find the longest paths where the stages of one part are slower, for each part in turn.
+
+        `part_of`, shape (stages,), numbers the parts: ranks, or stages.
+        """
         for part in range(part_of.max() + 1):
             self.longest(np.where((part_of == part)[:, None], factor, 1.0) * passes, sent)
 

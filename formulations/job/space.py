@@ -289,10 +289,12 @@ def _pipelines(
             continue
         elif schedule in V_SCHEDULES:
             fits = enough or schedule is JobSchedule.ZB_V
-            if V_CHUNKS in chunks and fits and _cuts(model, V_CHUNKS * pipeline):
+            if V_CHUNKS in chunks and fits and _may_chunk(model, V_CHUNKS * pipeline):
                 kinds.append((k, V_CHUNKS))
         elif schedule is JobSchedule.INTERLEAVED:
-            kinds += [(k, v) for v in chunks if v > 1 and rounds and _cuts(model, v * pipeline)]
+            kinds += [
+                (k, v) for v in chunks if v > 1 and rounds and _may_chunk(model, v * pipeline)
+            ]
         elif 1 in chunks:
             kinds.append((k, 1))
     stages = job.zero_stages(pipeline)
@@ -337,10 +339,11 @@ def _runnable(
     return table[keep]
 
 
-def _cuts(model: ModelDescription, stages: int) -> bool:
-    """Whether several chunks per rank may make so many stages.
+def _may_chunk(model: ModelDescription, stages: int) -> bool:
+    """Whether the layers may be cut into so many stages, of several chunks per rank.
 
-    They are even, where embedding, head and predictions may count as layers, or of several layers.
+    Either evenly, embedding, head and predictions counted as layers or not, or into stages of
+    `UNEVEN_CHUNK` layers or more in the mean.
     """
     ends = 2 + len(model.mtp)
     even = any((model.layers + k) % stages == 0 for k in range(ends + 1))
