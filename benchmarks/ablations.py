@@ -186,7 +186,6 @@ def latency() -> tuple[dict[str, Cell], dict[str, Part]]:
         "path bound of large graphs": Part(((auto, "raise_path_bound"),), nothing),
         "linear DP": Part(((auto, "linear"),), nothing),
         "local search": Part(((auto, "local_search"),), nothing),
-        "greedy": Part(((auto, "greedy"),), nothing),
     }
     return cells, parts
 

@@ -46,29 +46,26 @@ class LatencyGraph:
     memory_bytes: Floats  # (n,)
     cpu: Floats  # (n,): q, on the fastest pool; `inf` where there is none
     pool: Ints  # (n,): device by which a node on the CPUs is named; −1 without
-    # whether `cpu` can be had: every colour finds its least times on one pool. Otherwise they are
-    # lower bounds.
-    one_pool: bool
 
     @property
     def size(self) -> int:
         """Number of units."""
         return len(self.members)
 
+    def by_unit(self, values: Floats) -> Floats:
+        """Return the sums over the nodes of each unit, shape (U,), of values by node."""
+        return np.bincount(self.unit_of, values, self.size).astype(np.float64)  # int without any
+
     @cached_property
     def unit_compute(self) -> Floats:
         """Shape (K, U): p of whole units."""
-        sums = np.zeros((len(self.kinds), self.size))
-        for k in range(len(self.kinds)):
-            np.add.at(sums[k], self.unit_of, self.compute[k])
-        return sums
+        sums = [self.by_unit(own) for own in self.compute]
+        return np.array(sums).reshape(len(self.kinds), self.size)
 
     @cached_property
     def unit_memory(self) -> Floats:
         """Shape (U,): memory of whole units."""
-        sums: Floats = np.zeros(self.size)
-        np.add.at(sums, self.unit_of, self.memory_bytes)
-        return sums
+        return self.by_unit(self.memory_bytes)
 
     @cached_property
     def reach(self) -> Bools:
@@ -119,7 +116,7 @@ def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
         before[rank[v]].add(rank[u])
 
     kinds = tuple(k for k in range(len(costs.count)) if costs.count[k] and not costs.host[k])
-    cpu, pool, one_pool = _pools(task)
+    cpu, pool = _pools(task)
     return LatencyGraph(
         unit_of=frozen(unit_of, np.int64),
         members=tuple(map(tuple, members_of)),
@@ -134,7 +131,6 @@ def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
         memory_bytes=costs.memory_bytes,
         cpu=cpu,
         pool=pool,
-        one_pool=one_pool,
     )
 
 
@@ -193,21 +189,19 @@ def contractible_colours(task: Task[Latency]) -> list[tuple[int, ...]]:
     return [members for members, _, _ in found]
 
 
-def _pools(task: Task[Latency]) -> tuple[Floats, Ints, bool]:
-    """Return the least time of each node on CPUs, the device named for it, and whether exact."""
-    workload, costs = task.workload, task.costs
-    n = workload.n
+def _pools(task: Task[Latency]) -> tuple[Floats, Ints]:
+    """Return the least time of each node on CPUs, and the device named for it.
+
+    A colour has one pool, so that its nodes may take longer than their least times.
+    """
+    costs, n = task.costs, task.workload.n
     hosts = [k for k in range(len(costs.count)) if costs.count[k] and costs.host[k]]
     if not hosts:
-        return frozen(np.full(n, np.inf), np.float64), frozen(np.full(n, -1), np.int64), True
+        return frozen(np.full(n, np.inf), np.float64), frozen(np.full(n, -1), np.int64)
     first = np.array([int(np.flatnonzero(costs.kind_of == k)[0]) for k in hosts])
     times = costs.compute[hosts]
     choice = times.argmin(axis=0)
-    exact = True
-    for members in workload.colour_classes:
-        if len(members) > 1:
-            one = list(members)
-            best = int(times[:, one].sum(axis=1).argmin())
-            exact &= bool((times[best, one] <= times[:, one].min(axis=0)).all())
-            choice[one] = best
-    return frozen(times.min(axis=0), np.float64), frozen(first[choice], np.int64), exact
+    for members in task.workload.colour_classes:
+        one = list(members)
+        choice[one] = int(times[:, one].sum(axis=1).argmin())
+    return frozen(times.min(axis=0), np.float64), frozen(first[choice], np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -32,14 +33,13 @@ class Compiled:
     rows: tuple[pyo.Constraint, ...] = ()  # the constraint of each row
     why_infeasible: str = ""  # name of the constraint that cannot hold
 
-    def __post_init__(self) -> None:
-        position = {id(var): j for j, var in enumerate(self.columns)}
-        object.__setattr__(self, "_position", position)
+    @cached_property
+    def _position(self) -> dict[int, int]:
+        return {id(var): j for j, var in enumerate(self.columns)}
 
     def column(self, var: pyo.Var) -> int | None:
         """Return the column of a variable, None if it has none."""
-        position: dict[int, int] = self.__dict__["_position"]
-        return position.get(id(var))
+        return self._position.get(id(var))
 
     def value(self, var: pyo.Var, x: Floats) -> float:
         """Return a variable's value in x; without a column any value within its bounds is right."""

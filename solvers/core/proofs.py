@@ -1,21 +1,16 @@
 """Proofs of bounds on integer programs in safe arithmetic, as HiGHS is not believed.
 
-First its linear relaxation (`relax`, `dual_bound`, `refuted`). HiGHS's simplex gives a point,
-multipliers of rows and a basis; nothing of that is a proof. Two proofs follow from it.
-
-*Multipliers.* For any y, with side_i the lower side of row i where y_i > 0, its upper one where
-y_i < 0,
+First its linear relaxation (`relax`, `dual_bound`, `refuted`). HiGHS's simplex gives a point and
+multipliers of rows; nothing of that is a proof. But for any y, with side_i the lower side of row i
+where y_i > 0, its upper one where y_i < 0,
 
     cost·x ≥ Σ_i y_i side_i + Σ_j min_{x_j in its box} (c_j − yᵀA_j) x_j
 
 for every x within rows and box. The right side is computed with all rounding counted against it,
 so it is a lower bound, however poor the multipliers are. The program's numbers count as exact.
 
-*Basis.* The basis of a small program is evaluated in rational numbers: exact point, exact bound.
-
 Then branch and bound (`check`), which proves or refutes a bound on a small integer program: a node
-is closed by propagation (`tighten`), by its multipliers, or, once all whole numbers are fixed, in
-rational numbers.
+is closed by propagation (`tighten`), or by its multipliers.
 
 References
 ----------
@@ -36,12 +31,9 @@ import numpy as np
 
 from ...formulations.linear import Linear
 from ...formulations.linear_program import run_here
-from ...instances.common.arrays import Bools, Floats
+from ...instances.common.arrays import Floats
 from .highs import load
 from .tighten import EPS, entries_of, tighten
-
-#: Largest system of equations that is solved in rational numbers.
-LARGEST_SYSTEM = 80
 
 #: By which share of its terms a row of a solution may be broken: rounding of sums.
 ROW_SLACK = 1e-12
@@ -49,27 +41,11 @@ ROW_SLACK = 1e-12
 #: Distance from a whole number up to which a column of a relaxation counts as whole.
 WHOLE = 1e-6
 
-Row = dict[int, Fraction]
-
-
-@dataclass(frozen=True, eq=False)
-class ExactBasis:
-    """The point and the lower bound of a basis in rational numbers."""
-
-    x: list[Fraction] | None  # the point, by column; None if it breaks a row or a bound
-    # cost·x + offset is not below this for any x within rows and box; None if the basis gives no
-    # bound
-    bound: Fraction | None
-
-
 #: More than what products lose that are too small for floating point, all in all.
 UNDERFLOW = 1e-300
 
 #: Multipliers smaller than this count as 0, so that products stay above `UNDERFLOW`.
 LEAST_MULTIPLIER = 1e-100
-
-#: Passes over rows and columns that even out the size of entries.
-SCALINGS = 4
 
 #: Pivots after which a relaxation is given up.
 PIVOTS = 50_000
@@ -77,39 +53,18 @@ PIVOTS = 50_000
 
 @dataclass(frozen=True, eq=False)
 class LpRelaxation:
-    """HiGHS's answer to the relaxation of a program: point, multipliers and basis."""
+    """HiGHS's answer to the relaxation of a program: point and multipliers."""
 
     x: Floats | None  # (n,): an optimal point; None if there is none
     # (m,): duals of an optimal basis, or a dual ray where the rows contradict each other; None if
     # HiGHS has neither
     multipliers: Floats | None
-    basic_columns: Bools  # basic_columns, basic_rows: (n,), (m,): what is in the last basis
-    basic_rows: Bools
 
 
 def relax(linear: Linear) -> LpRelaxation:
-    """Solve the relaxation of a minimisation, with entries scaled by powers of 2.
-
-    SolverError if HiGHS fails.
-    """
-    rows, columns = _scales(linear)
-    cost = linear.cost * columns
-    unit = _power(1.0 / np.abs(cost).max()) if cost.any() else np.float64(1.0)
-    matrix = linear.matrix.copy()
-    matrix.data = matrix.data * rows[matrix.indices] * np.repeat(columns, np.diff(matrix.indptr))
-    scaled = replace(
-        linear,
-        cost=cost * unit,
-        offset=0.0,
-        column_lower=linear.column_lower / columns,
-        column_upper=linear.column_upper / columns,
-        integer=np.zeros(len(columns), np.bool_),
-        matrix=matrix,
-        row_lower=linear.row_lower * rows,
-        row_upper=linear.row_upper * rows,
-    )
+    """Solve the relaxation of a minimisation; SolverError if HiGHS fails."""
     highs = load(
-        scaled,
+        replace(linear, offset=0.0, integer=np.zeros(len(linear.cost), np.bool_)),
         {
             "presolve": "off",
             "solver": "simplex",
@@ -118,46 +73,16 @@ def relax(linear: Linear) -> LpRelaxation:
             "simplex_iteration_limit": PIVOTS,
         },
     )
-    status, basis = run_here(highs), highs.getBasis()
-    basic = highspy.HighsBasisStatus.kBasic
+    status = run_here(highs)
     x = multipliers = None
     if status in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty):
         solution = highs.getSolution()
-        x = np.array(solution.col_value, dtype=np.float64) * columns
-        multipliers = np.array(solution.row_dual, dtype=np.float64) * rows / unit
+        x = np.array(solution.col_value, dtype=np.float64)
+        multipliers = np.array(solution.row_dual, dtype=np.float64)
     elif status == highspy.HighsModelStatus.kInfeasible:
         _, has_ray, ray = highs.getDualRay()
-        multipliers = np.array(ray, dtype=np.float64) * rows if has_ray else None
-    return LpRelaxation(
-        x,
-        multipliers,
-        np.array([s == basic for s in basis.col_status], dtype=np.bool_),
-        np.array([s == basic for s in basis.row_status], dtype=np.bool_),
-    )
-
-
-def _scales(linear: Linear) -> tuple[Floats, Floats]:
-    """Return powers of 2 that bring the entries near 1, by row and by column."""
-    matrix = linear.matrix.tocoo()
-    row, column = matrix.coords
-    rows, columns = np.zeros(matrix.shape[0]), np.zeros(matrix.shape[1])
-    some = matrix.data != 0
-    row, column = row[some], column[some]
-    size = np.log2(np.abs(matrix.data[some]))
-    for _ in range(SCALINGS):
-        for scale, index, other, at in ((rows, row, columns, column), (columns, column, rows, row)):
-            now = size + other[at]
-            top, low = np.full((2, len(scale)), -np.inf)
-            np.maximum.at(top, index, now)
-            np.maximum.at(low, index, -now)
-            used = np.isfinite(top)
-            scale[used] = (low[used] - top[used]) / 2
-    return np.exp2(np.rint(rows)), np.exp2(np.rint(columns))
-
-
-def _power(value: float) -> np.float64:
-    """Return the power of 2 nearest to a positive number."""
-    return np.float64(np.exp2(np.rint(np.log2(value))))
+        multipliers = np.array(ray, dtype=np.float64) if has_ray else None
+    return LpRelaxation(x, multipliers)
 
 
 def dual_bound(linear: Linear, multipliers: Floats) -> float:
@@ -237,136 +162,6 @@ def _least_in_box(linear: Linear, low: Floats, high: Floats) -> Floats:
     return np.where(np.isposinf(least), 0.0, least)  # both ends open, d = 0
 
 
-def evaluate(linear: Linear, relaxation: LpRelaxation) -> ExactBasis | None:
-    """Return point and bound of a basis in rational numbers; None if too large or singular."""
-    tight = np.flatnonzero(~relaxation.basic_rows).tolist()
-    basic = np.flatnonzero(relaxation.basic_columns).tolist()
-    if relaxation.x is None or len(tight) != len(basic) or len(basic) > LARGEST_SYSTEM:
-        return None
-    by_row = linear.matrix.tocsr()
-    rows: list[Row] = [
-        {
-            int(j): Fraction(a)
-            for j, a in zip(
-                by_row.indices[by_row.indptr[i] : by_row.indptr[i + 1]],
-                by_row.data[by_row.indptr[i] : by_row.indptr[i + 1]].tolist(),
-                strict=True,
-            )
-            if a
-        }
-        for i in range(len(linear.row_lower))
-    ]
-    x = _point(linear, relaxation, rows, tight, basic)
-    y = _multipliers(linear, rows, tight, basic)
-    if x is None or y is None:
-        return None
-    return ExactBasis(
-        x=x if keeps(linear, rows, x) else None,
-        bound=_bound(linear, rows, dict(zip(tight, y, strict=True))),
-    )
-
-
-def keeps(linear: Linear, rows: list[Row], x: list[Fraction]) -> bool:
-    """Return whether a point is within rows and box."""
-    values = [sum((a * x[j] for j, a in row.items()), Fraction(0)) for row in rows]
-    sides = zip(linear.row_lower.tolist(), values, linear.row_upper.tolist(), strict=True)
-    ends = zip(linear.column_lower.tolist(), x, linear.column_upper.tolist(), strict=True)
-    return all(low <= value <= high for low, value, high in [*sides, *ends])
-
-
-def _point(
-    linear: Linear, relaxation: LpRelaxation, rows: list[Row], tight: list[int], basic: list[int]
-) -> list[Fraction] | None:
-    """Return the point where the tight rows hold as equations, other columns at an end."""
-    assert relaxation.x is not None
-    box = zip(linear.column_lower.tolist(), linear.column_upper.tolist(), strict=True)
-    x = [_nearer(value, *ends) for value, ends in zip(relaxation.x.tolist(), box, strict=True)]
-    among = set(basic)
-    system, right = [], []
-    for i in tight:
-        row = rows[i]
-        value = sum(a * relaxation.x[j] for j, a in row.items())
-        side = _nearer(float(value), float(linear.row_lower[i]), float(linear.row_upper[i]))
-        system.append({j: a for j, a in row.items() if j in among})
-        right.append(side - sum((a * x[j] for j, a in row.items() if j not in among), Fraction(0)))
-    solved = _solve(system, right)
-    if solved is None:
-        return None
-    for j, value in solved.items():
-        x[j] = value
-    return x
-
-
-def _nearer(value: float, low: float, high: float) -> Fraction:
-    """Return the nearer bound of a value; 0 without a bound."""
-    ends = [end for end in (low, high) if np.isfinite(end)]
-    return Fraction(min(ends, key=lambda end: abs(end - value), default=0.0))
-
-
-def _multipliers(
-    linear: Linear, rows: list[Row], tight: list[int], basic: list[int]
-) -> list[Fraction] | None:
-    """Return the multipliers of the tight rows that leave basic columns a reduced cost of 0."""
-    place = {i: k for k, i in enumerate(tight)}
-    system: dict[int, Row] = {j: {} for j in basic}
-    for i, k in place.items():
-        for j, a in rows[i].items():
-            if j in system:
-                system[j][k] = a
-    solved = _solve(list(system.values()), [Fraction(float(linear.cost[j])) for j in basic])
-    return None if solved is None else [solved[k] for k in range(len(tight))]
-
-
-def _bound(linear: Linear, rows: list[Row], y: dict[int, Fraction]) -> Fraction | None:
-    """Return the dual bound of `dual_bound` in rational numbers; None if it is −∞."""
-    total = Fraction(linear.offset)
-    reduced = [Fraction(c) for c in linear.cost.tolist()]
-    for i, multiplier in y.items():
-        side = float(linear.row_lower[i] if multiplier > 0 else linear.row_upper[i])
-        if not multiplier or not np.isfinite(side):
-            continue
-        total += multiplier * Fraction(side)
-        for j, a in rows[i].items():
-            reduced[j] -= multiplier * a
-    for j, d in enumerate(reduced):
-        end = float(linear.column_lower[j] if d > 0 else linear.column_upper[j])
-        if d:
-            if not np.isfinite(end):
-                return None
-            total += d * Fraction(end)
-    return total
-
-
-def _solve(system: list[Row], right: list[Fraction]) -> Row | None:
-    """Return the solution of as many equations as unknowns by elimination; None if singular."""
-    open_rows = [(dict(row), value) for row, value in zip(system, right, strict=True)]
-    done: list[tuple[int, Row, Fraction]] = []
-    while open_rows:
-        row, value = open_rows.pop(min(range(len(open_rows)), key=lambda i: len(open_rows[i][0])))
-        if not row:
-            return None
-        pivot = next(iter(row))
-        first = row.pop(pivot)
-        row = {j: a / first for j, a in row.items()}
-        value /= first
-        done.append((pivot, row, value))
-        for i, (other, edge) in enumerate(open_rows):
-            factor = other.pop(pivot, None)
-            if factor is None:
-                continue
-            for j, a in row.items():
-                left = other.get(j, Fraction(0)) - factor * a
-                if left:
-                    other[j] = left
-                else:
-                    other.pop(j, None)
-            open_rows[i] = (other, edge - factor * value)
-    x: Row = {}
-    for pivot, row, value in reversed(done):
-        x[pivot] = value - sum((a * x[j] for j, a in row.items()), Fraction(0))
-    return x
-
-
 class ProofOutcome(Enum):
     """Outcome of a check of the claim that no solution has an objective below a target."""
 
@@ -393,8 +188,7 @@ def check(
     """Prove or refute that no solution of a minimisation has an objective below `target`.
 
     Its numbers are taken at their word; a target of `inf` asks whether there is a solution at all.
-    It is undecided after so many relaxations, and where numbers are too large for rational
-    arithmetic.
+    It is undecided after so many relaxations, and where rounding decides.
     """
     if math.isinf(target) and target > 0:
         linear = replace(linear, cost=np.zeros(len(linear.cost)), offset=0.0)
@@ -424,7 +218,7 @@ def _node(linear: Linear, lower: Floats, upper: Floats, target: float) -> _Box |
 
 
 def _check_node(linear: Linear, node: _Box, target: float) -> ProofOutcome:
-    """Check the claim within a box by its relaxation, rounded and exact."""
+    """Check the claim within a box by its relaxation, and with its whole numbers rounded."""
     program, found = node.program, node.relaxation
     if found.multipliers is not None:
         if found.x is None and refuted(program, found.multipliers):
@@ -439,9 +233,8 @@ def _check_node(linear: Linear, node: _Box, target: float) -> ProofOutcome:
     x = np.clip(x, program.column_lower, program.column_upper)
     if _solves(linear, x, target):
         return ProofOutcome.REFUTED
-    fixed = bool((program.column_lower == program.column_upper)[linear.integer].all())
-    if fixed:
-        return _check_exactly(linear, node, target)
+    if (program.column_lower == program.column_upper)[linear.integer].all():
+        return ProofOutcome.UNDECIDED
     rounded = _node(
         linear,
         np.where(linear.integer, x, linear.column_lower),
@@ -450,20 +243,6 @@ def _check_node(linear: Linear, node: _Box, target: float) -> ProofOutcome:
     )
     if rounded is not None and _check_node(linear, rounded, target) is ProofOutcome.REFUTED:
         return ProofOutcome.REFUTED
-    return ProofOutcome.UNDECIDED
-
-
-def _check_exactly(linear: Linear, node: _Box, target: float) -> ProofOutcome:
-    """Check the claim in rational numbers, where only continuous columns are free."""
-    exact = evaluate(node.program, node.relaxation)
-    if exact is None:
-        return ProofOutcome.UNDECIDED
-    if exact.bound is not None and exact.bound >= target:
-        return ProofOutcome.PROVED
-    if exact.x is not None:
-        x = np.array([float(value) for value in exact.x])
-        if _solves(linear, x, target):
-            return ProofOutcome.REFUTED
     return ProofOutcome.UNDECIDED
 
 

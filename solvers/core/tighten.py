@@ -78,14 +78,6 @@ TINY_ROW = 2.0**-10
 CUTOFF_SLACK = 1e-9
 
 
-@dataclass(frozen=True)
-class Spread:
-    """The scale of a program's numbers."""
-
-    largest: float  # largest absolute entry of the matrix
-    ratio: float  # largest absolute entry over the smallest one of the same row, in the worst row
-
-
 def tighten(linear: Linear, cutoff: float = math.inf, *, exact: bool = False) -> Linear | None:
     """Return a minimisation with the same columns and solutions up to a cutoff, None without.
 
@@ -124,15 +116,6 @@ def tighten(linear: Linear, cutoff: float = math.inf, *, exact: bool = False) ->
     if not exact:
         entries = _without(entries, lower, upper, _negligible(SMALL, entries, lower, upper))
     return _assembled(linear, entries, lower, upper)
-
-
-def spread(linear: Linear) -> Spread:
-    """Return the spread of a program's entries; 0 and 1 without entries."""
-    entries = entries_of(linear)
-    size = np.abs(entries.value)
-    largest, smallest = _extremes(entries)
-    ratio = largest / np.where(largest > 0, smallest, 1.0)
-    return Spread(float(size.max(initial=0.0)), float(ratio.max(initial=1.0)))
 
 
 def _with_cutoff(entries: RowEntries, linear: Linear, cutoff: float) -> RowEntries:
@@ -233,18 +216,10 @@ def _negligible(share: float, entries: RowEntries, lower: Floats, upper: Floats)
     return np.asarray(size * extent < share * largest[entries.row])
 
 
-def _extremes(entries: RowEntries) -> tuple[Floats, Floats]:
-    """Return the largest and the smallest absolute entry by row; 0 and inf without entries."""
-    largest = np.zeros(len(entries.lower))
-    smallest = np.full(len(entries.lower), np.inf)
-    np.maximum.at(largest, entries.row, np.abs(entries.value))
-    np.minimum.at(smallest, entries.row, np.abs(entries.value))
-    return largest, smallest
-
-
 def _assembled(linear: Linear, entries: RowEntries, lower: Floats, upper: Floats) -> Linear | None:
     """Return the program of the rows that are not redundant; None if one cannot hold."""
-    largest, _ = _extremes(entries)
+    largest = np.zeros(len(entries.lower))
+    np.maximum.at(largest, entries.row, np.abs(entries.value))
     empty = largest == 0
     if (empty & ((entries.lower > 0) | (entries.upper < 0))).any():
         return None

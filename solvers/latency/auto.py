@@ -7,15 +7,14 @@ along paths, then runs the label DP.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ...formulations.latency.graph import latency_graph
 from ...formulations.task import Task
 from ...instances import Latency, Solution
+from ..core.method import Solver
 from ..core.search import Search
 from .bound import heavy_paths
 from .calls import several_calls
-from .greedy import first_plans, greedy
+from .greedy import first_plans
 from .label_dp import raise_path_bound, solve_one_call
 from .lns import linear, local_search
 
@@ -28,8 +27,7 @@ MOST_CHOICES = 3000
 #: Units up to which a large graph gets the path-interval bound, which takes their square in bytes.
 MOST_PATH_UNITS = 10_000
 
-#: Parts of the time left that the bound of a large graph, and the label DP, may take if something
-#: is to follow.
+#: Parts of the time left that the bound of a large graph, and the label DP, may take.
 BOUND_SHARE, DP_SHARE = 0.4, 0.8
 
 
@@ -41,23 +39,12 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
     one, and the label DP proves the best. On graphs of more than 1500 units the path-interval bound
     and the DP on one order are followed by local search, and that by the bound again, with all the
     time that is left, if it was cut short. So is the label DP where it has no proof in its part of
-    the time; then the integer program follows if it is small, else the DP goes on.
+    the time; then the integer program follows if it is small.
     """
     with search.phase("first plans"):
         search.method = "greedy"
         first_plans(task, search)
-        greedy(task, search)
     graph = latency_graph(task, whole_colours=task.problem.calls == 1)
-    improved = False
-
-    def improve() -> None:
-        nonlocal improved
-        improved = True
-        method, search.method = search.method, "lns"
-        with search.phase("local search"):
-            local_search(task, search)
-        search.method = method
-
     calls = task.problem.calls * int(graph.count.sum())
     small = task.workload.n * calls <= MOST_CHOICES
     large = graph.size > MOST_UNITS
@@ -71,13 +58,11 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
             linear(task, search)
     else:
         search.method = "dp"
-        label_dp(task, search, DP_SHARE, None if small else improve)
+        label_dp(task, search, DP_SHARE)
         if search.status == "optimal" or search.infeasible_because is not None:
-            if not improved:
-                search.note("auto: proved before any local search")
             return
-    if not improved and not search.should_stop():
-        improve()
+    if not search.should_stop():
+        _within(task, search, "lns", "local search", local_search)
     if paths and not search.should_stop():
         with search.phase("bound"):
             raise_path_bound(task, search, graph, search.should_stop, paths)
@@ -88,47 +73,40 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
         search.note("auto: the integer program, for what the label DP left open")
         strong(task, search)
     if not search.should_stop():
-        search.note(
-            "auto: it ends early, as local search finds nothing better, and proves nothing"
-            if large
-            else "auto: it ends early, as local search finds nothing better, and the label DP "
-            "would take more memory, or more calls, than it can"
-        )
+        search.note("auto: it ends early, as local search finds nothing better")
 
 
-def label_dp(
-    task: Task[Latency],
-    search: Search[Solution],
-    part: float = 1.0,
-    meanwhile: Callable[[], None] | None = None,
-) -> None:
+def label_dp(task: Task[Latency], search: Search[Solution], part: float = 1.0) -> None:
     """Prove the least latency: with one call per accelerator exactly, with more as far as possible.
 
     With more calls see `several_calls`. The bound along paths comes first: where it proves the best
-    plan known, nothing else is started, nor compiled. A plan from `linear` comes next. After `part`
-    of the time left `meanwhile` is called; the label DP goes on where it was, below the best plan.
+    plan known, nothing else is started, nor compiled. A plan from `linear` comes next. All end
+    after `part` of the time left.
     """
     if search.best is None:
         with search.phase("first plans"):
             first_plans(task, search)
+    should_stop = search.part(part).should_stop
 
     def start() -> None:
-        method, search.method = search.method, "linear"
-        with search.phase("start"):
-            linear(task, search)
-        search.method = method
+        _within(task, search, "linear", "start", linear)
 
     if task.problem.calls > 1:
-        several_calls(task, search, start)
-        return
+        several_calls(task, search, should_stop, start)
+    else:
+        with search.phase("solve"):
+            solve_one_call(task, search, should_stop, start=start)
 
-    share = search.part(part)
-    waiting = [meanwhile] if meanwhile is not None else []
 
-    def should_stop() -> bool:
-        if waiting and share.should_stop() and not search.should_stop():
-            waiting.pop()()
-        return (share if meanwhile is None else search).should_stop()
-
-    with search.phase("solve"):
-        solve_one_call(task, search, should_stop, start=start)
+def _within(
+    task: Task[Latency],
+    search: Search[Solution],
+    method: str,
+    phase: str,
+    solve: Solver[Latency],
+) -> None:
+    """Run one method within another."""
+    before, search.method = search.method, method
+    with search.phase(phase):
+        solve(task, search)
+    search.method = before

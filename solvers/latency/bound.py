@@ -275,25 +275,18 @@ def heavy_paths(graph: LatencyGraph, count: int = 3) -> list[Ints]:
     cheap = np.where(np.isfinite(cheap), cheap, 0.0)
     if len(graph.kinds):
         cheap = cheap + graph.transfer.min(axis=0) / 2
-    weight = _sums(graph, cheap)
+    weight = graph.by_unit(cheap)
     cpu = np.where(np.isfinite(graph.cpu), graph.cpu, cheap)
     paths: list[Ints] = []
     for i in range(count + 1):
         if i == count:
-            weight = _sums(graph, cpu)
+            weight = graph.by_unit(cpu)
         path = _heaviest(graph, weight)
         if not any(np.array_equal(path, other) for other in paths):
             paths.append(path)
         weight = weight.copy()
         weight[path] *= 0.1
     return paths
-
-
-def _sums(graph: LatencyGraph, values: Floats) -> Floats:
-    """Return the sum of values over the nodes of each unit, shape (U,)."""
-    sums: Floats = np.zeros(graph.size)
-    np.add.at(sums, graph.unit_of, values)
-    return sums
 
 
 def _heaviest(graph: LatencyGraph, weight: Floats) -> Ints:

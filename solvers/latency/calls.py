@@ -45,7 +45,12 @@ from .label_dp import (
 CLOSE = 1e-7
 
 
-def several_calls(task: Task[Latency], search: Search[Solution], start: Callable[[], None]) -> None:
+def several_calls(
+    task: Task[Latency],
+    search: Search[Solution],
+    should_stop: Callable[[], bool],
+    start: Callable[[], None],
+) -> None:
     """Prove the least latency with several calls per accelerator, as far as possible.
 
     `start` is called for a better plan if the bound along paths does not prove the best one.
@@ -56,8 +61,7 @@ def several_calls(task: Task[Latency], search: Search[Solution], start: Callable
     divided = calls == 2
     free = graph if divided else replace(graph, group=np.full(graph.size, -1))
     core = core_of(task, free)
-    lines, stop = heavy_paths(graph), search.should_stop
-    about = task, core, graph, cut_data(task, graph), lines, sum(counts), stop
+    about = task, core, graph, cut_data(task, graph), heavy_paths(graph), sum(counts), should_stop
     for enough in (search.objective * (1 - MARGIN), None):
         with search.phase("bound"):
             paths = core_paths(*about, enough=enough)
@@ -75,17 +79,17 @@ def several_calls(task: Task[Latency], search: Search[Solution], start: Callable
         solve_one_call(
             replace(task, problem=Latency(1)),
             search,
-            lambda: search.should_stop() or search.gap <= CLOSE,
+            lambda: should_stop() or search.gap <= CLOSE,
             plans_only=True,
         )
-    if math.prod(c + 1 for c in counts) > MOST_CODES or search.should_stop():
+    if math.prod(c + 1 for c in counts) > MOST_CODES or should_stop():
         return
     kernel = kernel_graph(task, core, counts, paths, divided=divided)
     proved, most = max(search.bound, 0.0), latency_ceiling(task, graph)
     with search.phase("solve"):
-        while not search.should_stop() and search.gap > CLOSE:
+        while not should_stop() and search.gap > CLOSE:
             target = min(next_target(proved, most), search.objective)
-            complete, value, steps = run_label_dp(kernel, target, search.should_stop)
+            complete, value, steps = run_label_dp(kernel, target, should_stop)
             if not complete:
                 return
             if steps is None and search.best is None and target > most:

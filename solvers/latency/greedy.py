@@ -6,7 +6,7 @@ every accelerator's nodes into calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -15,15 +15,11 @@ from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import CallPlacement, Latency, Solution, Throughput
-from ...instances.common.arrays import Bools, Ints
+from ...instances.common.arrays import Ints
 from ..core.limits import Limits
 from ..core.search import Search
 from ..throughput.max_load import max_load as load_of_busiest
 from ..throughput.methods import METHODS as THROUGHPUT_METHODS
-from .lns_kernel import try_all
-
-#: Divisions that are tried one by one, if there are no more; and visits of nodes and edges.
-FEW, MOST_VISITS = 50_000, 20_000_000
 
 
 def greedy(task: Task[Latency], search: Search[Solution]) -> None:
@@ -34,52 +30,37 @@ def greedy(task: Task[Latency], search: Search[Solution]) -> None:
     graph = latency_graph(task, whole_colours=True)
     placement = fill(task, graph)
     if placement is not None:
-        plan, _ = divide(task, graph, placement, search.should_stop)
-        if plan is not None:
-            search.offer(plan)
-
-
-def all_on_cpus(task: Task[Latency], search: Search[Solution]) -> None:
-    """Put everything on the CPUs, if there are any that support it."""
-    graph = latency_graph(task, whole_colours=True)
-    if np.isfinite(graph.cpu).all():
-        search.offer(CallPlacement(graph.pool, np.full(task.workload.n, -1)))
+        _offer(divide(task, graph, placement, search.should_stop), search)
 
 
 def first_plans(task: Task[Latency], search: Search[Solution]) -> None:
     """Offer the CPUs alone, and filled accelerators with few calls; nothing is compiled."""
-    all_on_cpus(task, search)
     graph = latency_graph(task, whole_colours=True)
+    if np.isfinite(graph.cpu).all():
+        search.offer(CallPlacement(graph.pool, np.full(task.workload.n, -1)))
     placement = fill(task, graph)
     if placement is not None:
-        plan = first_division(task, placement)
-        if plan is not None:
-            search.offer(plan)
+        _offer(first_division(task, placement), search)
+
+
+def _offer(plan: CallPlacement | None, search: Search[Solution]) -> None:
+    if plan is not None:
+        search.offer(plan)
 
 
 def depth_first(graph: LatencyGraph) -> list[int]:
     """Return the units in topological order, one branch after the other, lowest node first."""
+    import networkx as nx
+
     first = [min(members) for members in graph.members]
-    order: list[int] = []
-    seen = np.zeros(graph.size, np.bool_)
-    for root in sorted(range(graph.size), key=first.__getitem__):
-        stack = (
-            []
-            if seen[root]
-            else [(root, iter(sorted(graph.successors[root], key=first.__getitem__)))]
-        )
-        seen[root] = True
-        while stack:
-            unit, rest = stack[-1]
-            for y in rest:
-                if not seen[y]:
-                    seen[y] = True
-                    stack.append((y, iter(sorted(graph.successors[y], key=first.__getitem__))))
-                    break
-            else:
-                order.append(unit)
-                stack.pop()
-    return order[::-1]
+    after: nx.DiGraph[int] = nx.DiGraph()
+    after.add_nodes_from(sorted(range(graph.size), key=first.__getitem__))
+    after.add_edges_from((u, v) for u in range(graph.size) for v in graph.successors[u])
+
+    def lowest_first(units: Iterable[int]) -> list[int]:
+        return sorted(units, key=first.__getitem__)
+
+    return list(nx.dfs_postorder_nodes(after, sort_neighbors=lowest_first))[::-1]
 
 
 def fill(task: Task[Latency], graph: LatencyGraph) -> Ints | None:
@@ -130,9 +111,7 @@ def max_load(task: Task[Latency], search: Search[Solution]) -> None:
     inner = Search(Limits(), judge, within=search)
     THROUGHPUT_METHODS["dp"].solve(throughput, inner)
     if inner.best is not None:
-        plan, _ = divide(task, graph, inner.best.device, search.should_stop)
-        if plan is not None:
-            search.offer(plan)
+        _offer(divide(task, graph, inner.best.device, search.should_stop), search)
 
 
 def divide(
@@ -140,44 +119,20 @@ def divide(
     graph: LatencyGraph,
     placement: Ints,
     should_stop: Callable[[], bool] = lambda: False,
-) -> tuple[CallPlacement | None, bool]:
-    """Divide each accelerator's nodes into calls of least latency: exactly if few, else locally.
+) -> CallPlacement | None:
+    """Return a division of a placement into calls that no node in another call makes faster.
 
-    No division that can be executed gives None. The second value says whether all were tried;
-    otherwise nodes were moved between the calls of a first division until no single move helped.
+    Nodes of an executable division move to the call before or after theirs; None without one.
     """
-    costs, calls = task.costs, task.problem.calls
-    host = costs.host[costs.kind_of]
-    accelerators = np.unique(placement[~host[placement]])
-    rank = np.full(len(costs.kind_of), -1)
-    rank[accelerators] = np.arange(len(accelerators))
-    where = rank[placement]
-    rows = [graph.kinds.index(int(costs.kind_of[d])) for d in accelerators]
-    kind = np.repeat(np.array(rows, np.int64), calls)
-    before = np.arange(len(kind)) - 1
-    before[::calls] = -1
-    slots = CallSlots(kind, np.repeat(accelerators, calls), before)
-    flat = flatten(task, graph)
-    order = np.array(task.workload.order)
-    if calls == 1:
-        slot = np.where(where >= 0, where, -1)
-        return _plan(placement, slot, calls, execute(flat, slot, slots)[0]), True
-    reach = _reach(task)
-    held = order[where[order] >= 0]
-    few = min(FEW, MOST_VISITS // (task.workload.n + len(task.workload.edges)))
-    number, value, complete = try_all(flat, held, where, reach, slots, calls, few)
-    if complete:
-        slot = np.where(where >= 0, where * calls + number, -1)
-        return _plan(placement, slot, calls, value), True
-    number = _first_executable(task, where, calls)
-    if number is None:
-        return None, False
-    slot = np.where(where >= 0, where * calls + number, -1)
-    value = execute(flat, slot, slots)[0]
-    better = True
+    plan, calls = first_division(task, placement), task.problem.calls
+    if plan is None or calls == 1:
+        return plan
+    slot, slots = call_slots(task, graph, plan)
+    flat, held = flatten(task, graph), [v for v in task.workload.order if slot[v] >= 0]
+    value, better = execute(flat, slot, slots)[0], True
     while better and not should_stop():
         better = False
-        for v in held.tolist():
+        for v in held:
             if should_stop():
                 break
             for other in (slot[v] - 1, slot[v] + 1):
@@ -188,7 +143,26 @@ def divide(
                         value, better = new, True
                     else:
                         slot[v] = kept
-    return _plan(placement, slot, calls, value), False
+    return CallPlacement(placement, np.where(slot >= 0, slot % calls, -1))
+
+
+def call_slots(
+    task: Task[Latency], graph: LatencyGraph, plan: CallPlacement
+) -> tuple[Ints, CallSlots]:
+    """Return the call of each node of a plan, shape (n,), and all calls that there may be.
+
+    Those of an accelerator follow each other, accelerators as the cluster has them.
+    """
+    calls, kind_of = task.problem.calls, task.costs.kind_of
+    accelerators = np.flatnonzero(~task.costs.host[kind_of])
+    rank = np.full(len(kind_of), -1)
+    rank[accelerators] = np.arange(len(accelerators))
+    rows = [graph.kinds.index(int(kind_of[d])) for d in accelerators]
+    before = np.arange(calls * len(rows)) - 1
+    before[::calls] = -1
+    slot = np.where(plan.call >= 0, rank[plan.device] * calls + plan.call, -1)
+    kind = np.repeat(np.array(rows, np.int64), calls)
+    return slot, CallSlots(kind, np.repeat(accelerators, calls), before)
 
 
 def first_division(task: Task[Latency], placement: Ints) -> CallPlacement | None:
@@ -199,24 +173,6 @@ def first_division(task: Task[Latency], placement: Ints) -> CallPlacement | None
     where[accelerators] = rank
     number = _first_executable(task, where, task.problem.calls)
     return None if number is None else CallPlacement(placement, number)
-
-
-def _plan(placement: Ints, slot: Ints, calls: int, value: float) -> CallPlacement | None:
-    """Return the plan of a placement and its calls; None if its latency is infinite."""
-    return (
-        CallPlacement(placement, np.where(slot >= 0, slot % calls, -1)) if value < np.inf else None
-    )
-
-
-def _reach(task: Task[Latency]) -> Bools:
-    """Return, shape (n, n), whether a path leads from the first node to the second."""
-    n = task.workload.n
-    reach = np.zeros((n, n), np.bool_)
-    for v in reversed(task.workload.order):
-        for y in task.workload.successors[v]:
-            reach[v] |= reach[y]
-            reach[v, y] = True
-    return reach
 
 
 def _first_executable(task: Task[Latency], where: Ints, calls: int) -> Ints | None:

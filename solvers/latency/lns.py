@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from ...formulations.latency.execute_kernel import CallSlots, flatten
+from ...formulations.latency.execute_kernel import flatten
 from ...formulations.latency.graph import latency_graph
 from ...formulations.task import Task
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import CallPlacement, Latency, Solution
-from ...instances.common.arrays import Ints
 from ..core.search import Search
 from ..core.swaps import swap_devices
-from .greedy import all_on_cpus, greedy
+from .greedy import call_slots, first_plans
 from .label_dp import core_of, kernel_graph, run_label_dp, solution_of
 from .lns_kernel import random_moves
 
@@ -37,8 +38,7 @@ def local_search(task: Task[Latency], search: Search[Solution]) -> None:
 
 def linear(task: Task[Latency], search: Search[Solution]) -> None:
     """Solve the label DP over the prefixes of one topological order, one label per prefix."""
-    all_on_cpus(task, search)
-    greedy(task, search)
+    first_plans(task, search)
     graph = latency_graph(task, whole_colours=True)
     core = core_of(task, graph)
     counts = [min(int(c), graph.size) for c in graph.count]
@@ -55,17 +55,8 @@ def improve(task: Task[Latency], search: Search[Solution]) -> None:
     calls = task.problem.calls
     graph = latency_graph(task, whole_colours=False)
     groups = _groups(task)
-    kind_of = task.costs.kind_of
-    accelerators = np.flatnonzero(~task.costs.host[kind_of])
-    rank = np.full(len(kind_of), -1)
-    rank[accelerators] = np.arange(len(accelerators))
-    rows = [graph.kinds.index(int(kind_of[d])) for d in accelerators]
-    kind = np.repeat(np.array(rows, np.int64), calls)
-    before = np.arange(len(kind)) - 1
-    before[::calls] = -1
-    slots = CallSlots(kind, np.repeat(accelerators, calls), before)
-    plan = search.best
-    slot = np.where(plan.call >= 0, rank[plan.device] * calls + _compact(plan), -1)
+    accelerators = np.flatnonzero(~task.costs.host[task.costs.kind_of])
+    slot, slots = call_slots(task, graph, _compact(search.best))
     flat = flatten(task, graph)
     room = np.repeat(room_of(graph.capacity_bytes), graph.count)
     start = np.concatenate([[0], np.cumsum([len(group) for group in groups])])
@@ -86,19 +77,19 @@ def improve(task: Task[Latency], search: Search[Solution]) -> None:
             value = new
             device = np.where(
                 slot >= 0,
-                accelerators[np.maximum(slot, 0) // calls] if len(kind) else 0,
+                accelerators[np.maximum(slot, 0) // calls] if len(accelerators) else 0,
                 graph.pool,
             )
             search.offer(CallPlacement(device, np.where(slot >= 0, slot % calls, -1)))
 
 
-def _compact(plan: CallPlacement) -> Ints:
-    """Return the rank of each node's call among the calls of its device, shape (n,)."""
+def _compact(plan: CallPlacement) -> CallPlacement:
+    """Return a plan with the calls of each device numbered from 0."""
     rank = np.full(len(plan.call), -1)
     for d in np.unique(plan.device).tolist():
         here = plan.device == d
         rank[here] = np.searchsorted(np.unique(plan.call[here]), plan.call[here])
-    return rank
+    return replace(plan, call=np.where(plan.call >= 0, rank, -1))
 
 
 def _groups(task: Task[Latency]) -> list[list[int]]:

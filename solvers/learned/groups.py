@@ -191,22 +191,15 @@ def random_order(of: Scene, rng: np.random.Generator) -> Ints:
     A depth-first search from the sinks against the edges; units that wait for each other are
     neighbours, in any order.
     """
-    blocks = of.blocks
-    priority = rng.random(len(blocks)).tolist()
-    done = [False] * len(blocks)
-    sequence: list[int] = []
-    for root in sorted((b for b in blocks if not blocks.out_degree(b)), key=priority.__getitem__):
-        stack = [(root, False)]
-        while stack:
-            block, finished = stack.pop()
-            if finished:
-                sequence.append(block)
-            elif not done[block]:
-                done[block] = True
-                stack.append((block, True))
-                before = sorted(blocks.predecessors(block), key=priority.__getitem__)
-                stack.extend((b, False) for b in before if not done[b])
-    return _units(of, sequence, rng)
+    blocks, priority = of.blocks, rng.random(len(of.blocks)).tolist()
+    before: nx.DiGraph[int] = nx.DiGraph()
+    before.add_nodes_from(sorted(blocks, key=lambda b: (blocks.out_degree(b) > 0, priority[b])))
+    before.add_edges_from((b, a) for a, b in blocks.edges)
+
+    def by_priority(found: Iterable[int]) -> list[int]:
+        return sorted(found, key=priority.__getitem__, reverse=True)
+
+    return _units(of, nx.dfs_postorder_nodes(before, sort_neighbors=by_priority), rng)
 
 
 def interleaved_order(of: Scene, rng: np.random.Generator) -> Ints:

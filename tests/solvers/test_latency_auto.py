@@ -11,7 +11,7 @@ from cases import random_case
 
 from stagecut import Latency, Limits, load, solve
 from stagecut.instances import Cluster
-from stagecut.solvers.latency import auto, label_dp
+from stagecut.solvers.latency import auto
 
 
 def test_auto_is_no_worse_than_the_split_for_throughput() -> None:
@@ -30,20 +30,19 @@ def test_auto_is_no_worse_than_the_split_for_throughput() -> None:
     assert result.objective <= start.objective * (1 + 1e-9)
 
 
-def test_the_label_dp_goes_on_after_local_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is cut off at once, wherever it is, and ends with the optimum and its proof."""
+def test_local_search_follows_a_label_dp_that_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "DP_SHARE", 0.0)
     monkeypatch.setattr(auto, "MOST_CHOICES", 0)
-    monkeypatch.setattr(label_dp, "SLICE", 10)
-    limits, resumed = Limits(seconds=600), 0
+    searched = 0
     for seed in range(15):
         workload, cluster = random_case(seed, max_kinds=2)
         best = least_latency(workload, cluster, Latency())
+        limits = Limits(seconds=600)
         result = solve(workload, cluster, Latency(), limits=limits, workers=1)
-        assert result.objective == (None if np.isinf(best) else pytest.approx(best)), seed
-        assert result.status in ("optimal", "infeasible"), seed
-        resumed += "local search" in result.phases and result.bound_origin == "label DP"
-    assert resumed > 1
+        assert result.bound <= best * (1 + 1e-9), seed
+        assert result.objective is None or result.objective >= best * (1 - 1e-9), seed
+        searched += "local search" in result.phases
+    assert searched > 1
 
 
 def test_graphs_too_large_for_the_label_dp_have_plans_and_bounds(

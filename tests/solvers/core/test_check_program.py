@@ -40,7 +40,7 @@ def test_verdicts_are_right(seed: int, wide: bool) -> None:
         elif verdict is ProofOutcome.REFUTED:
             assert any(value < target + 1e-9 * step for value, _ in nearly)
         else:
-            assert wide  # it may give up, but on odd numbers only
+            assert wide or target == optimum  # it may give up where rounding decides
 
 
 def load(matrix: list[list[float]], upper: list[float], cost: list[float]) -> Linear:
@@ -61,8 +61,7 @@ def test_a_lying_solver_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     linear = load([[1.0, 1.0, 1.0]], [2.0], [-1.0, -1.0, -1.0])
 
     def lie(program: Linear) -> LpRelaxation:
-        n, m = len(program.cost), len(program.row_lower)
-        return LpRelaxation(None, np.full(m, 7.0), np.zeros(n, np.bool_), np.ones(m, np.bool_))
+        return LpRelaxation(None, np.full(len(program.row_lower), 7.0))
 
     monkeypatch.setattr(proofs, "relax", lie)
     assert check(linear, -1.5) is not ProofOutcome.PROVED

@@ -175,28 +175,27 @@ def test_a_colour_is_divided_over_two_calls() -> None:
         assert result.status == "optimal"
 
 
-def test_a_placement_is_divided_into_calls_as_well_as_can_be() -> None:
-    """Against brute force with every node tied to its device by support and colour."""
+def test_a_placement_is_divided_into_calls_that_no_node_makes_faster() -> None:
+    """Against the verifier's times of all divisions that differ in one node."""
+    divided = 0
     for seed in range(60):
         workload, cluster = random_case(seed, max_nodes=6, max_accelerators=2)
         problem = Latency(2)
-        rng = np.random.default_rng(seed)
-        placement = rng.integers(0, cluster.size, workload.n)
+        placement = np.random.default_rng(seed).integers(0, cluster.size, workload.n)
         task = pose(workload, cluster, problem)
-        plan, best = divide(task, latency_graph(task, whole_colours=False), placement)
-        assert best
-        values = []
-        host = task.costs.host[task.costs.kind_of[placement]]
-        for bits in range(2**workload.n):
-            number = np.array([bits >> v & 1 for v in range(workload.n)])
-            report = evaluate(
-                workload, cluster, problem, CallPlacement(placement, np.where(host, -1, number))
-            )
-            values.append(report.objective)
-        got = math.inf
-        if plan is not None:
-            got = evaluate(workload, cluster, problem, plan).objective
-        assert got == pytest.approx(min(values))
+        graph = latency_graph(task, whole_colours=False)
+        plan = divide(task, graph, placement, lambda: False)
+        if plan is None:
+            continue
+        own = evaluate(workload, cluster, problem, plan).objective
+        assert math.isfinite(own) or not np.isfinite(task.costs.compute).all()
+        for v in np.flatnonzero(plan.call >= 0).tolist():
+            call = plan.call.copy()
+            call[v] = 1 - call[v]
+            other = evaluate(workload, cluster, problem, CallPlacement(placement, call))
+            assert other.objective >= own * (1 - 1e-12)
+        divided += bool(plan.call.max(initial=0))
+    assert divided > 5
 
 
 def test_without_cpus_infeasible_is_explained() -> None:
