@@ -281,9 +281,7 @@ def made_feasible(
 
         def with_devices(factor: float) -> tuple[Cluster, str]:
             count = round(factor * kind.count)
-            kinds = list(cluster.kinds)
-            kinds[k] = replace(kind, count=count)
-            return replace(cluster, kinds=tuple(kinds)), f"{count} × {kind.name}"
+            return _with(cluster, k, count=count), f"{count} × {kind.name}"
 
         found.append(_least(workload, problem, with_devices, limits, whole=True, one=kind.count))
     return tuple(remedy for remedy in found if remedy is not None)

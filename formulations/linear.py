@@ -31,7 +31,6 @@ class Linear:
     row_lower: Floats  # row_lower, row_upper: (m,); `-inf` and `inf` where open
     row_upper: Floats
     offset: float = 0.0  # constant term of the objective
-    maximise: bool = False  # sense of the objective
     # name of each row, such as ``full[3]``; empty for a program that Pyomo stated
     row_names: tuple[str, ...] = ()
 

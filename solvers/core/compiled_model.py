@@ -62,13 +62,13 @@ class Compiled:
 
 
 def compile_model(model: pyo.ConcreteModel) -> Compiled:
-    """Return a linear Pyomo model with one objective as arrays.
+    """Return a linear Pyomo model with one objective as arrays; what is maximised is negated.
 
     0.5 to 0.8 s for 42 000 columns and 31 000 rows.
     """
     with PauseGC():
         try:
-            form = LinearStandardFormCompiler().write(model, mixed_form=True, set_sense=None)
+            form = LinearStandardFormCompiler().write(model, mixed_form=True)
         except InfeasibleConstraintException as error:
             return Compiled(None, (), why_infeasible=str(error))
     rhs = np.asarray(form.rhs, dtype=np.float64)
@@ -83,7 +83,6 @@ def compile_model(model: pyo.ConcreteModel) -> Compiled:
         row_lower=np.where(kind <= 0, rhs, -math.inf),
         row_upper=np.where(kind >= 0, rhs, math.inf),
         offset=float(form.c_offset[0]),
-        maximise=form.objectives[0].sense == pyo.maximize,
     )
     return Compiled(linear, tuple(form.columns), tuple(row.constraint for row in form.rows))
 

@@ -58,10 +58,8 @@ class Monitor:
         on_bound: Callable[[float], bool | None] | None = None,
     ) -> None:
         self.linear = linear
-        self.sign = -1.0 if linear.maximise else 1.0
         self.x: Floats | None = None
-        self.bound = -math.inf * self.sign
-        self.nodes = 0
+        self.bound = -math.inf
         self.stop = threading.Event()
         self.news: queue.SimpleQueue[Floats | float | None] = queue.SimpleQueue()
         self._on_incumbent = on_incumbent
@@ -69,7 +67,7 @@ class Monitor:
 
     def listen(self, highs: highspy.Highs) -> None:
         """Subscribe to HiGHS's reports of solutions and bounds, before the solve."""
-        reported = -math.inf
+        reported = -1e30
 
         def interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
             event.data_in.user_interrupt = self.stop.is_set()
@@ -77,10 +75,9 @@ class Monitor:
         def mip_interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
             nonlocal reported
             event.data_in.user_interrupt = self.stop.is_set()
-            self.nodes = int(event.data_out.mip_node_count)
             bound = float(event.data_out.mip_dual_bound)
-            if math.isfinite(bound) and abs(bound) < 1e30 and bound * self.sign > reported:
-                reported = bound * self.sign
+            if reported < bound < 1e30:
+                reported = bound
                 self.news.put(bound)
 
         def improved(event: highspy.highs.HighsCallbackEvent) -> None:
@@ -125,7 +122,7 @@ PRESOLVE = "presolve"
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Status, solution and bound of a solve, as HiGHS claims them, in the sense of the model."""
+    """Status, solution and bound of a minimisation, as its solver claims them."""
 
     # ``optimal`` (within the gap asked for), ``feasible``, ``infeasible`` or ``no solution``
     status: Literal["optimal", "feasible", "infeasible", "no solution"]
@@ -133,15 +130,10 @@ class Outcome:
     limit: Literal["none", "time", "nodes", "stopped"]
     x: Floats | None  # the best values, None if there are none; whole numbers are exact
     objective: float  # of x
-    bound: float  # nothing is better; `-inf` (`inf` when maximising) if nothing is known
-    nodes: int  # of branch and bound
+    bound: float  # nothing is better; `-inf` if nothing is known
     # whether the start was feasible and HiGHS went on from it; None without a start, and if the
     # limit came before HiGHS looked at it
     start_used: bool | None = None
-    seconds: float = 0.0  # wall-clock time
-    # HiGHS did not stop when asked to: what it finds from then on is lost, and its thread ends as
-    # soon as it listens again (at exit, Python waits for it)
-    abandoned: bool = False
 
 
 def run_highs(
@@ -218,12 +210,12 @@ def run_highs(
         )
         if outcome.status == "infeasible" or second.x is not None:
             outcome = second
-        return replace(outcome, start_used=started, seconds=time.monotonic() - begin)
+        return replace(outcome, start_used=started)
     if started and first is not None:
         claim = float(linear.cost @ first) + linear.offset
-        worse = (outcome.objective - claim) * (-1 if linear.maximise else 1)
-        started = None if outcome.x is None else worse <= 1e-6 * max(1.0, abs(claim))
-    return replace(outcome, start_used=started, seconds=time.monotonic() - begin)
+        most = claim + 1e-6 * max(1.0, abs(claim))
+        started = None if outcome.x is None else outcome.objective <= most
+    return replace(outcome, start_used=started)
 
 
 def _complete(
@@ -256,7 +248,6 @@ def load(linear: Linear, settings: Mapping[str, bool | int | float | str]) -> hi
     lp.col_cost_, lp.offset_ = linear.cost, linear.offset
     lp.col_lower_, lp.col_upper_ = linear.column_lower, linear.column_upper
     lp.row_lower_, lp.row_upper_ = linear.row_lower, linear.row_upper
-    lp.sense_ = highspy.ObjSense.kMaximize if linear.maximise else highspy.ObjSense.kMinimize
     lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
     lp.a_matrix_.num_col_, lp.a_matrix_.num_row_ = lp.num_col_, lp.num_row_
     lp.a_matrix_.start_ = linear.matrix.indptr.astype(np.int32)
@@ -292,29 +283,26 @@ def _blemished(highs: highspy.Highs) -> bool:
 
 
 def _so_far(linear: Linear, monitor: Monitor) -> Outcome:
-    """Return the outcome of an abandoned solve, from its reports."""
-    objective = math.inf * monitor.sign
-    if monitor.x is not None:
-        objective = float(linear.cost @ monitor.x) + linear.offset
-    status: Literal["feasible", "no solution"]
-    status = "no solution" if monitor.x is None else "feasible"
-    return Outcome(
-        status, "stopped", monitor.x, objective, monitor.bound, monitor.nodes, abandoned=True
-    )
+    """Return the outcome of a solve that did not stop when asked to, from its reports.
+
+    What HiGHS finds from then on is lost, and its thread ends as soon as it listens again (at exit,
+    Python waits for it).
+    """
+    if monitor.x is None:
+        return Outcome("no solution", "stopped", None, math.inf, monitor.bound)
+    objective = float(linear.cost @ monitor.x) + linear.offset
+    return Outcome("feasible", "stopped", monitor.x, objective, monitor.bound)
 
 
 def _outcome(linear: Linear, highs: highspy.Highs, monitor: Monitor) -> Outcome:
     """Return the outcome of a solve that ended."""
     if _blemished(highs):
-        return replace(_so_far(linear, monitor), limit="none", abandoned=False)
+        return replace(_so_far(linear, monitor), limit="none")
     status, info = highs.getModelStatus(), highs.getInfo()
     ends = highspy.HighsModelStatus
-    sign = -1.0 if linear.maximise else 1.0
-    improving = np.where(linear.cost * sign > 0, linear.column_lower, linear.column_upper)
-    bounded = bool(np.isfinite(improving[linear.cost != 0]).all())
-    if status == ends.kInfeasible or (status == ends.kUnboundedOrInfeasible and bounded):
-        worst = math.inf * sign
-        return Outcome("infeasible", "none", None, worst, worst, monitor.nodes)
+    maybe = status == ends.kUnboundedOrInfeasible and cannot_be_unbounded(linear)
+    if status == ends.kInfeasible or maybe:
+        return Outcome("infeasible", "none", None, math.inf, math.inf)
     if status in (ends.kUnbounded, ends.kUnboundedOrInfeasible):
         raise StagecutError("HiGHS: the program is unbounded")
     limit: Literal["none", "time", "nodes", "stopped"]
@@ -333,16 +321,22 @@ def _outcome(linear: Linear, highs: highspy.Highs, monitor: Monitor) -> Outcome:
         x = whole(linear, np.array(highs.getSolution().col_value, dtype=np.float64))
     elif monitor.x is not None:
         x = monitor.x
-    objective = math.inf * sign if x is None else float(linear.cost @ x) + linear.offset
+    objective = math.inf if x is None else float(linear.cost @ x) + linear.offset
     if linear.integer.any():
-        bound, nodes = float(info.mip_dual_bound), max(0, int(info.mip_node_count))
+        bound = float(info.mip_dual_bound)
     else:
-        bound, nodes = (objective if limit == "none" else -math.inf * sign), 0
-    if not math.isfinite(bound) or abs(bound) >= 1e30:
-        bound = -math.inf * sign
+        bound = objective if limit == "none" else -math.inf
+    if not abs(bound) < 1e30:
+        bound = -math.inf
     if limit == "none":
-        return Outcome("optimal", limit, x, objective, bound, nodes)
-    return Outcome("no solution" if x is None else "feasible", limit, x, objective, bound, nodes)
+        return Outcome("optimal", limit, x, objective, bound)
+    return Outcome("no solution" if x is None else "feasible", limit, x, objective, bound)
+
+
+def cannot_be_unbounded(linear: Linear) -> bool:
+    """Return whether no column lets the objective fall without end."""
+    best = np.where(linear.cost > 0, linear.column_lower, linear.column_upper)
+    return bool(np.isfinite(best[linear.cost != 0]).all())
 
 
 def drive(

@@ -209,7 +209,7 @@ class _Solve(Generic[S]):
                 with search.phase("improve"):
                     start = self.program.improve(linear, start, self._offer)
                 if self.worth_stating_anew:
-                    return Outcome("no solution", "stopped", None, math.inf, -math.inf, 0)
+                    return Outcome("no solution", "stopped", None, math.inf, -math.inf)
             with search.phase("solve"):
                 if self.solver != "highs":
                     outcome = run_other(

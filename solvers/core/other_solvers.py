@@ -37,7 +37,7 @@ from ...formulations.program import quiet_pyomo
 from ...instances import InputError, StagecutError
 from ...instances.common.arrays import Floats
 from .compiled_model import Compiled
-from .highs import Outcome, load, whole
+from .highs import Outcome, cannot_be_unbounded, load, whole
 from .search import S, Search
 
 #: Limits of `Outcome` that ended a solve, and ``numbers`` for numerical trouble.
@@ -303,13 +303,13 @@ def _run_pyomo(
             if found:
                 model.solutions.load_from(results)
         except subprocess.TimeoutExpired:  # it did not keep the limit, and Pyomo ended it
-            return Outcome("no solution", "time", None, math.inf, -math.inf, 0)
+            return Outcome("no solution", "time", None, math.inf, -math.inf)
         except Exception as error:  # each interface has its own, such as gurobipy.GurobiError
             raise _failure(name, error) from error
     told = str(getattr(results.solver, "message", ""))
     told += asked.log.read_text(errors="replace") if asked.log.exists() else ""
-    if ended in NO_SOLUTION and _cannot_be_unbounded(linear):
-        return Outcome("infeasible", "none", None, math.inf, math.inf, 0)
+    if ended in NO_SOLUTION and cannot_be_unbounded(linear):
+        return Outcome("infeasible", "none", None, math.inf, math.inf)
     if ended in (*NO_SOLUTION, *FAILURES):
         raise StagecutError(f"solver {name} ended with {str(ended)!r}")
     x, objective = None, math.inf
@@ -321,7 +321,7 @@ def _run_pyomo(
     bound = -math.inf if name == "glpk" else _said_bound(results.problem.lower_bound, objective)
     if x is not None and (solved or any(words in told for words in WITHIN_GAP)):
         bound = max(bound, objective - asked.gap * abs(objective))
-        return Outcome("optimal", "none", x, objective, bound, 0)
+        return Outcome("optimal", "none", x, objective, bound)
     status: Literal["feasible", "no solution"] = "no solution" if x is None else "feasible"
     limit = "time" if "TIME LIMIT EXCEEDED" in told else own or LIMITS.get(ended, "stopped")
     if limit == "stopped" and time.monotonic() - begin >= asked.seconds:
@@ -330,7 +330,7 @@ def _run_pyomo(
         raise StagecutError(f"solver {name} ended with {str(ended)!r}")
     if limit == "stopped":
         search.note(f"solver {name} ended with {str(ended)!r}")
-    return Outcome(status, limit, x, objective, bound, 0)
+    return Outcome(status, limit, x, objective, bound)
 
 
 def _begins(solver: Any, compiled: Compiled, start: Floats) -> bool:
@@ -342,12 +342,6 @@ def _begins(solver: Any, compiled: Compiled, start: Floats) -> bool:
                     var.set_value(None if math.isnan(value) else value, skip_validation=True)
             return True
     return False
-
-
-def _cannot_be_unbounded(linear: Linear) -> bool:
-    """Return whether no column lets the objective fall without end."""
-    best = np.where(linear.cost > 0, linear.column_lower, linear.column_upper)
-    return bool(np.isfinite(best[linear.cost != 0]).all())
 
 
 def _said_bound(said: object, objective: float) -> float:
@@ -372,7 +366,7 @@ def _run_copt(
     """Solve by COPT, to which Pyomo has no interface."""
     copt: Any = import_module("coptpy")
     if not len(linear.cost):
-        return Outcome("optimal", "none", np.zeros(0), linear.offset, linear.offset, 0)
+        return Outcome("optimal", "none", np.zeros(0), linear.offset, linear.offset)
     try:
         model = _copt_environment().createModel("stagecut")
         model.setParam("Logging", 0)
@@ -390,8 +384,8 @@ def _run_copt(
             model.loadMipStart()
         model.solve()
         ended, ends = model.status, copt.COPT
-        if ended in (ends.INFEASIBLE, ends.INF_OR_UNB) and _cannot_be_unbounded(linear):
-            return Outcome("infeasible", "none", None, math.inf, math.inf, 0)
+        if ended in (ends.INFEASIBLE, ends.INF_OR_UNB) and cannot_be_unbounded(linear):
+            return Outcome("infeasible", "none", None, math.inf, math.inf)
         mip = bool(linear.integer.any())
         x, objective = None, math.inf
         if ended == ends.OPTIMAL or (mip and model.hasmipsol):
@@ -402,10 +396,10 @@ def _run_copt(
         raise _failure("copt", error) from error
     if ended == ends.OPTIMAL:
         bound = max(bound, objective - gap * abs(objective))
-        return Outcome("optimal", "none", x, objective, bound, 0)
+        return Outcome("optimal", "none", x, objective, bound)
     limits: dict[int, Literal["time", "nodes"]] = {ends.TIMEOUT: "time", ends.NODELIMIT: "nodes"}
     if ended not in limits and x is None:
         trouble = "in numerical trouble" if ended == ends.NUMERICAL else f"with status {ended}"
         raise StagecutError(f"solver copt ended {trouble}")
     status: Literal["feasible", "no solution"] = "no solution" if x is None else "feasible"
-    return Outcome(status, limits.get(ended, "stopped"), x, objective, bound, 0)
+    return Outcome(status, limits.get(ended, "stopped"), x, objective, bound)

@@ -94,8 +94,6 @@ def dual_bound(linear: Linear, multipliers: Floats) -> float:
     of the wrong sign; where its cost has the right sign, all multipliers are made smaller until
     that has it too.
     """
-    if linear.maximise:
-        raise ValueError("a program that maximises has no lower bound; negate its cost")
     y = _usable(linear, multipliers)
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = _reduced_costs(linear, y)
@@ -120,7 +118,7 @@ def refuted(linear: Linear, multipliers: Floats) -> bool:
 
     They have shape (m,), such as HiGHS's dual ray.
     """
-    nothing = replace(linear, cost=np.zeros(len(linear.cost)), offset=0.0, maximise=False)
+    nothing = replace(linear, cost=np.zeros(len(linear.cost)), offset=0.0)
     return dual_bound(nothing, multipliers) > 0
 
 

@@ -91,8 +91,6 @@ def tighten(linear: Linear, cutoff: float = math.inf, *, exact: bool = False) ->
     program's solutions keep the rows of the old one but for the small entries, and may be above the
     cutoff. What bounds the new program bounds the old one, up to the cutoff.
     """
-    if linear.maximise:
-        raise ValueError("a program that maximises has no cutoff from above; negate its cost")
     entries = entries_of(linear)
     box = propagate(
         _with_cutoff(entries, linear, cutoff),

@@ -335,15 +335,20 @@ def _carry_owners(g, s, w, at, border, owners, code, own):
 
 @uncounted
 def _promising(g, s, w, d, at, finish, code):
-    """Return whether the path bounds allow a label below the target."""
+    """Return whether the path bounds allow a label below the target.
+
+    `finish` is of the call that is closed; −1 for a unit on CPUs, whose nodes have their own.
+    """
     left = g.rest.shape[2] - 1 - g.code[code, len(g.capacity)]
     for p in range(len(g.place)):
         i = w.path_in[d, p]
         begin = 0.0
         for e in range(g.gates[p, i], g.gates[p, i + 1]):
             u = g.lists[e]
-            here = w.unit[g.node[u, col.UNIT], col.IN_CALL]
-            begin = max(begin, finish if here else s.values[at + w.node[u, col.PLACE]])
+            if not w.unit[g.node[u, col.UNIT], col.IN_CALL]:
+                begin = max(begin, s.values[at + w.node[u, col.PLACE]])
+            else:
+                begin = max(begin, finish if finish >= 0 else w.finish[u])
         if begin + g.rest[p, i, left] >= s.target[0]:
             return False
     return True
@@ -423,9 +428,10 @@ def cpu_step(g, s, w, x, single):
 @uncounted
 def _extend_by_unit(g, s, w, x, border, owners, single):
     """Extend every label of the state by unit `x` on the CPUs, its nodes one by one."""
-    target, new, nobody = s.target[0], find(s, w.new_key), np.int64(col.CPUS)
+    target, new = s.target[0], find(s, w.new_key)
+    depth, nobody = np.int64(1), np.int64(col.CPUS)  # constants would be compiled for as such
     first, last = g.unit[x, col.NODE], g.unit[x + 1, col.NODE]
-    finish = w.finish
+    finish, on_cpus = w.finish, np.float64(-1.0)
     s.at[col.STEPS] += 2 * s.at[col.ACTIVE]
     for j in range(s.at[col.ACTIVE]):
         label = w.active[j]
@@ -435,30 +441,16 @@ def _extend_by_unit(g, s, w, x, border, owners, single):
             ready = 0.0
             for i in range(g.node[u, col.FEED], g.node[u + 1, col.FEED]):
                 f = g.lists[i]
-                here = finish[f - first] if f >= first else s.values[at + w.node[f, col.PLACE]]
-                ready = max(ready, here)
-            finish[u - first] = ready + g.time[u, col.CPU_TIME]
-            end = max(end, finish[u - first])
-            good &= finish[u - first] < target
-        left = g.rest.shape[2] - 1 - g.code[code, len(g.capacity)]
-        for p in range(len(g.place)):
-            i = w.path_in[1, p]
-            begin = 0.0
-            for e in range(g.gates[p, i], g.gates[p, i + 1]):
-                u = g.lists[e]
-                here = finish[u - first] if g.node[u, col.UNIT] == x else 0.0
-                if g.node[u, col.UNIT] != x:
-                    here = s.values[at + w.node[u, col.PLACE]]
-                begin = max(begin, here)
-            good &= begin + g.rest[p, i, left] < target
-        if not good:
+                ready = max(ready, finish[f] if f >= first else s.values[at + w.node[f, col.PLACE]])
+            finish[u] = ready + g.time[u, col.CPU_TIME]
+            end = max(end, finish[u])
+            good &= finish[u] < target
+        if not good or not _promising(g, s, w, depth, at, on_cpus, code):
             continue
         for i in range(border):
             u = w.node[i, col.BORDER]
-            if g.node[u, col.UNIT] == x:
-                w.vector[i] = finish[u - first]
-            else:
-                w.vector[i] = s.values[at + w.node[u, col.PLACE]]
+            here = g.node[u, col.UNIT] == x
+            w.vector[i] = finish[u] if here else s.values[at + w.node[u, col.PLACE]]
             good &= w.vector[i] + w.tail[i] < target
         if owners > 0:
             good &= _carry_owners(g, s, w, at, border, owners, code, (0.0, 0.0))

@@ -137,7 +137,7 @@ class Scratch(NamedTuple):
     new_key: Array
     active: Array  # (A,) labels
     start: Array  # (C+1, A)
-    finish: Array  # (N,) of the nodes of a unit
+    finish: Array  # (N,) of the nodes of a unit on CPUs
     opened: Array  # (MOST_OPEN,) colours
     leaf_size: Array  # (N+T,) free leaves, as of those below, for the knapsack
     leaf_worth: Array

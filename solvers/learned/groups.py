@@ -1,22 +1,18 @@
-"""The state of a partition in the making: what joining each group would mean for the next unit.
+"""Partitions in the making, what their groups cost, and orders in which units join groups.
 
 All B samples of a batch take the units in one order, so that one step is a few operations on
 arrays. Groups are numbered in the order in which they get their first unit: an empty group is like
 any other, and only the first of them is offered.
 
-What groups of units cost on each kind of device, for many partitions at once.
-
-Topological orders of the units, drawn at random: contiguous groups are intervals of them.
-
-Which plans can be drawn depends on the order. One that keeps branches together cannot give a group
-the first units of several branches, as good plans of recurrent layers do; one that takes branches
-in turns can hardly give it a whole branch.
+Which contiguous plans can be drawn depends on the order, as their groups are intervals of it. One
+that keeps branches together cannot give a group the first units of several branches, as good plans
+of recurrent layers do; one that takes branches in turns can hardly give it a whole branch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import networkx as nx
 import numpy as np
@@ -52,40 +48,25 @@ class Rules:
     room: float = np.inf  # bytes of a group at most
 
 
-@dataclass(eq=False)
 class Partitions:
-    """B partitions of the same units into at most G groups."""
+    """B partitions of the same units into at most G groups.
 
-    of: Scene  # what is divided
-    rules: Rules  # what is allowed
-    # (B, G): the load, relative to an even one, that each group is compared with, in the time of
-    # what is quickest at each unit
-    target: Floats
-    group: Ints = field(init=False)
-    _work: Floats = field(init=False)
-    _closed: Floats = field(init=False)
-    _open: Floats = field(init=False)
-    _memory: Floats = field(init=False)
-    _count: Ints = field(init=False)
-    _placed: Ints = field(init=False)
-    _used: Ints = field(init=False)
-    _last: Ints = field(init=False)
-    _rest: float = field(init=False)
+    `target`, shape (B, G), is the load, relative to an even one, that each group is compared with,
+    in the time of what is quickest at each unit.
+    """
 
-    def __post_init__(self) -> None:
-        batch, groups, nets = len(self.target), self.rules.groups, len(self.of.graph.pins)
-        self.group = np.full((batch, self.of.graph.size), -1, np.int64)
-        self._work, self._closed, self._open, self._memory = (
-            np.zeros((batch, groups)) for _ in range(4)
-        )
+    def __init__(self, of: Scene, rules: Rules, target: Floats) -> None:
+        self.of, self.rules, self.target = of, rules, target
+        batch, groups, nets = len(target), rules.groups, len(of.graph.pins)
+        self.group = np.full((batch, of.graph.size), -1, np.int64)
+        self._work, self._closed, self._open, self._memory = np.zeros((4, batch, groups))
         self._count = np.zeros((batch, nets, groups), np.int16)
-        self._sizes = np.array([len(pins) for pins in self.of.graph.pins], np.int64)
+        self._sizes = np.array([len(pins) for pins in of.graph.pins], np.int64)
         self._placed = np.zeros(nets, np.int64)
         self._used = np.zeros(batch, np.int64)
         self._last = np.full(batch, -1, np.int64)
-        self._rest = float(self.of.least.sum())
-        self._left = self.of.graph.size
-        self._rest_memory = float(self.of.memory.sum())
+        self._rest, self._rest_memory = float(of.least.sum()), float(of.memory.sum())
+        self._left = of.graph.size
 
     def choices(self, unit: int) -> tuple[Floats, Bools]:
         """Return the features of the groups for a unit, (B, G, `GROUP_FEATURES`), and the mask."""
@@ -163,14 +144,11 @@ class Partitions:
 
 def group_costs(of: Scene, group: Ints, groups: int) -> GroupCosts:
     """Return what partitions cost, shape (B, U)."""
-    batch, size = group.shape
     member = (group[:, None, :] == np.arange(groups)[:, None]).astype(np.float64)  # (B, G, U)
     compute = member @ np.where(of.supported > 0, of.compute, 0.0).T
     compute += incident(of, member) @ of.cut.T
     lacking = member @ (1 - of.supported).T
     number = np.maximum(member.sum(axis=2, keepdims=True), 1)
-    assert batch == len(member)
-    assert size == of.graph.size
     return GroupCosts(compute, member @ of.memory, lacking < 0.5, member / number)
 
 

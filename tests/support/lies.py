@@ -84,7 +84,7 @@ DRIVERS: dict[str, Callable[[], Case]] = {
 
 
 def _outcome(**claims: object) -> Outcome:
-    honest = Outcome("no solution", "none", None, math.inf, -math.inf, 0)
+    honest = Outcome("no solution", "none", None, math.inf, -math.inf)
     return replace(honest, **claims)
 
 

@@ -86,7 +86,6 @@ def test_a_time_limit_is_kept_and_leaves_the_incumbent(solver: str) -> None:
     if outcome.status == "optimal":
         pytest.skip(f"{solver} needs less time")
     assert outcome.limit == "time"
-    assert outcome.seconds == 0
     if outcome.x is not None:
         assert outcome.bound < outcome.objective < math.inf
 

@@ -119,7 +119,7 @@ def test_the_word_of_a_solver_is_no_proof(seed: int, monkeypatch: pytest.MonkeyP
     proof = prove_unpackable(task, graph)
 
     def lie(*_: object, **__: object) -> Outcome:
-        return Outcome("infeasible", "none", None, math.inf, math.inf, 0)
+        return Outcome("infeasible", "none", None, math.inf, math.inf)
 
     monkeypatch.setattr(packing_module, "run_highs", lie)
     search: Search[object] = Search(Limits(), lambda _: 1.0)

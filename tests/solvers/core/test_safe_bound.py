@@ -85,8 +85,3 @@ def test_what_rounding_may_hold_counts_against_the_bound() -> None:
     linear = replace(linear, cost=np.array([0.1, 0.2, 1e17]))
     bound = dual_bound(linear, linear.cost)
     assert Fraction(bound) <= Fraction(0.1) + Fraction(0.2) + 10**17
-
-
-def test_programs_that_maximise_are_refused() -> None:
-    with pytest.raises(ValueError, match="maximises"):
-        dual_bound(over([[1.0]], maximise=True), np.zeros(1))

@@ -143,8 +143,3 @@ def test_rows_of_tiny_entries_are_scaled_up() -> None:
     row = tight.matrix.toarray()[2]
     assert 0.5 <= row.max() <= 2
     assert tight.row_lower[2] == row[0]
-
-
-def test_programs_that_maximise_are_refused() -> None:
-    with pytest.raises(ValueError, match="maximises"):
-        tighten(replace(two_devices(1.0), maximise=True))
