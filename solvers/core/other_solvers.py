@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,9 +39,6 @@ from .compiled_model import Compiled
 from .highs import Outcome, cannot_be_unbounded, load, whole
 from .search import S, Search
 
-#: Limits of `Outcome` that ended a solve, and ``numbers`` for numerical trouble.
-End = Literal["time", "nodes", "stopped", "numbers"]
-
 
 @dataclass(frozen=True)
 class OtherSolver:
@@ -57,18 +53,6 @@ class OtherSolver:
     # options with which it is asked again where it says that there is no solution
     doubted: Mapping[str, str] = field(default_factory=dict)
     direct: Mapping[str, int] = field(default_factory=dict)  # further options, if in this process
-    # attribute of its own model that says how it ended, and what its values mean of which Pyomo
-    # makes failures or nothing; with direct interfaces
-    status: str = ""
-    ends: Mapping[object, End] = field(default_factory=dict)
-
-    def own_end(self, interface: Any) -> End | None:
-        """Return how the last solve of one of Pyomo's interfaces ended, if `ends` has it."""
-        model = getattr(interface, "_solver_model", None)
-        if not self.status or model is None:
-            return None
-        said = attrgetter(self.status)(model)
-        return self.ends.get(said() if callable(said) else said)
 
 
 #: By name. Pyomo's direct interfaces take no notice of its own time limit. CBC 2.10 finds programs
@@ -76,28 +60,14 @@ class OtherSolver:
 #: the pipe that Pyomo reads in another thread: once the pipe is full, both wait for ever.
 SOLVERS = {
     "gurobi": OtherSolver(
-        ("gurobi_direct", "gurobi"), "MIPGap", "TimeLimit", "pip install gurobipy",
-        status="Status",
-        ends={10: "stopped", 12: "numbers", 16: "stopped", 17: "stopped"},
+        ("gurobi_direct", "gurobi"), "MIPGap", "TimeLimit", "pip install gurobipy"
     ),
     "cplex": OtherSolver(
-        ("cplex_direct", "cplex"), "mip_tolerances_mipgap", "timelimit", "pip install cplex",
-        status="solution.get_status",
-        ends={
-            5: "numbers", 6: "numbers", 104: "stopped", 105: "nodes", 106: "nodes", 107: "time",
-            108: "time", 111: "stopped", 112: "stopped", 113: "stopped", 114: "stopped",
-            115: "numbers", 132: "stopped",
-        },
+        ("cplex_direct", "cplex"), "mip_tolerances_mipgap", "timelimit", "pip install cplex"
     ),
     "scip": OtherSolver(
         ("scip_direct", "scip"), "limits/gap", "", "pip install pyscipopt",
         direct={"display/verblevel": 0},
-        status="getStatus",
-        ends={
-            "nodelimit": "nodes", "totalnodelimit": "nodes", "stallnodelimit": "nodes",
-            "memlimit": "stopped", "sollimit": "stopped", "bestsollimit": "stopped",
-            "restartlimit": "stopped", "terminate": "stopped",
-        },
     ),
     "cbc": OtherSolver(
         ("cbc",), "ratioGap", "", "package coinor-cbc", doubted={"preprocess": "off"}
@@ -105,12 +75,7 @@ SOLVERS = {
     "glpk": OtherSolver(("glpk",), "mipgap", "", "package glpk-utils"),
     "copt": OtherSolver((), "RelGap", "TimeLimit", "pip install coptpy"),
     "xpress": OtherSolver(
-        ("xpress_direct", "xpress"), "miprelstop", "timelimit", "pip install xpress",
-        status="attributes.stopstatus",
-        ends={
-            1: "time", 2: "stopped", 3: "nodes", 4: "stopped", 6: "stopped", 8: "stopped",
-            9: "stopped", 13: "numbers",
-        },
+        ("xpress_direct", "xpress"), "miprelstop", "timelimit", "pip install xpress"
     ),
 }  # fmt: skip
 
@@ -133,10 +98,12 @@ LIMITS: dict[TerminationCondition, Literal["time", "nodes", "stopped"]] = {
 #: Ends that say that there is no solution, of a program that cannot be unbounded.
 NO_SOLUTION = (TerminationCondition.infeasible, TerminationCondition.infeasibleOrUnbounded)
 
-#: Ends that are neither an answer nor a limit.
+#: Ends that give no solution.
+NOTHING_FOUND = (*NO_SOLUTION, TerminationCondition.unbounded)
+
+#: Ends that Pyomo has for limits that it does not know, too; the bound is not believed.
 FAILURES = frozenset(
     {
-        TerminationCondition.unbounded,
         TerminationCondition.invalidProblem,
         TerminationCondition.solverFailure,
         TerminationCondition.internalSolverError,
@@ -294,13 +261,9 @@ def _run_pyomo(
                 arguments["warmstart"] = True
             results = solver.solve(model, load_solutions=False, **arguments)
             ended = results.solver.termination_condition
-            own = SOLVERS[name].own_end(solver) if name in SOLVERS else None
-            if own == "numbers":
-                raise StagecutError("it ended in numerical trouble")
-            if own is not None:  # what Pyomo may take for a failure
-                ended, results.solver.status = TerminationCondition.other, SolverStatus.aborted
-            found = bool(len(results.solution)) and ended not in (*NO_SOLUTION, *FAILURES)
+            found = bool(len(results.solution)) and ended not in NOTHING_FOUND
             if found:
+                results.solver.status = SolverStatus.aborted  # Pyomo loads nothing of a failure
                 model.solutions.load_from(results)
         except subprocess.TimeoutExpired:  # it did not keep the limit, and Pyomo ended it
             return Outcome("no solution", "time", None, math.inf, -math.inf)
@@ -310,7 +273,7 @@ def _run_pyomo(
     told += asked.log.read_text(errors="replace") if asked.log.exists() else ""
     if ended in NO_SOLUTION and cannot_be_unbounded(linear):
         return Outcome("infeasible", "none", None, math.inf, math.inf)
-    if ended in (*NO_SOLUTION, *FAILURES):
+    if ended in NOTHING_FOUND:
         raise StagecutError(f"solver {name} ended with {str(ended)!r}")
     x, objective = None, math.inf
     if found and all(var.value is not None for var in compiled.columns):
@@ -318,15 +281,16 @@ def _run_pyomo(
         objective = float(linear.cost @ x) + linear.offset
     solved = ended in (TerminationCondition.optimal, TerminationCondition.globallyOptimal)
     # glpk's reader gives the objective as its bound, whatever that is
-    bound = -math.inf if name == "glpk" else _said_bound(results.problem.lower_bound, objective)
+    believed = name != "glpk" and ended not in FAILURES
+    bound = _said_bound(results.problem.lower_bound, objective) if believed else -math.inf
     if x is not None and (solved or any(words in told for words in WITHIN_GAP)):
         bound = max(bound, objective - asked.gap * abs(objective))
         return Outcome("optimal", "none", x, objective, bound)
     status: Literal["feasible", "no solution"] = "no solution" if x is None else "feasible"
-    limit = "time" if "TIME LIMIT EXCEEDED" in told else own or LIMITS.get(ended, "stopped")
+    limit = "time" if "TIME LIMIT EXCEEDED" in told else LIMITS.get(ended, "stopped")
     if limit == "stopped" and time.monotonic() - begin >= asked.seconds:
         limit = "time"
-    if limit == "stopped" and x is None and own is None and ended not in LIMITS:
+    if limit == "stopped" and x is None and ended not in LIMITS:
         raise StagecutError(f"solver {name} ended with {str(ended)!r}")
     if limit == "stopped":
         search.note(f"solver {name} ended with {str(ended)!r}")
