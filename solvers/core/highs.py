@@ -189,15 +189,9 @@ def run_highs(
         outcome = _outcome(linear, highs, monitor)
     else:
         outcome = _so_far(linear, monitor)
-    again = None
     unbounded = not (np.isfinite(linear.column_lower) & np.isfinite(linear.column_upper)).all()
-    if outcome.status == "infeasible" and unbounded and settings.get(PRESOLVE) != "off":
-        again = {**(options or {}), PRESOLVE: "off"}
-    elif finished and _blemished(highs) and first is not None:
-        again = dict(options or {})
-    elif finished and _blemished(highs) and settings.get(PRESOLVE) != "off":
-        again = {**(options or {}), PRESOLVE: "off"}
-    if again is not None:
+    doubtful = (outcome.status == "infeasible" and unbounded) or (finished and _blemished(highs))
+    if doubtful and (started or settings.get(PRESOLVE) != "off"):
         left = seconds - (time.monotonic() - begin)
         second = run_highs(
             linear,
@@ -206,7 +200,7 @@ def run_highs(
             on_bound=on_bound,
             gap=gap,
             seconds=max(0.0, left),
-            options=again,
+            options={**(options or {}), PRESOLVE: "off"},
         )
         if outcome.status == "infeasible" or second.x is not None:
             outcome = second

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic
 
 import numpy as np
@@ -121,7 +122,7 @@ def solve_program(
     search: Search[S],
     *,
     solver: str = "highs",
-    seconds: float | None = None,
+    seconds: float = math.inf,
     gap: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> None:
@@ -151,7 +152,7 @@ def solve_program(
         if solve.worth_stating_anew and outcome.limit not in ("time", "nodes"):
             continue
         solve.conclude(outcome)
-        if seconds is None and (outcome.limit == "nodes" or outcome.limit == "time"):
+        if math.isinf(seconds) and (outcome.limit == "nodes" or outcome.limit == "time"):
             search.stop_for(outcome.limit)
         return
 
@@ -195,11 +196,7 @@ class _Solve(Generic[S]):
         better = 0 < self.search.objective < MUCH_BETTER * self.stated_at
         return better and not self.program.fixed
 
-    def run(
-        self,
-        seconds: float | None,
-        gap: float | None,
-    ) -> Outcome | None:
+    def run(self, seconds: float, gap: float | None) -> Outcome | None:
         """Run the solver; None if it failed."""
         search, linear = self.search, self.linear
         assert linear is not None
@@ -211,28 +208,16 @@ class _Solve(Generic[S]):
                 if self.worth_stating_anew:
                     return Outcome("no solution", "stopped", None, math.inf, -math.inf)
             with search.phase("solve"):
+                run = partial(
+                    run_highs,
+                    linear,
+                    search,
+                    on_incumbent=self._on_incumbent,
+                    on_bound=self._on_bound,
+                )
                 if self.solver != "highs":
-                    outcome = run_other(
-                        self.solver,
-                        self.program.compiled,
-                        linear,
-                        search,
-                        start=start,
-                        gap=gap,
-                        seconds=math.inf if seconds is None else seconds,
-                        options=self.options,
-                    )
-                else:
-                    outcome = run_highs(
-                        linear,
-                        search,
-                        start=start,
-                        on_incumbent=self._on_incumbent,
-                        on_bound=self._on_bound,
-                        gap=gap,
-                        seconds=math.inf if seconds is None else seconds,
-                        options=self.options,
-                    )
+                    run = partial(run_other, self.solver, self.program.compiled, linear, search)
+                outcome = run(start=start, gap=gap, seconds=seconds, options=self.options)
         except StagecutError as error:
             search.note(f"{self.name} failed, and proves nothing more: {error}")
             return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ...formulations.mapping.busiest_link import LinkTraffic, link_traffic
 from ...formulations.mapping.milp import mapping_milp
 from ...formulations.task import Task
@@ -31,7 +33,7 @@ def map_by_program(
     mapping: MappingState,
     traffic: LinkTraffic | None,
     *,
-    seconds: float | None = None,
+    seconds: float = math.inf,
     solver: str = "highs",
 ) -> None:
     """Map the stages by the integer program, from the incumbent on; collectives are rings.
