@@ -1,11 +1,10 @@
-"""Gains of plans: speed-up over one device, and microbatches from which least max-load pays."""
+"""Gains of plans: the speed-up over one device, and why there is none."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,8 +13,6 @@ from ..formulations.sharding.costs import is_divided, sharding_costs
 from ..formulations.task import Task, pose
 from ..formulations.throughput.hypergraph import colour_units, merge_cycles, pipeline_units
 from ..instances import (
-    PipelineJob,
-    Plan,
     Problem,
     Sharding,
     ShardingObjective,
@@ -25,13 +22,9 @@ from ..instances import (
     program_of,
 )
 from ..instances.common.arrays import Ints
-from ..instances.common.kernel import NotCompiled, compiled_only_if
 from ..instances.common.quantities import show_percent, show_time
 from ..instances.model.workload import kept_bytes
-from ..runtime import evaluate
-from ..runtime.simulate.simulator import simulate
-from ..solvers import Limits, Result
-from .solve import solve
+from ..solvers import Result
 
 #: A plan that is faster by less than this has gained nothing.
 NOTHING = 0.005
@@ -182,72 +175,3 @@ def units_of(task: Task[Problem]) -> Ints:
         if isinstance(problem, Throughput) and problem.cpu_split == "contiguous":
             return pipeline_units(task)
     return colour_units(task)
-
-
-#: Microbatches looked at: the powers of two up to this one.
-MAX_MICROBATCHES = 1024
-#: Gap of the contiguous plans that are compared with.
-GAP = 0.02
-
-
-@dataclass(frozen=True)
-class BreakEven:
-    """From which number of microbatches on a plan of least max-load is the faster one."""
-
-    # of the powers of two up to `MAX_MICROBATCHES` the least with which an iteration of the plan
-    # takes no longer than the best contiguous plan that was found for it; None if none
-    microbatches: int | None
-    schedule: str  # the schedule of both
-    # what device needs more memory than it has under that schedule; empty if none does
-    over_memory: str = ""
-
-
-def break_even(workload: Workload, plan: Plan, seconds: float) -> BreakEven | None:
-    """Return from which number of microbatches on a plan beats contiguous plans for an iteration.
-
-    The time of an iteration grows by the plan's max-load with every microbatch, and that of the
-    best contiguous plan by no less; so the plan stays ahead once it is. None if contiguous plans
-    could not be found in so many seconds, or not without compiling, which takes longer than the
-    answer is worth.
-    """
-    try:
-        with compiled_only_if(lambda: False):
-            return _break_even(workload, plan, seconds)
-    except NotCompiled:
-        return None
-
-
-def _break_even(workload: Workload, plan: Plan, seconds: float) -> BreakEven | None:
-    assert isinstance(plan.problem, Throughput)
-    asked = plan.problem
-    schedule = "gpipe" if asked.pipeline == "gpipe" else "1f1b"
-    deadline = time.monotonic() + seconds
-    others: list[Plan] = []
-    powers = MAX_MICROBATCHES.bit_length()
-    low, high = 0, powers  # the plan is behind below `low`, and ahead from `high` on
-    while low < high:
-        middle = (low + high) // 2
-        problem = PipelineJob(
-            1 << middle,
-            schedule,
-            relayed=asked.relayed,
-            overlap=asked.overlap,
-            placement_rules=replace(asked.placement_rules, pins=(), fixed=()),  # of devices
-        )
-        makespan = simulate(workload, plan, schedule, 1 << middle).makespan
-        known = [evaluate(workload, plan.cluster, problem, other.solution) for other in others]
-        if any(r.objective < makespan and not r.violations for r in known):
-            low = middle + 1
-            continue
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return None
-        limits = Limits(seconds=left, gap=GAP)
-        found = solve(workload, plan.cluster, problem, limits=limits).plan
-        if found is None:
-            return None
-        others.append(found)
-        low, high = (middle + 1, high) if found.objective < makespan else (low, middle)
-    run = simulate(workload, plan, schedule, 1 << min(high, powers - 1))
-    over = next(iter(run.over_memory), "")
-    return BreakEven(None if high == powers else 1 << high, schedule, over)

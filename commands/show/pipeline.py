@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from ...api.gain import MAX_MICROBATCHES, BreakEven, Gain, break_even, gain
+from ...api.gain import Gain, gain
 from ...instances import Cluster, PipelineJob, PipelinePlacement, Workload, is_iteration
 from ...runtime import Report
 from ...runtime.simulate.simulator import simulate
@@ -35,22 +35,14 @@ if TYPE_CHECKING:
     from ...solvers import Limits
 
 
-#: Part of the time of a search that the comparison with contiguous plans may take, and its least
-#: and most seconds; after a search that its time limit ended it is that part, if it is so much.
-SHARE, LEAST_S, MOST_S, WORTH_S = 0.05, 3.0, 6.0, 1.0
-
-
 @dataclass(frozen=True)
 class Facts:
-    """Speed-up, bubble and break-even of a plan."""
+    """Speed-up and bubble of a plan."""
 
     gain: Gain  # over one device
     # of an iteration: the share of the devices' time in which they are idle
     bubble: float | None = None
-    # for how many microbatches a plan of least max-load is the right one; None if that took too
-    # long, and for what is no such plan
-    right: BreakEven | None = None
-    streams: bool = False  # whether that is to be said
+    streams: bool = False  # whether to say what a plan of least max-load is good for
 
 
 def facts_of(workload: Workload, result: Result, *, objective_given: bool) -> Facts | None:
@@ -63,14 +55,7 @@ def facts_of(workload: Workload, result: Result, *, objective_given: bool) -> Fa
         return None
     if is_iteration(result.plan.problem):
         return Facts(gained, simulate(workload, result.plan).bubble)
-    if objective_given or not workload.backward.any():
-        return Facts(gained)
-    right, seconds = None, min(SHARE * result.seconds, MOST_S)
-    if result.limit != "time":
-        seconds = max(seconds, LEAST_S)
-    if result.limit != "interrupt" and seconds >= WORTH_S:
-        right = break_even(workload, result.plan, seconds)
-    return Facts(gained, None, right, streams=True)
+    return Facts(gained, streams=not objective_given and bool(workload.backward.any()))
 
 
 def facts_json(facts: Facts, result: Result) -> dict[str, Any]:
@@ -90,9 +75,6 @@ def facts_json(facts: Facts, result: Result) -> dict[str, Any]:
             "bubble": facts.bubble,
             "stages": list(solution.devices),
         }
-    if facts.right is not None:
-        answer["right_from_microbatches"] = facts.right.microbatches
-        answer["over_memory_in_iteration"] = facts.right.over_memory
     return answer
 
 
@@ -104,27 +86,10 @@ def facts_rows(facts: Facts, unit: str) -> dict[str, str]:
     if facts.bubble is not None:
         rows["bubble"] = f"{show_percent(facts.bubble)} of the time of the devices in use"
     if facts.streams:
-        rows["right for"] = _right_for(facts.right)
-    return rows
-
-
-def _right_for(right: BreakEven | None) -> str:
-    """Return the line that says for how many microbatches a plan of least max-load is right."""
-    if right is None:
-        return "streams of microbatches without end; plan an iteration with --microbatches"
-    if right.over_memory:
-        return (
-            f"no iteration under {right.schedule}: {right.over_memory}; "
-            "plan for yours with --microbatches"
+        rows["right for"] = (
+            "streams of microbatches without end; plan an iteration with --microbatches"
         )
-    if right.microbatches is None:
-        most = f"up to {MAX_MICROBATCHES} microbatches"
-        text = f"streams without end; {most} a contiguous plan is faster"
-    elif right.microbatches == 1:
-        return f"iterations of any number of microbatches under {right.schedule}"
-    else:
-        text = f"{right.microbatches} microbatches and more; for fewer a contiguous plan is faster"
-    return f"{text} under {right.schedule}: plan for yours with --microbatches"
+    return rows
 
 
 def iteration_table(
