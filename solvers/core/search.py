@@ -94,14 +94,8 @@ News = Found | Proved | Withdrawn | Infeasible
 class Clock:
     """The time of a computation: seconds since its begin, seconds left, and whether to stop.
 
-    Parameters
-    ----------
-    seconds
-        From the begin to the deadline; default: none.
-    within
-        Another clock, at whose end this one ends too.
-    started
-        `time.monotonic()` of the begin; default: now.
+    It has so many seconds from `started` on, by `time.monotonic()`, and ends with the clock that it
+    is within.
 
     Examples
     --------
@@ -186,23 +180,9 @@ class Search(Clock, Generic[S]):
     """Search for a solution of type S of least objective (for throughput: the device of each node).
 
     Every solver gets one, offers it what it finds, raises its bound, and stops when it says so.
-    Nothing counts as incumbent that the judge has not evaluated from the definition.
-
-    Parameters
-    ----------
-    limits
-        When to stop.
-    judge
-        Objective of a solution by definition; `inf` if the solution breaks a rule.
-    on_progress
-        Called at every better incumbent or bound, and by `tick`; not more often than it likes.
-    started
-        `time.monotonic()` from which the deadline counts; default: now.
-    tie
-        Decides between solutions of one objective, less is better; default: the first stays.
-    within
-        The clock that ends this search too, such as a part of another search; its seconds left
-        are this one's limit.
+    Nothing counts as incumbent that `judge` has not evaluated from the definition: `inf` if it
+    breaks a rule. Of solutions of one objective that of least `tie` stays, without it the first.
+    `on_progress` is called at every better incumbent or bound, and by `tick`.
     """
 
     def __init__(
