@@ -23,7 +23,7 @@ from .actions import (
     schedule_of,
     write_csv,
 )
-from .communication import at_the_end, with_transfers
+from .communication import at_the_end
 from .cyclic import flushed, gpipe, inference, pipedream, pipedream_2bw
 from .patterns import (
     held,
@@ -166,6 +166,5 @@ __all__ = [
     "schedule_of",
     "step_table",
     "validate",
-    "with_transfers",
     "write_csv",
 ]

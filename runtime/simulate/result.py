@@ -89,7 +89,7 @@ class Simulation(Summarised):
             side = (kind == Kind.B) | (kind == Kind.I)
             inside = side | (kind == Kind.F)
             total[d] = moved[(2 * stage + side)[inside]].sum()
-            apart = (kind >= Kind.RECV_F) & (kind <= Kind.REDUCE_GRAD)
+            apart = kind == Kind.REDUCE_GRAD
             total[d] += (self.ends[d] - self.starts[d])[apart].sum()
         return total
 

@@ -15,7 +15,6 @@ from stagecut.runtime.schedules import (
     schedule_of,
     step_table,
     validate,
-    with_transfers,
     write_csv,
 )
 from stagecut.runtime.schedules.patterns import list_schedule
@@ -108,11 +107,6 @@ def test_every_schedule_fits_every_plan(name: str, seed: int) -> None:
     again = read_csv(write_csv(schedule))
     pairs = zip(again.actions, schedule.actions, strict=True)
     assert all(np.array_equal(a, b) for a, b in pairs)
-    listed = with_transfers(schedule, stages)
-    validate(listed, stages)
-    explicit = simulate_stages(stages, listed, network=network)
-    assert explicit.makespan == pytest.approx(run.makespan, rel=1e-9)
-    assert explicit.busy == pytest.approx(run.busy, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +160,7 @@ def _given(text: str):
         ("0F0,0B0\n1F0,1B0,1I0\n", "stage 1 has 1B0 and also"),
         ("0F0,0B0\n1F0\n", "1B0 is missing; it belongs on device 1"),
         ("0F0,0I0\n1F0,1B0\n", "0W0 is missing"),
-        ("0F0,0SEND_F0,0B0\n1F0,1B0\n", "1RECV_F0 is missing"),
+        ("0F0,0SEND_F0,0B0\n1F0,1B0\n", "0SEND_F0: transfers follow from the stages"),
         ("0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n1F0,1B0\n", "occurs twice"),
     ],
 )

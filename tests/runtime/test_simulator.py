@@ -15,7 +15,7 @@ import stagecut
 from stagecut import InputError, Link, Throughput
 from stagecut.instances import Latency, price
 from stagecut.instances.model.contiguity import representatives
-from stagecut.runtime.schedules import SCHEDULES, Kind, make_schedule, schedule_of
+from stagecut.runtime.schedules import SCHEDULES, Kind, make_schedule
 from stagecut.runtime.schedules.actions import Action
 from stagecut.runtime.simulate.network import HostMemory, Links, point_to_point, shared
 from stagecut.runtime.simulate.plan_stages import stages_of, stages_of_calls
@@ -370,9 +370,6 @@ def test_wrong_input_is_named() -> None:
     assert other is not None
     with pytest.raises(InputError, match="was made for"):
         simulate(other[0], found[1])
-    listed = schedule_of([[Action(0, Kind.F), Action(0, Kind.SEND_F)]])
-    with pytest.raises(InputError, match="does not overlap"):
-        simulate_stages(chain([1.0]), listed, network=HostMemory(overlap=True))
     with pytest.raises(InputError, match="its table is for 3 devices"):
         simulate_stages(chain([1.0]), "single", 1, network=point_to_point(3, Link(0, 1)))
     with pytest.raises(InputError, match="sharing"):
