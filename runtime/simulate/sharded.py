@@ -18,7 +18,6 @@ from ...instances import (
     InputError,
     Plan,
     Sharding,
-    TensorProgram,
     TensorSharding,
     Workload,
     program_of,
@@ -26,7 +25,7 @@ from ...instances import (
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.sharding import gradient_buckets, operator_groups, phases
 from ...instances.model.summary import Summarised
-from ..verify.sharding import Converted, ShardingReport, check
+from ..verify.sharding import Converted, check
 
 
 @dataclass(frozen=True)
@@ -80,70 +79,17 @@ def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
     if report.lying == ():
         raise InputError(f"plan: {report.violations[0]}; plan again")
     program = program_of(workload)
-    if problem.placement:
-        return _of_groups(workload, program, problem, report)
-    buckets = gradient_buckets(program, problem)
-    bucketed = {t for bucket in buckets for t in bucket}
-    due: list[list[Converted]] = [[] for _ in program.operators]
-    for one in report.converted:
-        if problem.overlap:
-            continue
-        readers = [v for v in one.readers if one.tensor in program.operators[v].inputs]
-        if readers:
-            due[min(readers)].append(one)
-    late: list[list[Converted]] = [[] for _ in program.operators]
-    for one in report.converted:
-        read = any(one.tensor in program.operators[v].inputs for v in one.readers)
-        if one.tensor not in bucketed and (problem.overlap or not read):
-            late[program.maker[one.tensor]].append(one)
-    unit = TIME_UNITS[workload.time_unit]
-    full: dict[int, list[int]] = {}  # the gradients of the buckets that an operator fills
-    for bucket in buckets:
-        full.setdefault(max(program.maker[t] for t in bucket), []).extend(bucket)
-    events: list[CollectiveEvent] = []
-    now, reduced = 0.0, 0.0
-
-    def convert(one: Converted, begin: float) -> float:
-        for step in one.steps:
-            if step.seconds > 0:
-                end = begin + step.seconds / unit
-                name = program.tensors[one.tensor].name
-                events.append(
-                    CollectiveEvent(name, step.collective, step.axis, begin, end, step.bytes)
-                )
-                begin = end
-        return begin
-
-    for v, operator in enumerate(program.operators):
-        for one in due[v]:
-            now = convert(one, now)
-        if report.times[v] > 0:
-            kind = "backward" if operator.backward else "forward"
-            events.append(CollectiveEvent(str(operator.name), kind, -1, now, now + report.times[v]))
-            now += report.times[v]
-        for one in late[v]:
-            now = convert(one, now)
-        if v in full:
-            reduced = max(reduced, now)
-            for one in report.converted:
-                if one.tensor in full[v]:
-                    reduced = convert(one, reduced)
-    return ShardedTimeline(tuple(events), problem.mesh.shape, workload.time_unit)
-
-
-def _of_groups(
-    workload: Workload, program: TensorProgram, problem: Sharding, report: ShardingReport
-) -> ShardedTimeline:
-    """Return what groups of devices do beside each other."""
+    placed = bool(problem.placement)
     groups = operator_groups(program, problem.placement)
     phase = phases(program, groups)
     unit = TIME_UNITS[workload.time_unit]
     events: list[CollectiveEvent] = []
-    now = [0.0] * problem.mesh.shape[0]
-
-    reduced = [0.0] * len(now)
-    full = {max(program.maker[t] for t in b): b for b in gradient_buckets(program, problem)}
-    late = {t for bucket in full.values() for t in bucket}
+    now = [0.0] * (problem.mesh.shape[0] if placed else 1)
+    reduced = list(now)  # when the buckets of each group are
+    full: dict[int, list[int]] = {}  # the gradients of the buckets that an operator fills
+    for bucket in gradient_buckets(program, problem):
+        full.setdefault(max(program.maker[t] for t in bucket), []).extend(bucket)
+    bucketed = {t for bucket in full.values() for t in bucket}
 
     def wait() -> None:
         now[:] = [max(now)] * len(now)
@@ -157,20 +103,20 @@ def _of_groups(
         for j in range(len(now)) if group is None else (group,):
             now[j] = begin + time
 
-    def convert_late(v: int) -> None:
-        """Convert the gradients of a bucket beside what their group computes."""
-        group, bucket = groups[v] or 0, full[v]
-        computed, now[group] = now[group], max(reduced[group], now[group])
-        for one in report.converted:
-            if one.tensor in bucket:
-                convert(one)
-        reduced[group], now[group] = now[group], computed
-
     def convert(one: Converted) -> None:
         name = program.tensors[one.tensor].name
         for step in one.steps:
             time = step.seconds / unit
             take(where[one.tensor, one.after], name, step.collective, step.axis, time, step.bytes)
+
+    def convert_bucket(v: int) -> None:
+        """Convert the gradients of a bucket beside what their group computes."""
+        group = groups[v] or 0
+        computed, now[group] = now[group], max(reduced[group], now[group])
+        for one in report.converted:
+            if one.tensor in full[v]:
+                convert(one)
+        reduced[group], now[group] = now[group], computed
 
     where: dict[tuple[int, tuple[str, ...]], int | None] = {}
     before: list[list[Converted]] = [[] for _ in program.operators]
@@ -185,12 +131,13 @@ def _of_groups(
             if one.tensor in operator.inputs
             and (groups[v] == groups[maker] if alone else v in one.readers)
         ]
-        if one.tensor in late:
+        source = program.operators[maker].role != "operator"
+        when_due = groups[maker] is not None and (source or not alone)
+        if one.tensor in bucketed:
             continue
-        source = phase[maker] is None and program.operators[maker].role != "operator"
-        if source and groups[maker] is None:
+        if placed and source and groups[maker] is None:
             convert(one)
-        elif readers and groups[maker] is not None and (source or not alone):
+        elif readers and (when_due if placed else not problem.overlap):
             before[min(readers)].append(one)
         else:
             after[maker].append(one)
@@ -202,12 +149,10 @@ def _of_groups(
         for one in before[v]:
             convert(one)
         kind = "backward" if operator.backward else "forward"
-        if operator.role == "operator":
+        if operator.role == "operator" or not placed:
             take(groups[v], str(operator.name), kind, -1, report.times[v], 0.0)
         for one in after[v]:
             convert(one)
         if v in full:
-            convert_late(v)
-    return ShardedTimeline(
-        tuple(events), problem.mesh.shape, workload.time_unit, problem.mesh.shape[0]
-    )
+            convert_bucket(v)
+    return ShardedTimeline(tuple(events), problem.mesh.shape, workload.time_unit, len(now))
