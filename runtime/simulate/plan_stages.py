@@ -14,7 +14,8 @@ replica of the next stage that the plan matched it with. Two ways to move data:
   that share a link in one direction compete for it. All-reduces take the time of the definition;
   their traffic does not compete with messages.
 
-A latency plan as stages: every call is one, and every node on a CPU is one.
+A latency plan as stages: every call is one, and every node on a CPU is one, with the times that
+`runtime.verify.latency` finds.
 
 A call waits for all its inputs, transfers them in, computes, transfers out; its results appear when
 it has ended. That is what a stage without overlap does. What a call needs from another call on the
@@ -24,6 +25,7 @@ message. CPUs are an unlimited pool: as many cores are shown as compute at a tim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -53,7 +55,9 @@ from ...instances.common.units import TIME_UNITS
 from ...instances.model.stage_costs import accelerator_seconds, device_slowdowns
 from ...instances.model.workload import kept_bytes
 from ..schedules.actions import Schedule
+from ..verify import latency
 from ..verify.mapping import link_table, stage_reports
+from ..verify.report import CallReport
 from .job_stages import iteration_schedule, stages_of_iteration, stages_of_stream
 from .network import HostMemory, Links, Network
 from .pieces import cut, weight_share_of
@@ -286,97 +290,71 @@ def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: In
     """Return the stages of a latency plan; simulate them with the schedule ``single``.
 
     `call` numbers each node's call on its accelerator, in the order in which they run; −1 for nodes
-    on CPUs. O((n + m) log n); InputError if the calls wait for each other in a circle.
+    on CPUs. InputError if the calls cannot be executed.
     """
-    costs = price(workload, cluster)
-    groups: dict[tuple[int, int], list[int]] = {}
-    for v in workload.order:
-        d, number = int(device[v]), int(call[v])
-        groups.setdefault((d, number) if number >= 0 else (-1, v), []).append(v)
+    import networkx as nx
+
+    placement = CallPlacement(device, call)
+    report = latency.check(workload, cluster, price(workload, cluster), Latency(), placement)
+    if np.isinf(report.objective):
+        raise InputError(f"plan: {report.violations[-1]}; verify the plan")
+    nodes = [[workload.index[name] for name in one.nodes] for one in report.calls]
+    count = len(nodes)
     of = np.zeros(workload.n, dtype=np.int64)
-    for k, nodes in enumerate(groups.values()):
-        of[nodes] = k
-    where = [int(device[nodes[0]]) for nodes in groups.values()]
-    kind = costs.kind_of[where]
-    compute, receive, send = (np.zeros((len(groups), 2)) for _ in range(3))
-    for k, nodes in enumerate(groups.values()):
-        compute[k, FORWARD] = costs.compute[kind[k], nodes].sum()
-    edges = set()
-    for u, successors in enumerate(workload.successors):
-        own = int(of[u])
-        users = {int(of[v]) for v in successors} - {own}
-        for k in sorted(users):
-            edges.add((own, k))
-            receive[k, FORWARD] += costs.received(u, where[own], where[k])
-        send[own, FORWARD] += costs.sent(u, where[own], (where[k] for k in sorted(users)))
-    duration = (receive + compute + send)[:, FORWARD]
-    keys = list(groups)
-    rank, begin, end = _execute(keys, sorted(edges), duration)
-    lanes, names = _lanes(cluster, keys, rank, begin, end)
+    for k, own in enumerate(nodes):
+        of[own] = k
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(count))
+    graph.add_edges_from((a, b) for a, b in of[workload.edges].tolist() if a != b)
+    edges = sorted(graph.edges)
+    numbered = [k for k in range(count) if report.calls[k].number]
+    numbered.sort(key=lambda k: (report.calls[k].device, report.calls[k].number))
+    graph.add_edges_from(
+        (a, b) for a, b in pairwise(numbered) if report.calls[a].device == report.calls[b].device
+    )
+    order = list(nx.lexicographical_topological_sort(graph, lambda k: report.calls[k].start))
+    lanes, names = _lanes(cluster, [report.calls[k] for k in order])
+    lane = dict(zip(order, lanes, strict=True))
     capacity = [cluster.kinds[one.kind].memory_bytes for one in cluster.devices]
     capacity += [np.inf] * (len(names) - len(capacity))
-    present = np.zeros((len(groups), 2), np.bool_)
+    compute, receive, send = (np.zeros((count, 2)) for _ in range(3))
+    compute[:, FORWARD] = [one.compute for one in report.calls]
+    receive[:, FORWARD] = [one.transfer_in for one in report.calls]
+    send[:, FORWARD] = [one.transfer_out for one in report.calls]
+    present = np.zeros((count, 2), np.bool_)
     present[:, FORWARD] = True
-    tasks = np.zeros(2 * len(groups), dtype=np.int64)
-    tasks[0::2], tasks[1::2] = rank, len(groups)
-    memory = frozen([workload.memory_bytes[nodes].sum() for nodes in groups.values()], np.float64)
+    rank = np.full((count, 2), count)
+    rank[order, FORWARD] = np.arange(count)
+    memory = frozen([workload.memory_bytes[own].sum() for own in nodes], np.float64)
     return StageGraph(
         devices=tuple(names),
-        replicas=tuple((lane,) for lane in lanes),
+        replicas=tuple((lane[k],) for k in range(count)),
         compute=frozen(compute, np.float64),
         present=frozen(present, np.bool_),
         receive=frozen(receive, np.float64),
         send=frozen(send, np.float64),
-        edges=frozen(2 * np.array(sorted(edges), dtype=np.int64).reshape(-1, 2), np.int64),
+        edges=frozen(2 * np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
         payload_bytes=frozen(np.zeros(len(edges)), np.float64),
-        rank=frozen(tasks, np.int64),
+        rank=frozen(rank.ravel(), np.int64),
         weight_bytes=memory,
-        activation_bytes=frozen(np.zeros(len(groups)), np.float64),
+        activation_bytes=frozen(np.zeros(count), np.float64),
         resident_bytes=memory,
-        nodes=tuple((tuple(nodes), ()) for nodes in groups.values()),
+        nodes=tuple((tuple(own), ()) for own in nodes),
         capacity_bytes=frozen(capacity, np.float64),
         time_unit=workload.time_unit,
     )
 
 
-def _execute(
-    keys: list[tuple[int, int]], edges: list[tuple[int, int]], duration: Floats
-) -> tuple[Ints, Floats, Floats]:
-    """Return the place in the order of begins, begin and end of each call and CPU node."""
-    after: list[list[int]] = [[] for _ in keys]
-    waits = np.zeros(len(keys), dtype=np.int64)
-    numbered = sorted((k for k in range(len(keys)) if keys[k][0] >= 0), key=lambda k: keys[k])
-    following = [(a, b) for a, b in pairwise(numbered) if keys[a][0] == keys[b][0]]
-    for a, b in [*edges, *following]:
-        after[a].append(b)
-        waits[b] += 1
-    begin, end = np.zeros(len(keys)), np.zeros(len(keys))
-    ready = [k for k in range(len(keys)) if not waits[k]]
-    for k in ready:
-        end[k] = begin[k] + duration[k]
-        for b in after[k]:
-            begin[b] = max(begin[b], end[k])
-            waits[b] -= 1
-            if not waits[b]:
-                ready.append(b)
-    if len(ready) < len(keys):
-        raise InputError("plan: its calls wait for each other in a circle; verify the plan")
-    rank = np.zeros(len(keys), dtype=np.int64)
-    rank[sorted(ready, key=lambda k: begin[k])] = np.arange(len(keys))
-    return rank, begin, end
-
-
-def _lanes(
-    cluster: Cluster, keys: list[tuple[int, int]], rank: Ints, begin: Floats, end: Floats
-) -> tuple[list[int], list[str]]:
-    """Return the lane of each call and CPU node, and the names of all lanes."""
+def _lanes(cluster: Cluster, calls: Sequence[CallReport]) -> tuple[list[int], list[str]]:
+    """Return the lane of each call and CPU node, in the order of their begins, and all names."""
     names = [one.name for one in cluster.devices]
-    lanes = [d for d, _ in keys]
+    lanes = []
     free: list[float] = []  # when each core shown is free again
-    for k in sorted(range(len(keys)), key=lambda k: (begin[k], rank[k])):
-        if lanes[k] >= 0:
+    for one in calls:
+        if one.number:
+            lanes.append(one.device)
             continue
-        core = next((c for c, until in enumerate(free) if until <= begin[k]), len(free))
-        free[core : core + 1] = [float(end[k])]
-        lanes[k] = cluster.size + core
+        core = next((c for c, until in enumerate(free) if until <= one.start), len(free))
+        free[core : core + 1] = [one.finish]
+        lanes.append(cluster.size + core)
     return lanes, [*names, *(f"pool core {c}" for c in range(len(free)))]

@@ -356,7 +356,7 @@ def test_one_request_takes_its_latency(seed: int) -> None:
     if np.isnan(expected) or np.isinf(price(workload, cluster).compute).any():
         return
     if np.isinf(expected):
-        with pytest.raises(InputError, match="circle"):
+        with pytest.raises(InputError, match="wait for each other"):
             stages_of_calls(workload, cluster, device, call)
         return
     run = simulate_stages(stages_of_calls(workload, cluster, device, call), "single")
