@@ -40,7 +40,7 @@ def simulate(
     schedule: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.SIMULATED_SCHEDULE,
+            autocompletion=names.complete_simulated,
             help="gpipe, 1f1b, interleaved, pipedream, 2bw, zb-h1, zb-h2, single, inference; "
             "or a CSV file with a row of actions such as 0F0,0B0 per device. "
             "Default: 1f1b, for latency plans single, for pipelines their own.",

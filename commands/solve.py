@@ -56,7 +56,7 @@ def solve(
     method: Annotated[
         str,
         typer.Option(
-            autocompletion=names.METHOD,
+            autocompletion=names.complete_method,
             help="auto chooses, and says what it chose; a wrong name is answered with all. Behind "
             "a colon: milp:gurobi, learned:FILE.",
         ),

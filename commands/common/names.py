@@ -1,43 +1,18 @@
 """Names that options take: for help texts, and for the shell to complete.
 
-Help and completion answer at once, so nothing slow is imported for them: methods and schedules are
-listed again here, and a test holds the lists against the registries.
+Help answers at once, so what is slow to import is imported when the shell completes a name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from ...instances.common.choices import NAMED_SCHEDULES, PipelineSchedule
 
 Complete = Callable[[str], list[str]]
 
-#: Problem → names of its methods.
-METHODS = {
-    "throughput": (
-        "auto", "dp", "linear-dp", "multilevel", "pipedream", "milp", "column-generation",
-        "greedy", "local-search", "random", "learned", "single", "expert", "metis", "scotch",
-    ),
-    "pipeline": (
-        "auto", "dp", "milp", "piper", "equal-stages", "data-parallel", "pipedream", "learned",
-        "megatron", "vllm", "torchtitan", "deepspeed-uniform", "deepspeed-parameters",
-        "deepspeed-type", "accelerate-balanced", "block-dp",
-    ),
-    "latency": (
-        "auto", "dp", "milp", "milp-big-m", "lns", "linear", "greedy", "max-load", "learned",
-    ),
-    "mapping": ("auto", "layouts", "milp", "joint"),
-    "sharding": (
-        "auto", "elimination", "messages", "milp", "milp-compact", "local-search",
-        "data-parallel", "fully-sharded", "megatron", "replicate", "communication-only",
-    ),
-}  # fmt: skip
 #: What `export` writes placements for.
 LAUNCHERS = ("python", "csv", "torchtitan", "megatron", "deepspeed", "vllm", "accelerate")
-#: Schedules of `simulate`.
-SIMULATED = (
-    "gpipe", "1f1b", "interleaved", "pipedream", "2bw", "zb-h1", "zb-h2", "single", "inference",
-)  # fmt: skip
 
 
 def one_of(*names: str) -> Complete:
@@ -51,10 +26,26 @@ def one_of(*names: str) -> Complete:
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
+def complete_method(incomplete: str) -> list[str]:
+    """Complete the name of a method of any problem."""
+    from ...solvers import METHODS
+
+    return one_of(*dict.fromkeys(name for methods in METHODS.values() for name in methods))(
+        incomplete
+    )
+
+
 def complete_methods(incomplete: str) -> list[str]:
     """Complete the last of methods separated by commas."""
     before, comma, last = incomplete.rpartition(",")
-    return [before + comma + name for name in METHOD(last)]
+    return [before + comma + name for name in complete_method(last)]
+
+
+def complete_simulated(incomplete: str) -> list[str]:
+    """Complete the name of a schedule of `simulate`."""
+    from ...runtime.schedules import SCHEDULES
+
+    return one_of(*SCHEDULES)(incomplete)
 
 
 def complete_topology(incomplete: str) -> list[str]:
@@ -92,15 +83,8 @@ def complete_recipe(incomplete: str) -> list[str]:
     return one_of(*RECIPES)(incomplete)
 
 
-def _once(tables: Iterable[Iterable[str]]) -> list[str]:
-    """Return each name once, in the order in which they come."""
-    return list(dict.fromkeys(name for table in tables for name in table))
-
-
 LAUNCHER = one_of("run", *LAUNCHERS)
-PROBLEM = one_of(*METHODS)
-METHOD = one_of(*_once(METHODS.values()))
-SIMULATED_SCHEDULE = one_of(*SIMULATED)
+PROBLEM = one_of("throughput", "pipeline", "latency", "mapping", "sharding")
 SCHEDULE = one_of(*NAMED_SCHEDULES, PipelineSchedule.STREAM, "all")
 RUN_SCHEDULE = one_of(*NAMED_SCHEDULES, "pipedream", "2bw")
 BATCH_SCHEDULE = one_of(*NAMED_SCHEDULES)
