@@ -128,7 +128,7 @@ def run(
     per device: torchrun --nproc-per-node 2 -m stagecut run plan.json --model my_model.py:make
     """
     from ..instances.formats.files import load
-    from ..instances.formats.source import read_source
+    from ..instances.formats.outline import read_outline
     from ..instances.job.plan import is_job_plan
     from .common.pose import setting_record
 
@@ -168,7 +168,7 @@ def run(
         run_job_plan(Path(plan), model, tokens, asked, (rare.clip, show_report), others)
         return
     if model is None:
-        read_source(plan)  # a wrong path is named first
+        read_outline(plan)  # what is no plan is named first
         raise InputError("--model: name the factory that was profiled, such as my_model.py:make")
     if tokens is not None or rare.clip or show_report:
         raise InputError("--tokens, --report, --set clip: of training jobs alone; leave them out")

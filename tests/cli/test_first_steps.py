@@ -79,6 +79,7 @@ def test_no_word_of_a_narrow_table_is_cut(width: int) -> None:
     [
         (["solve", "config.json"], "it is a model's config.json, planned as a training job"),
         (["verify", "missing.json"], "missing.json: no such file"),
+        (["run", "config.json"], 'a file with format "stagecut-plan" is needed here'),
         (["estimate", ".", *JOB], "the folder has no config.json; name its file"),
         (["estimate", "gpt2", *JOB, "--sequence", "9999999999"], "it must be at most 1000000000"),
     ],
