@@ -27,7 +27,7 @@ from ...instances import (
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ...instances.model.contiguity import representatives
 from ...instances.model.workload import kept_bytes
-from .stages import BACKWARD, FORWARD, StageGraph
+from .stages import BACKWARD, FORWARD, StageGraph, edges_of
 
 #: Nodes of a stage's forward and backward pass.
 Passes = tuple[tuple[int, ...], tuple[int, ...]]
@@ -267,7 +267,7 @@ def stage_graph(
             compute[s, side] = costs.compute[costs.kind_of[own[s]], list(nodes)].sum()
     if not np.isfinite(compute).all():
         raise InputError("plan: a node is on a device that does not support it; verify the plan")
-    edges = sorted(passes.bytes)
+    edges, payload_bytes = edges_of(passes.bytes)
     weight, resident, activation = kept_bytes(workload)
     return StageGraph(
         devices=tuple(d.name for d in cluster.devices),
@@ -276,8 +276,8 @@ def stage_graph(
         present=frozen(passes.present, np.bool_),
         receive=frozen(passes.receive, np.float64),
         send=frozen(passes.send, np.float64),
-        edges=frozen(np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
-        payload_bytes=frozen([passes.bytes[edge] for edge in edges], np.float64),
+        edges=edges,
+        payload_bytes=payload_bytes,
         rank=frozen(passes.rank, np.int64),
         weight_bytes=frozen([weight[nodes].sum() for nodes in everything], np.float64),
         activation_bytes=frozen([activation[list(a)].sum() for a, _ in stages], np.float64),

@@ -62,7 +62,7 @@ from .job_stages import iteration_schedule, stages_of_iteration, stages_of_strea
 from .network import HostMemory, Links, Network
 from .pieces import cut, weight_share_of
 from .relay import cut_relayed
-from .stages import BACKWARD, FORWARD, StageGraph
+from .stages import BACKWARD, FORWARD, StageGraph, edges_of, line_of
 
 #: How many microbatches are simulated, and run, unless the plan or the caller says otherwise.
 DEFAULT_MICROBATCHES = 8
@@ -192,25 +192,20 @@ def stages_of_mapping(
     trains = bool(workload.backward.any())
     replicas = chains(solution)
     routes = problem.topology.routes
-    edges: dict[tuple[int, int], float] = {}
+    waits, present, rank = line_of(count, trains)
+    moved = dict.fromkeys(waits, 0.0)
     for s in range(count - 1):
         sizes = float(costs.forward_bytes[s]), float(costs.backward_bytes[s] * problem.gradients)
-        edges[2 * s, 2 * s + 2] = sizes[FORWARD]
+        moved[2 * s, 2 * s + 2] = sizes[FORWARD]
         if trains:
-            edges[2 * s + 3, 2 * s + 1] = sizes[BACKWARD]
+            moved[2 * s + 3, 2 * s + 1] = sizes[BACKWARD]
         pairs = np.array([replicas[s], replicas[s + 1]])
         latency = routes.latency_s[pairs[0], pairs[1]]
         bandwidth = routes.bytes_per_s[pairs[0], pairs[1]]
         there, back = ((latency + size / bandwidth) * (size > 0) / unit for size in sizes)
         slowest = int((there + back).argmax())
         send[s, FORWARD], receive[s, BACKWARD] = there[slowest], back[slowest]
-    if trains:
-        edges |= {(2 * s, 2 * s + 1): 0.0 for s in range(count)}
-    pairs_of_tasks = sorted(edges)
-    present = np.ones((count, 2), np.bool_)
-    present[:, BACKWARD] = trains
-    rank = np.zeros(2 * count, np.int64)
-    rank[0::2], rank[1::2] = np.arange(count), 2 * count - 1 - np.arange(count)
+    edges, payload_bytes = edges_of(moved)
     weight, resident, activation = kept_bytes(workload)
     reports = stage_reports(costs, problem, solution.slots, solution.sends_to, slow)
     nodes = [np.flatnonzero(solution.stage == s) for s in range(count)]
@@ -222,12 +217,12 @@ def stages_of_mapping(
         devices=problem.topology.devices,
         replicas=replicas,
         compute=frozen(compute, np.float64),
-        present=frozen(present, np.bool_),
+        present=present,
         receive=frozen(receive, np.float64),
         send=frozen(send, np.float64),
-        edges=frozen(np.array(pairs_of_tasks, np.int64).reshape(-1, 2), np.int64),
-        payload_bytes=frozen([edges[pair] for pair in pairs_of_tasks], np.float64),
-        rank=frozen(rank, np.int64),
+        edges=edges,
+        payload_bytes=payload_bytes,
+        rank=rank,
         weight_bytes=summed(weight),
         activation_bytes=summed(activation),
         resident_bytes=summed(resident),

@@ -13,14 +13,13 @@ stand in the order in which they can be executed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
 from ...instances import Cluster, InputError, Plan, Workload, price
-from ...instances.common.arrays import Bools, Ints
+from ...instances.common.arrays import Ints
 from .pieces import Passes, PassGraph, convex_stages, groups_of, stage_graph
-from .stages import BACKWARD, FORWARD, StageGraph
+from .stages import BACKWARD, FORWARD, StageGraph, line_of
 
 
 def cut_relayed(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> StageGraph:
@@ -35,22 +34,6 @@ def cut_relayed(workload: Workload, plan: Plan, *, weight_share: float = 0.5) ->
     _, order = groups_of(plan)
     stages = _by_device(workload, device, order) if order else _in_line(workload, passes, rank)
     return relay_line(workload, plan.cluster, device, stages, weight_share=weight_share)
-
-
-def line_of(count: int, trains: bool) -> tuple[list[tuple[int, int]], Bools, Ints]:
-    """Return what a chain of stages is: its waits, the passes it has, and the tasks' positions.
-
-    Waits are pairs of tasks: forward up the line, backward down it, forward before backward. Every
-    stage takes part in both passes, (P, 2), if there are two. Positions are topological, (2P,).
-    """
-    waits = [(2 * a, 2 * b) for a, b in pairwise(range(count))]
-    if trains:
-        waits += [(2 * b + 1, 2 * a + 1) for a, b in pairwise(range(count))]
-        waits += [(2 * s, 2 * s + 1) for s in range(count)]
-    present = np.ones((count, 2), np.bool_)
-    present[:, BACKWARD] = trains
-    line = np.arange(count)
-    return waits, present, np.stack((line, 2 * count - 1 - line), axis=1).ravel()
 
 
 def relay_line(
