@@ -22,8 +22,7 @@ from ..simulate.pieces import (
     weight_share_of,
 )
 from ..simulate.plan_stages import chains
-from ..simulate.relay import line_of
-from ..simulate.stages import BACKWARD, FORWARD, StageGraph
+from ..simulate.stages import BACKWARD, FORWARD, StageGraph, line_of
 
 #: Schedules that are one batch after the other.
 SYNCHRONOUS = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2")

@@ -23,9 +23,9 @@ from .actions import (
     schedule_of,
     write_csv,
 )
-from .communication import at_the_end
 from .cyclic import flushed, gpipe, inference, pipedream, pipedream_2bw
 from .patterns import (
+    at_the_end,
     held,
     interleaved,
     is_interleaved,

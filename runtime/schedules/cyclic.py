@@ -30,8 +30,7 @@ from ...instances.common.arrays import Floats, Ints
 from ..simulate.network import HostMemory, Links, Network, message_times
 from ..simulate.stages import BACKWARD, StageGraph
 from .actions import Kind, Schedule, WeightVersions
-from .communication import all_reduce_actions
-from .patterns import Slot, forward_only, rounds
+from .patterns import Slot, all_reduce_actions, forward_only, rounds
 
 #: Slack in units of the period for rounding of sums.
 SLACK = 1e-12

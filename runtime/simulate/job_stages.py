@@ -43,8 +43,7 @@ from ...instances import (
 from ...instances.common.arrays import frozen
 from ..schedules.actions import Action, Schedule, schedule_of
 from ..verify.report import StageReport
-from .pieces import Passes, cut, price_stages
-from .relay import relay_line
+from .pieces import Passes, cut, price_stages, relay_line
 from .stages import BACKWARD, FORWARD, StageGraph, edges_of, line_of
 
 #: The forward's share of a layer's time where the file does not say it: a guess.

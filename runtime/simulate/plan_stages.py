@@ -60,8 +60,7 @@ from ..verify.mapping import link_table, stage_reports
 from ..verify.report import CallReport
 from .job_stages import iteration_schedule, stages_of_iteration, stages_of_stream
 from .network import HostMemory, Links, Network
-from .pieces import cut, weight_share_of
-from .relay import cut_relayed
+from .pieces import cut, cut_relayed, weight_share_of
 from .stages import BACKWARD, FORWARD, StageGraph, edges_of, line_of
 
 #: How many microbatches are simulated, and run, unless the plan or the caller says otherwise.

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ...instances.common.arrays import Floats, Ints
 from ..schedules.actions import Kind, Schedule
-from ..schedules.communication import all_reduce_actions
+from ..schedules.patterns import all_reduce_actions
 from .network import HostMemory, Links, Network, Sharing, units_per_second
 from .stages import BACKWARD, FORWARD, StageGraph
 

@@ -19,11 +19,10 @@ from ..schedules import SCHEDULES, Schedule, make_schedule
 from ..schedules.actions import PER_BATCH
 from ..schedules.validate import check_actions, deadlock, rows_by_stage
 from .engine_kernel import execute
-from .memory import memory_over_time
 from .network import HostMemory, Network, priced_in
 from .plan_stages import DEFAULT_MICROBATCHES, stages_of, usual_network, usual_schedule
 from .program import compile_program
-from .result import Simulation
+from .result import Simulation, memory_over_time
 from .stages import StageGraph
 
 

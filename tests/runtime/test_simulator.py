@@ -253,7 +253,6 @@ def test_memory_over_time_and_what_it_consists_of() -> None:
     run = simulate_stages(stages, "1f1b", 8)
     first = run.memory[0]
     assert (first.weights, first.versions, first.peak_activations) == (100.0, 0.0, 12.0)
-    assert first.peak_time == 3.0
     assert first.activations[-1] == 0.0
     assert simulate_stages(stages, "pipedream", 8).memory[0].versions == 300.0
     assert simulate_stages(stages, "2bw", 8).memory[0].versions == 100.0
