@@ -8,13 +8,12 @@ from ...instances.common.kernel import kernel
 
 
 @kernel
-def place_tasks(placed, tasks, limits, where, replicas, m, split):
+def place_tasks(placed, tasks, limits, where, replicas, m):
     """Give a free device backward passes first, then forward ones, then weight gradients.
 
     Of those the lowest microbatch, then the lowest `rank`. Returns rows of device, stage, pass and
     microbatch in the order of their start, and how many of them are filled. `where`, (P, most
-    replicas), is the device of each replica of a stage, −1 behind the last; with `split`, weight
-    gradients are passes of their own.
+    replicas), is the device of each replica of a stage, −1 behind the last.
     """
     first, owner, replica, number = placed
     duration, present, rank, waits, edge_at, edge_to = tasks
@@ -42,18 +41,18 @@ def place_tasks(placed, tasks, limits, where, replicas, m, split):
             for h in range(first[d], first[d + 1]):
                 s = owner[h]
                 flying = (nxt[h, 0] - nxt[h, 1]) // number[h] if present[s, 1] else 0
-                unswept = (nxt[h, 0] - nxt[h, 2]) // number[h] if split and present[s, 1] else 0
+                unswept = (nxt[h, 0] - nxt[h, 2]) // number[h] if present[s, 1] else 0
                 for p in range(3):
                     j = nxt[h, p]
                     if j >= m or (p < 2 and not present[s, p]):
                         continue
-                    if p == 2 and (not split or not present[s, 1] or j >= nxt[h, 1]):
+                    if p == 2 and (not present[s, 1] or j >= nxt[h, 1]):
                         continue
                     if p < 2 and missing[2 * s + p, j] > 0:
                         continue
                     if p == 0 and flying >= limit[s]:
                         continue
-                    if p == 0 and split and unswept >= weight_limit[s]:
+                    if p == 0 and unswept >= weight_limit[s]:
                         continue
                     urgency = 0 if p == 1 else (1 if p == 0 else 2)
                     a = urgency * (m + 1) + j

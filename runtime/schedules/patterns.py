@@ -239,14 +239,13 @@ def list_schedule(
     name: str,
     *,
     limit: Ints,
-    weight_limit: Ints | None = None,
+    weight_limit: Ints,
 ) -> Schedule:
     """Return the schedule of the rule, in O(actions · (log devices + stages on a device)).
 
     `limit`, (P,), is the most microbatches between forward and backward, per replica of a stage;
-    `weight_limit` that between forward and weight gradient, None not to split the backward.
+    `weight_limit` that between forward and weight gradient.
     """
-    split = weight_limit is not None
     owner, replica, number = [], [], []
     first = [0]
     for own in held(stages):
@@ -257,9 +256,8 @@ def list_schedule(
         first.append(len(owner))
     duration = np.zeros((stages.count, 3))
     duration[:, :2] = stages.duration
-    if split:
-        duration[:, 2] = stages.weight_share * stages.compute[:, 1]
-        duration[:, 1] -= duration[:, 2]
+    duration[:, 2] = stages.weight_share * stages.compute[:, 1]
+    duration[:, 1] -= duration[:, 2]
     starts = np.zeros(2 * stages.count + 1, dtype=np.int64)
     order = np.argsort(stages.edges[:, 0], kind="stable")
     np.add.at(starts, stages.edges[:, 0] + 1, 1)
@@ -276,12 +274,10 @@ def list_schedule(
         np.cumsum(starts),
         stages.edges[order, 1].copy(),
     )
-    limits = InFlightLimits(
-        np.array(limit), np.array(limit if weight_limit is None else weight_limit)
-    )
+    limits = InFlightLimits(np.array(limit), np.array(weight_limit))
     replicas = np.array([len(devices) for devices in stages.replicas])
-    done, count = place_tasks(placed, tasks, limits, where, replicas, microbatches, split)
-    kinds = np.array([Kind.F, Kind.I if split else Kind.B, Kind.W], dtype=np.int32)
+    done, count = place_tasks(placed, tasks, limits, where, replicas, microbatches)
+    kinds = np.array([Kind.F, Kind.I, Kind.W], dtype=np.int32)
     done = done[:count]
     done[:, 2] = kinds[done[:, 2]]
     tables = [done[done[:, 0] == d][:, 1:] for d in range(len(stages.devices))]
