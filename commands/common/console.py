@@ -184,6 +184,14 @@ def new_table(title: str, first: str, titles: Iterable[str]) -> Table:
     return table
 
 
+def fold_titles(table: Table) -> None:
+    """Break the titles of columns of numbers into lines."""
+    for column in table.columns[1:]:
+        column.no_wrap = False
+        words = [*map(str, column.cells), *str(column.header).split()]
+        column.max_width = max(map(cell_len, words))
+
+
 def print_json(value: dict[str, Any]) -> None:
     """Print exactly one JSON object on standard output; infinities become null."""
     sys.stdout.write(json.dumps(_finite(value), allow_nan=False) + "\n")

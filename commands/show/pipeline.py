@@ -20,6 +20,7 @@ from ..common.console import (
     NO_PLAN,
     OUT,
     end,
+    fold_titles,
     new_table,
     print_json,
     progress,
@@ -152,7 +153,7 @@ def iteration_table(
             show_bytes(device.capacity_bytes),
             style="bold" if device.load == most else "",
         )
-    _fold(table)
+    fold_titles(table)
     return table
 
 
@@ -171,16 +172,8 @@ def schedule_table(ranked: pd.DataFrame, title: str, of_unit: str) -> Table:
             show_bytes(row["peak_bytes"]) if known else "",
             "yes" if fits else "no" if row["status"] == "infeasible" else "?",
         )
-    _fold(table)
+    fold_titles(table)
     return table
-
-
-def _fold(table: Table) -> None:
-    """Break column titles into lines, for narrow tables."""
-    for column in table.columns[1:]:
-        cells = [str(cell) for cell in column.cells]
-        column.no_wrap = False
-        column.max_width = max(map(len, [*cells, *str(column.header).split()]))
 
 
 def schedules_json(ranked: pd.DataFrame) -> list[dict[str, Any]]:
