@@ -67,26 +67,19 @@ def stages_of_iteration(
     cluster: Cluster,
     problem: PipelineJob,
     solution: PipelinePlacement,
-    *,
-    weight_share: float | None = None,
 ) -> StageGraph:
-    """Return the stages of a plan for an iteration; an `InputError` if it cannot be executed.
-
-    `weight_share` is the part of a backward pass that computes gradients of weights, by default the
-    problem's.
-    """
+    """Return the stages of a plan for an iteration; an `InputError` if it cannot be executed."""
     device = solution.device.tolist()
-    share = problem.weight_share if weight_share is None else weight_share
     if problem.split != "contiguous":
-        graph = cut(workload, cluster, device, weight_share=share)
+        graph = cut(workload, cluster, device)
     elif problem.relayed:
         stages = passes_of(workload, solution)
-        graph = relay_line(workload, cluster, device, stages, weight_share=share)
+        graph = relay_line(workload, cluster, device, stages)
     else:
         stages = passes_of(workload, solution)
         waits, present, rank = line_of(len(stages), bool(workload.backward.any()))
-        graph = price_stages(workload, cluster, device, stages, present, rank, share, waits)
-    return replace(graph, batch=problem.batch)
+        graph = price_stages(workload, cluster, device, stages, present, rank, waits)
+    return replace(graph, batch=problem.batch, weight_share=problem.weight_share)
 
 
 def iteration_schedule(
@@ -117,8 +110,6 @@ def stages_of_stream(
     plan: Plan,
     problem: PipelineJob,
     solution: StagePlacement,
-    *,
-    weight_share: float = 0.5,
 ) -> StageGraph:
     """Return the stages of a plan for a stream, in O(n + m + devices).
 
@@ -186,7 +177,6 @@ def stages_of_stream(
         capacity_bytes=frozen(
             [reports[s].capacity_bytes for s, ring in enumerate(replicas) for _ in ring], np.float64
         ),
-        weight_share=weight_share,
         time_unit=workload.time_unit,
         all_reduce=frozen(
             [r.synchronise * n for r, n in zip(reports, per_batch, strict=True)], np.float64

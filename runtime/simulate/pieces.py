@@ -42,9 +42,7 @@ from .stages import BACKWARD, FORWARD, StageGraph, edges_of, line_of
 Passes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def cut(
-    workload: Workload, cluster: Cluster, device: Sequence[int], *, weight_share: float = 0.5
-) -> StageGraph:
+def cut(workload: Workload, cluster: Cluster, device: Sequence[int]) -> StageGraph:
     """Return the stages of a placement, one per convex piece.
 
     A contiguous placement gives one stage per device in use. Activations are
@@ -56,7 +54,7 @@ def cut(
     """
     stages, rank = convex_stages(workload, device)
     present = np.array([[bool(nodes) for nodes in passes] for passes in stages])
-    return price_stages(workload, cluster, device, stages, present, rank, weight_share)
+    return price_stages(workload, cluster, device, stages, present, rank)
 
 
 def convex_stages(workload: Workload, device: Sequence[int]) -> tuple[list[Passes], Ints]:
@@ -203,7 +201,6 @@ def price_stages(
     stages: Sequence[Passes],
     present: Bools,
     rank: Ints,
-    weight_share: float,
     waits: Iterable[tuple[int, int]] = (),
 ) -> StageGraph:
     """Return the stages of a placement whose data moves straight to whoever needs it.
@@ -240,7 +237,7 @@ def price_stages(
     for s in np.flatnonzero(present.all(axis=1)).tolist():
         moved.setdefault((2 * s, 2 * s + 1), 0.0)  # what it undoes, even if no edge says so
     graph = PassGraph(stages, present, rank, receive, send, moved)
-    return stage_graph(workload, cluster, costs, device, graph, weight_share)
+    return stage_graph(workload, cluster, costs, device, graph)
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +258,6 @@ def stage_graph(
     costs: Costs,
     device: Sequence[int],
     passes: PassGraph,
-    weight_share: float,
 ) -> StageGraph:
     """Return the stages of a placement with compute and memory, given their passes.
 
@@ -293,12 +289,11 @@ def stage_graph(
         resident_bytes=frozen([resident[nodes].sum() for nodes in everything], np.float64),
         nodes=tuple(stages),
         capacity_bytes=frozen(costs.capacity_bytes[costs.kind_of], np.float64),
-        weight_share=weight_share,
         time_unit=workload.time_unit,
     )
 
 
-def cut_relayed(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> StageGraph:
+def cut_relayed(workload: Workload, plan: Plan) -> StageGraph:
     """Return the stages of a placement, in a line.
 
     InputError if data would have to go against it.
@@ -309,7 +304,7 @@ def cut_relayed(workload: Workload, plan: Plan, *, weight_share: float = 0.5) ->
     passes, rank = convex_stages(workload, device)
     _, order = groups_of(plan)
     stages = _by_device(workload, device, order) if order else _in_line(workload, passes, rank)
-    return relay_line(workload, plan.cluster, device, stages, weight_share=weight_share)
+    return relay_line(workload, plan.cluster, device, stages)
 
 
 def relay_line(
@@ -317,8 +312,6 @@ def relay_line(
     cluster: Cluster,
     device: Sequence[int],
     stages: list[Passes],
-    *,
-    weight_share: float,
 ) -> StageGraph:
     """Return a chain of stages that talk to their neighbours only.
 
@@ -348,7 +341,7 @@ def relay_line(
             if workload.output_bytes is not None:
                 moved[2 * a + side, 2 * b + side] += float(workload.output_bytes[u])
     graph = PassGraph(stages, present, rank, receive, send, moved)
-    return stage_graph(workload, cluster, costs, device, graph, weight_share)
+    return stage_graph(workload, cluster, costs, device, graph)
 
 
 def _by_device(workload: Workload, device: Sequence[int], order: tuple[int, ...]) -> list[Passes]:

@@ -26,6 +26,7 @@ message. CPUs are an unlimited pool: as many cores are shown as compute at a tim
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -88,23 +89,26 @@ def stages_of(
     plan.check_made_for(workload)
     if isinstance(plan.solution, TensorSharding):
         raise InputError("the plan is a sharding: it has no stages; stagecut simulate shows it")
-    weight_share = weight_share_of(plan) if weight_share is None else weight_share
+    graph = _stages(workload, plan, relayed=relayed)
+    return replace(
+        graph, weight_share=weight_share_of(plan) if weight_share is None else weight_share
+    )
+
+
+def _stages(workload: Workload, plan: Plan, *, relayed: bool | None) -> StageGraph:
     match plan.problem, plan.solution:
         case Latency(), CallPlacement(device, call):
             return stages_of_calls(workload, plan.cluster, device, call)
         case PipelineJob() as problem, StagePlacement() as solution:
-            return stages_of_stream(workload, plan, problem, solution, weight_share=weight_share)
+            return stages_of_stream(workload, plan, problem, solution)
         case DeviceMapping() as problem, ReplicaPlacement() as solution:
-            return stages_of_mapping(workload, plan, problem, solution, weight_share=weight_share)
+            return stages_of_mapping(workload, plan, problem, solution)
         case PipelineJob() as problem, PipelinePlacement() as solution:
-            return stages_of_iteration(
-                workload, plan.cluster, problem, solution, weight_share=weight_share
-            )
+            return stages_of_iteration(workload, plan.cluster, problem, solution)
         case Throughput() as problem, _ if problem.relayed if relayed is None else relayed:
-            return cut_relayed(workload, plan, weight_share=weight_share)
+            return cut_relayed(workload, plan)
         case _, Placement() as solution:
-            device = solution.device.tolist()
-            return cut(workload, plan.cluster, device, weight_share=weight_share)
+            return cut(workload, plan.cluster, solution.device.tolist())
         case _:
             raise InputError(
                 f"plan: it is for {plan.problem.name}; only placements can be cut into pieces"
@@ -173,8 +177,6 @@ def stages_of_mapping(
     plan: Plan,
     problem: DeviceMapping,
     solution: ReplicaPlacement,
-    *,
-    weight_share: float = 0.5,
 ) -> StageGraph:
     """Return the stages of a mapped plan, priced by the mapping's definition.
 
@@ -230,7 +232,6 @@ def stages_of_mapping(
             [plan.cluster.kinds[device.kind].memory_bytes for device in plan.cluster.devices],
             np.float64,
         ),
-        weight_share=weight_share,
         time_unit=workload.time_unit,
         all_reduce=frozen([report.allreduce_s / unit for report in reports], np.float64),
         batch=problem.microbatches * problem.replicas,
