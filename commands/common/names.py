@@ -5,7 +5,9 @@ Help answers at once, so what is slow to import is imported when the shell compl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
 
 from ...instances.common.choices import NAMED_SCHEDULES, PipelineSchedule
 
@@ -26,61 +28,29 @@ def one_of(*names: str) -> Complete:
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
-def complete_method(incomplete: str) -> list[str]:
-    """Complete the name of a method of any problem."""
-    from ...solvers import METHODS
+def later(module: str, names: Callable[[Any], Iterable[str]]) -> Complete:
+    """Return what completes names that a module of the package gives, imported when it is asked."""
+    return lambda incomplete: one_of(*names(import_module(f"stagecut.{module}")))(incomplete)
 
-    return one_of(*dict.fromkeys(name for methods in METHODS.values() for name in methods))(
-        incomplete
-    )
+
+complete_method = later(
+    "solvers", lambda m: dict.fromkeys(name for methods in m.METHODS.values() for name in methods)
+)
+complete_simulated = later("runtime.schedules", lambda m: m.SCHEDULES)
+complete_topology = later(
+    "instances.topologies.named",
+    lambda m: (f"{kind}:" for kind in (*m.REGULAR, *m.RANDOM, "nvidia")),
+)
+complete_workload = later("instances.generate.catalogue", lambda m: sorted(m.CATALOGUE))
+complete_machine = later("instances.generate.roofline", lambda m: m.machine_names())
+complete_description = later("instances.costs.models", lambda m: m.shipped_models())
+complete_recipe = later("instances.costs.layout", lambda m: m.RECIPES)
 
 
 def complete_methods(incomplete: str) -> list[str]:
     """Complete the last of methods separated by commas."""
     before, comma, last = incomplete.rpartition(",")
     return [before + comma + name for name in complete_method(last)]
-
-
-def complete_simulated(incomplete: str) -> list[str]:
-    """Complete the name of a schedule of `simulate`."""
-    from ...runtime.schedules import SCHEDULES
-
-    return one_of(*SCHEDULES)(incomplete)
-
-
-def complete_topology(incomplete: str) -> list[str]:
-    """Complete the kind of a topology."""
-    from ...instances.topologies.named import RANDOM, REGULAR
-
-    return one_of(*(f"{kind}:" for kind in (*REGULAR, *RANDOM, "nvidia")))(incomplete)
-
-
-def complete_workload(incomplete: str) -> list[str]:
-    """Complete the name of a shipped workload; of a file the shell does."""
-    from ...instances.generate.catalogue import CATALOGUE
-
-    return one_of(*sorted(CATALOGUE))(incomplete)
-
-
-def complete_machine(incomplete: str) -> list[str]:
-    """Complete the name of an accelerator."""
-    from ...instances.generate.roofline import machine_names
-
-    return one_of(*machine_names())(incomplete)
-
-
-def complete_description(incomplete: str) -> list[str]:
-    """Complete the name of a shipped model description."""
-    from ...instances.costs.models import shipped_models
-
-    return one_of(*shipped_models())(incomplete)
-
-
-def complete_recipe(incomplete: str) -> list[str]:
-    """Complete the name of a recipe of precisions."""
-    from ...instances.costs.layout import RECIPES
-
-    return one_of(*RECIPES)(incomplete)
 
 
 LAUNCHER = one_of("run", *LAUNCHERS)

@@ -111,7 +111,8 @@ def groups_of(plan: Plan) -> tuple[list[int], tuple[int, ...]]:
     """
     if isinstance(plan.solution, ReplicaPlacement):
         return plan.solution.stage.tolist(), tuple(range(len(plan.solution.slots)))
-    if isinstance(plan.solution, PipelinePlacement) and _is_chain(plan):
+    chain = is_iteration(plan.problem) and plan.problem.split == "contiguous"
+    if isinstance(plan.solution, PipelinePlacement) and chain:
         return plan.solution.stage.tolist(), tuple(range(len(plan.solution.devices)))
     order = plan.solution.order if isinstance(plan.solution, Placement) else ()
     return plan.placement.tolist(), order
@@ -120,10 +121,6 @@ def groups_of(plan: Plan) -> tuple[list[int], tuple[int, ...]]:
 def weight_share_of(plan: Plan) -> float:
     """Return the part of a backward pass that computes gradients of weights, as the plan counts."""
     return plan.problem.weight_share if is_iteration(plan.problem) else 0.5
-
-
-def _is_chain(plan: Plan) -> bool:
-    return is_iteration(plan.problem) and plan.problem.split == "contiguous"
 
 
 def _pieces(

@@ -163,6 +163,7 @@ class SimulationProgram:
 def compile_program(stages: StageGraph, schedule: Schedule, network: Network) -> SimulationProgram:
     """Return what the engine runs; the stages have their transfer times in the network."""
     count = stages.count
+    every, tasks = np.arange(count), np.arange(2 * count)
     wiring = wire(stages, schedule, network)
     replicas = [len(ring) for ring in stages.replicas]
     pairs = np.array(sorted(wiring.feeds), dtype=np.int64).reshape(-1, 2)
@@ -178,7 +179,7 @@ def compile_program(stages: StageGraph, schedule: Schedule, network: Network) ->
     )
     gates = Gates(
         waits=wiring.waits(replicas),
-        stage=_stages_of_gates(wiring),
+        stage=np.concatenate((tasks // 2, every, every, np.zeros(len(wiring.jobs), np.int64))),
         job=np.concatenate(
             (np.full(wiring.job_gate(0), -1, dtype=np.int64), np.arange(len(wiring.jobs)))
         ),
@@ -241,12 +242,6 @@ def _gates(wiring: Wiring) -> Ints:
     gate[Kind.W] = wiring.weight(0) + every
     gate[Kind.REDUCE_GRAD] = wiring.all_reduce(0) + every
     return gate
-
-
-def _stages_of_gates(wiring: Wiring) -> Ints:
-    every = np.arange(wiring.stages)
-    jobs = np.zeros(len(wiring.jobs), dtype=np.int64)
-    return np.concatenate((np.repeat(every, 2), every, every, jobs))
 
 
 def _lanes(stages: StageGraph, network: Network) -> tuple[tuple[str, ...], Floats]:
