@@ -128,11 +128,6 @@ class Simulation(Summarised):
         Per device, shape (n,): begin and end of each action of `schedule`.
     makespan
         When the last action or transfer ends.
-    time_per_sample
-        In steady state: what one more microbatch adds. Schedules that repeat a round of work:
-        the spacing of an action's repetitions far from begin and end, the slowest action counts.
-        Others, such as GPipe: what further microbatches add to the makespan. Of a schedule that
-        is not one of `SCHEDULES`, and so cannot be made longer: the spacing in the middle of it.
     memory
         Of each device.
 
@@ -151,13 +146,25 @@ class Simulation(Summarised):
     starts: tuple[Floats, ...]
     ends: tuple[Floats, ...]
     makespan: float
-    time_per_sample: float
     memory: tuple[DeviceMemory, ...]
     program: SimulationProgram
     causes: Ints
     job_start: Floats
     job_end: Floats
     job_cause: Ints
+
+    @cached_property
+    def time_per_sample(self) -> float:
+        """What one more microbatch adds in steady state.
+
+        Of schedules that repeat a round of work it is the spacing of an action's repetitions far
+        from begin and end, where the slowest action counts; of others, such as GPipe, what further
+        microbatches add to the makespan; of a schedule that is not one of `SCHEDULES`, and so
+        cannot be made longer, the spacing in the middle of it.
+        """
+        from .simulator import steady_state  # which makes simulations
+
+        return steady_state(self)
 
     @cached_property
     def busy(self) -> Floats:
