@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from ...instances import Cluster, PipelineJob, PipelinePlacement, Workload, is_i
 from ...runtime import Report
 from ...runtime.simulate.simulator import simulate
 from ...solvers import Result
-from ..common.clock import STARTED
 from ..common.console import (
     INFEASIBLE,
     NO_PLAN,
@@ -204,7 +203,7 @@ def rank(
             problem,
             chunks=chunks,
             method=method,
-            limits=replace(limits, since=STARTED),
+            limits=limits,
             on_progress=on_progress,
         )
     best = ranked.iloc[0]
