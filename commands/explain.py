@@ -73,7 +73,6 @@ def explain(
     from ..api.explain import explain as explain_plan  # once the files are there
 
     seconds = seconds_left(time_limit)
-
     asked = Asked(
         problem, settings or (), cluster, accelerators, cpus, memory, microbatches=microbatches
     )
