@@ -565,6 +565,7 @@ def page() -> str:
     keys = {each.key for of in every.values() for each in of}
     gone = found[found["change"].isin(CHANGES) & ~found["constant"].isin(keys)]
     counts, tried, left, stay = [], [], [], []
+    still = 0
     for package, of in every.items():
         open_ = [each for each in of if each.key not in PROTECTS]
         open_ = [each for each in open_ if any(each.changed(change) for change in CHANGES)]
@@ -573,6 +574,7 @@ def page() -> str:
         numbers = len(of), len(of) - len(open_), len(own), len(missing)
         counts.append(f"| {package} | {' | '.join(map(str, numbers))} |")
         tried += own
+        still += len(missing)
         stay += [each for each in of if each.key in PROTECTS]
         if missing:
             left.append(f"- **{package}** ({len(missing)}): {_listed(missing)}")
@@ -586,14 +588,14 @@ def page() -> str:
             gap=f"{100 * GAP:g}",
             seconds=SECONDS,
             now=len(keys),
-            left=len(keys) - len(stay) - len(tried),
+            left=still,
             tried=len(ran),
             effects=sum(
                 any(verdict(key, change, found).endswith(")") for change in CHANGES) for key in ran
             ),
         ),
         "",
-        "| package | numbers | protect | tried, or not read | not tried |",
+        "| package | numbers | protect, or zero | tried, or not read | not tried |",
         "|---|---|---|---|---|",
         *counts,
         "",
