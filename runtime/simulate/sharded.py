@@ -12,18 +12,20 @@ other at what concerns several groups. What all devices make is then converted w
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 
 from ...instances import (
     InputError,
     Plan,
     Sharding,
+    TensorProgram,
     TensorSharding,
     Workload,
     program_of,
 )
 from ...instances.common.units import TIME_UNITS
-from ...instances.model.sharding import gradient_buckets, operator_groups, phases
+from ...instances.model.sharding import Groups, gradient_buckets, operator_groups, phases
 from ...instances.model.summary import Summarised
 from ..verify.sharding import Converted, check
 
@@ -119,40 +121,50 @@ def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
         reduced[group], now[group] = now[group], computed
 
     where: dict[tuple[int, tuple[str, ...]], int | None] = {}
-    before: list[list[Converted]] = [[] for _ in program.operators]
-    after: list[list[Converted]] = [[] for _ in program.operators]
+    due: dict[tuple[int, bool], list[Converted]] = defaultdict(list)
     for one in report.converted:
-        maker = program.maker[one.tensor]
-        alone = groups[maker] is not None and one.before[0] == one.after[0]
-        where[one.tensor, one.after] = groups[maker] if alone else None
-        readers = [
-            v
-            for v, operator in enumerate(program.operators)
-            if one.tensor in operator.inputs
-            and (groups[v] == groups[maker] if alone else v in one.readers)
-        ]
-        source = program.operators[maker].role != "operator"
-        when_due = groups[maker] is not None and (source or not alone)
-        if one.tensor in bucketed:
-            continue
-        if placed and source and groups[maker] is None:
-            convert(one)
-        elif readers and (when_due if placed else not problem.overlap):
-            before[min(readers)].append(one)
-        else:
-            after[maker].append(one)
+        where[one.tensor, one.after], by, early = _due(program, problem, groups, one)
+        if one.tensor not in bucketed:
+            due[by, early].append(one)
+    for one in due[-1, False]:
+        convert(one)
     done: int | None = None
     for v, operator in enumerate(program.operators):
         if operator.role == "operator" and (phase[v] is None or phase[v] != done):
             wait()
             done = phase[v]
-        for one in before[v]:
+        for one in due[v, True]:
             convert(one)
         kind = "backward" if operator.backward else "forward"
         if operator.role == "operator" or not placed:
             take(groups[v], str(operator.name), kind, -1, report.times[v], 0.0)
-        for one in after[v]:
+        for one in due[v, False]:
             convert(one)
         if v in full:
             convert_bucket(v)
     return ShardedTimeline(tuple(events), problem.mesh.shape, workload.time_unit, len(now))
+
+
+def _due(
+    program: TensorProgram, problem: Sharding, groups: Groups, one: Converted
+) -> tuple[int | None, int, bool]:
+    """Return the group that converts a tensor alone, and the operator by which it does so.
+
+    That is before the operator or, if the last value is false, behind it; the operator is -1 for
+    what is converted before all.
+    """
+    maker = program.maker[one.tensor]
+    group, source = groups[maker], program.operators[maker].role != "operator"
+    alone = group is not None and one.before[0] == one.after[0]
+    readers = [
+        v
+        for v, operator in enumerate(program.operators)
+        if one.tensor in operator.inputs and (groups[v] == group if alone else v in one.readers)
+    ]
+    if problem.placement and source and group is None:
+        return None, -1, False
+    by_reader = not problem.overlap
+    if problem.placement:
+        by_reader = group is not None and (source or not alone)
+    early = bool(readers) and by_reader
+    return group if alone else None, min(readers) if early else maker, early

@@ -5,7 +5,6 @@ Its steady state is what one more microbatch costs, far from begin and end.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,9 +12,7 @@ import numpy as np
 
 from ...instances import InputError, Plan, Planned, Workload, plan_of
 from ...instances.common.arrays import frozen
-from ...instances.model.schedule import MOST_ACTIONS
-from ..schedules import SCHEDULES, Schedule, make_schedule
-from ..schedules.actions import PER_BATCH
+from ..schedules import Schedule, make_schedule
 from ..schedules.validate import check_actions, deadlock, rows_by_stage
 from .engine_kernel import execute
 from .network import HostMemory, Network, priced_in
@@ -163,73 +160,5 @@ def simulate_stages(
         job_start=times.job_start,
         job_end=times.job_end,
         job_cause=times.job_cause,
+        longer=lambda number: simulate_stages(stages, schedule.name, number, network=network),
     )
-
-
-def steady_state(run: Simulation) -> float:
-    """Measure the time per microbatch in steady state, on runs that are long enough.
-
-    Cyclic schedules repeat themselves: the spacing of an action's repetitions counts, of the
-    slowest action; where they repeat themselves only after too many microbatches, for their
-    replicas have no common rhythm, that on the busiest device. Of others, it is what further
-    microbatches add to the makespan.
-    """
-    stages, schedule, network = run.stages, run.schedule, run.network
-    m, repeat = schedule.microbatches, schedule.repeat
-    if schedule.name == "single":
-        return run.makespan
-    known = schedule.name in SCHEDULES and schedule.depth is not None
-    depth = schedule.depth or 0
-
-    def fits(number: int) -> bool:
-        return schedule.size * (2 * number / m) <= MOST_ACTIONS
-
-    def longer(microbatches: int) -> Simulation:
-        return simulate_stages(stages, schedule.name, microbatches, network=network)
-
-    enough = -(-(6 * depth + 12) // repeat) * repeat + 4 * repeat
-    if known and fits(enough):
-        if not schedule.cyclic:
-            return (longer(2 * enough).makespan - longer(enough).makespan) / enough
-        return _spacing(longer(enough), enough // 2, enough - 1 - depth, repeat)
-    enough = 8 * depth + 16
-    if known and schedule.cyclic and fits(enough):
-        return _on_busiest(longer(enough), enough // 2, enough - 1 - depth)
-    first, last = (0, m - 1) if m < 16 else (m // 4, 3 * m // 4)
-    round_robin = math.lcm(*(len(ring) for ring in stages.replicas))
-    if last - first < round_robin:
-        return run.makespan / m
-    return _spacing(run, first, last, round_robin)
-
-
-def _spacing(run: Simulation, first: int, last: int, repeat: int) -> float:
-    """Return the mean time between repetitions of the slowest action, over whole repeats."""
-    span = (last - first) // repeat * repeat
-    slowest = 0.0
-    for table, begin in zip(run.schedule.actions, run.starts, strict=True):
-        per_batch = np.isin(table[:, 1], PER_BATCH)
-        early = np.flatnonzero((table[:, 2] == first) & ~per_batch)
-        late = np.flatnonzero((table[:, 2] == first + span) & ~per_batch)
-        if len(early) != len(late):
-            continue  # replicas that do not take both
-        early = early[np.lexsort((table[early, 1], table[early, 0]))]
-        late = late[np.lexsort((table[late, 1], table[late, 0]))]
-        slowest = max(slowest, float((begin[late] - begin[early]).max(initial=0.0)) / span)
-    return slowest
-
-
-def _on_busiest(run: Simulation, first: int, last: int) -> float:
-    """Return the mean time per microbatch on the device that idles least meanwhile."""
-    best, spacing = -1.0, 0.0
-    for table, begin, end in zip(run.schedule.actions, run.starts, run.ends, strict=True):
-        own = ~np.isin(table[:, 1], PER_BATCH) & (table[:, 2] >= first) & (table[:, 2] <= last)
-        rows = np.flatnonzero(own)
-        if not len(rows):
-            continue
-        again = rows[(table[rows, :2] == table[rows[0], :2]).all(axis=1)]
-        passed = int(table[again[-1], 2] - table[again[0], 2])
-        time = float(begin[again[-1]] - begin[again[0]])
-        busy = float((end - begin)[again[0] : again[-1]].sum())
-        if passed > 0 and busy > best * time:
-            best, spacing = busy / time, time / passed
-    return spacing
