@@ -157,10 +157,11 @@ def _write_dtensor(workload: Workload, plan: Plan, output: Path) -> list[str]:
 def _write_csv(
     workload: Workload, plan: Plan, schedule: str | None, microbatches: int | None, output: Path
 ) -> list[str]:
-    from ..runtime.export.torch_csv import torch_csv, torch_schedule
+    from ..runtime.export.torch_csv import torch_schedule
+    from ..runtime.schedules import write_csv
 
     made, devices = torch_schedule(workload, plan, schedule, microbatches)
-    write_whole(output, torch_csv(made))
+    write_whole(output, write_csv(made))
     return [f"{made.name}, {show_count(made.microbatches, 'microbatch')}, a row per rank"] + [
         f"rank {r}: {plan.device_names[d]}, stages "
         + ", ".join(map(str, sorted({action.stage for action in made.of(r)})))

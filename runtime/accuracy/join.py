@@ -28,6 +28,7 @@ from ...instances import (
     program_of,
 )
 from ...instances.common.units import TIME_UNITS, UNSPECIFIED
+from ...instances.model.schedule import COMPUTES
 from ..execution.chain import Payload, executed_stages
 from ..execution.recording_file import Done, RunRecording
 from ..execution.sharded.recording import RecordedEvent, ShardedRecording
@@ -41,9 +42,6 @@ from ..simulate.result import Simulation
 from ..simulate.simulator import simulate_stages
 from ..simulate.stages import StageGraph
 from ..verify.sharding import ShardingReport, check
-
-#: What is compared one by one; the rest of a run is counted but not predicted.
-COMPUTES = (Kind.F, Kind.B, Kind.I, Kind.W)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,11 +6,10 @@ zero/config.py, zero/offload_config.py, precision_config.py, tensor_parallel/con
 
 from __future__ import annotations
 
-import ast
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, groupby
 from typing import Any
 
 from ...instances import InputError, Plan, Workload
@@ -119,29 +118,6 @@ def write(stages: ModuleStages) -> str:
         degree=stages.degree,
         recomputes=stages.recomputes,
         microbatches=stages.microbatches,
-    )
-
-
-def read(text: str, _modules: Sequence[str]) -> ModuleStages:
-    """Return the stages that `write` wrote."""
-    values: dict[str, Any] = {}
-    for statement in ast.parse(text).body:
-        if isinstance(statement, ast.Assign):
-            names = [
-                node.id for node in ast.walk(statement.targets[0]) if isinstance(node, ast.Name)
-            ]
-            value = ast.literal_eval(statement.value)
-            values |= dict(zip(names, value, strict=True)) if len(names) > 1 else {names[0]: value}
-    layers, parts = values["LAYERS"], values["PARTS"]
-    return ModuleStages(
-        modules=tuple(tuple(layers[a:b]) for a, b in pairwise(parts)),
-        ranks=values["PIPELINE"],
-        devices=(),
-        replicas=values["DATA"],
-        degree=values["TENSOR"],
-        recomputes=values["RECOMPUTES"],
-        schedule="1f1b" if values["MICROBATCHES"] else "",
-        microbatches=values["MICROBATCHES"],
     )
 
 

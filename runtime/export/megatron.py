@@ -13,7 +13,6 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from ...instances import InputError, Plan, Workload
 from ...instances.common.escape import docstring, one_line, shell
@@ -99,46 +98,6 @@ def write(stages: ModuleStages) -> str:
     return "\n".join([*lines, ")"]) + "\n"
 
 
-def read(text: str, modules: Sequence[str]) -> ModuleStages:
-    """Return the stages that `write` wrote, for a model of these modules, in order."""
-    words = shlex.split(text, comments=True)
-    value = dict(pairwise(words))
-    world = int(next(w for w in words if w.startswith("WORLD_SIZE=")).partition("=")[2])
-    ranks = int(value["--pipeline-model-parallel-size"])
-    degree = int(value["--tensor-model-parallel-size"])
-    parts = _expand(value["--pipeline-model-parallel-layout"]).split("|")
-    left = list(modules)
-    numbered = [_is_layer(module) for module in left]
-    before = left[: numbered.index(True)]
-    after = left[len(left) - numbered[::-1].index(True) :]
-    layers = left[len(before) : len(left) - len(after)]
-    wanted = sum(part.count(_LAYER) for part in parts)
-    if wanted != len(layers):
-        raise InputError(f"{NAME}: its layout has {wanted} layers; there are {len(layers)}")
-    own, taken = [], 0
-    for part in parts:
-        count = part.count(_LAYER)
-        middle = layers[taken : taken + count]
-        taken += count
-        end = [x for x in after if (_AHEAD if _is_ahead(x) else _LOSS) in part]
-        own.append((*before * (_EMBEDDING in part), *middle, *end))
-    if value.get("--mtp-num-layers", "0") != str(sum(part.count(_AHEAD) for part in parts)):
-        raise InputError(f"{NAME}: its layout and --mtp-num-layers differ")
-    replicas = world // (ranks * degree)
-    microbatches = int(value.get("--global-batch-size", 0)) // replicas
-    interleaved = len(parts) > ranks
-    return ModuleStages(
-        modules=tuple(own),
-        ranks=ranks,
-        devices=(),
-        replicas=replicas,
-        degree=degree,
-        recomputes="--recompute-granularity" in words,
-        schedule="" if not microbatches else "interleaved" if interleaved else "1f1b",
-        microbatches=microbatches,
-    )
-
-
 def _ends(counts: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
     """Return the stages of embedding and loss: where such modules are, else first and last."""
     first = next((s for s, count in enumerate(counts) if count[0]), 0)
@@ -148,7 +107,7 @@ def _ends(counts: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
 
 def _counts(stages: ModuleStages) -> list[tuple[int, int, int]]:
     """Return each stage's modules before, in and after the decoder, without prediction heads."""
-    kept = tuple(tuple(x for x in own if not _is_ahead(x)) for own in stages.modules)
+    kept = tuple(tuple(x for x in own if not is_ahead(x)) for own in stages.modules)
     return stack(replace(stages, modules=kept), NAME)[1]
 
 
@@ -178,7 +137,7 @@ def _check_ahead(stages: ModuleStages, counts: Sequence[tuple[int, int, int]]) -
 def unit(path: str) -> str:
     """Return the layer, and of multi-token prediction without numbers the whole of it."""
     layer = first_number(path)
-    if not _is_ahead(layer) or layer.rpartition(".")[2].isdecimal():
+    if not is_ahead(layer) or layer.rpartition(".")[2].isdecimal():
         return layer
     parts = layer.split(".")
     return ".".join(parts[: next(k for k, part in enumerate(parts) if _AHEAD_PART(part)) + 1])
@@ -186,29 +145,18 @@ def unit(path: str) -> str:
 
 def _ahead(own: Sequence[str]) -> int:
     """Return how many layers of multi-token prediction are among modules."""
-    found = [x for x in own if _is_ahead(x)]
+    found = [x for x in own if is_ahead(x)]
     return sum(x.rpartition(".")[2].isdecimal() for x in found) or bool(found)
 
 
-def _is_ahead(module: str) -> bool:
+def is_ahead(module: str) -> bool:
+    """Return whether a module predicts tokens after the next one."""
     return any(map(_AHEAD_PART, module.split(".")))
-
-
-def _is_layer(module: str) -> bool:
-    return module.rpartition(".")[2].isdecimal() and not _is_ahead(module)
 
 
 def repeated(letter: str, layers: int) -> str:
     """Return a letter of the layout so many times, in short."""
     return letter * layers if layers < 3 else f"{letter}*{layers}"
-
-
-def _expand(layout: str) -> str:
-    """Undo the short forms ``t*3`` and ``(tt|)*2``."""
-    layout = layout.replace(",", "")
-    for pattern in (r"\(([^()]*)\)\*(\d+)", r"(.)\*(\d+)"):
-        layout = re.sub(pattern, lambda found: found[1] * int(found[2]), layout)
-    return layout
 
 
 _CONTEXT = {

@@ -1,16 +1,15 @@
-"""Schedules for torch.distributed.pipelining: its CSV of computations."""
+"""Schedules for torch.distributed.pipelining, whose ``_load_csv(FILE, format="compute_only")``
+reads their CSV.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ...instances import InputError, Plan, Workload, is_iteration
-from ..schedules import Schedule, make_schedule, read_csv, write_csv
-from ..schedules.actions import Kind
+from ...instances.model.schedule import COMPUTES
+from ..schedules import Schedule, make_schedule
 from ..simulate.plan_stages import named_schedule, schedule_to_run, stages_of, usual_schedule
-
-#: What a row may hold; torch adds transfers itself.
-COMPUTES = (Kind.F, Kind.B, Kind.I, Kind.W)
 
 
 def torch_schedule(
@@ -39,15 +38,3 @@ def torch_schedule(
             devices.append(d)
             rows.append(own)
     return Schedule(name, microbatches, tuple(rows)), tuple(devices)
-
-
-def torch_csv(schedule: Schedule) -> str:
-    """Return the CSV: a row per rank, cells such as ``2F0``; read back and compared.
-
-    ``schedule._load_csv(FILE, format="compute_only")`` reads it.
-    """
-    text = write_csv(schedule)
-    back = read_csv(text).actions
-    if not all(np.array_equal(a, b) for a, b in zip(back, schedule.actions, strict=True)):
-        raise InputError("csv: what was written reads back as another schedule: a fault of ours")
-    return text
