@@ -19,7 +19,7 @@ from ...instances import InputError
 from ...instances.pytorch.factory import Made
 from ..measure.group import of_all_ranks
 from .checkpoint import restore, save
-from .checkpoint_folder import checkpoints, newest, none_before, sole_writer
+from .checkpoint_folder import newest, sole_writer
 from .first_step import by_one_process, check_first_step
 from .guard.failures import Guard
 from .options import RunOptions
@@ -89,10 +89,9 @@ def _begin(
     folder: Path, trainer: Trainer, made: Made, go_on: bool, hashes: Mapping[str, str]
 ) -> tuple[int, int]:
     """Return the steps and microbatches that are done: those of the newest checkpoint, or none."""
-    if not go_on:
-        none_before(folder, checkpoints(folder))
+    found = newest(folder, resume=go_on)
+    if found is None:
         return 0, 0
-    found = newest(folder)
     if found.manifest.model != hashes["model"]:
         raise InputError(f"{found.path}: it is of another model; give the model that was trained")
     taken = found.manifest.microbatches

@@ -27,9 +27,7 @@ from ....instances import InputError
 from ....instances.costs.layout import Layout
 from ...measure.group import process_group
 from ..checkpoint_folder import (
-    checkpoints,
     newest,
-    none_before,
     read_checkpoint,
     sole_writer,
     write_checkpoint,
@@ -240,12 +238,9 @@ def _begin(
 ) -> int:
     """Return the steps that are done, with the state of the newest checkpoint."""
     folder = options.checkpoint
-    if folder is None:
+    found = None if folder is None else newest(folder, resume=options.resume)
+    if found is None:
         return 0
-    if not options.resume:
-        none_before(folder, checkpoints(folder))
-        return 0
-    found = newest(folder)
     restore_job(found.path, job, optimizers)
     return found.step
 
