@@ -209,8 +209,7 @@ def run_job_plan(
     options of other plans by name, which must be left out.
     """
     from ..instances.job.plan import load_job_plan
-    from ..runtime.execution.job.planned import run_planned_job
-    from ..runtime.execution.job.run import JobOptions
+    from ..runtime.execution.job.run import JobOptions, run_planned_job
 
     rare = {"--set replicas": asked.replicas > 1, "--set recompute": asked.recompute}
     refuse({**others, **rare}, "the plan of a training job says it")

@@ -1,7 +1,7 @@
 """Execution of plans on PyTorch. Needs the extra `runtime`.
 
-`prepare.py` makes pieces of a plan and a model (`split.py` cuts the graph, `chain.py` gives the same
-pieces to schedules and simulator); `stage.py` is a piece at work, with `backward.py` for split
+`prepare.py` makes pieces of a plan and a model (`split.py` cuts the graph, `chain.py` gives them to
+schedules and simulator); `stage.py` is a piece at work, with `backward.py` for split
 backward passes; `gradients.py` adds up what ranks share and clips. One loop (`own_loop/loop.py`)
 runs the pieces of a rank: `own_loop/transport.py` moves data in the order of the schedule,
 `own_loop/versions.py` keeps weights, `own_loop/teams.py` has who computes a stage of a tensor

@@ -187,10 +187,6 @@ class JobMesh:
         several = self.mesh["replicate"].size() > 1
         return self.mesh["replicate", "shard"] if several else self.mesh["shard"]
 
-    def group(self, axis: str) -> dist.ProcessGroup:
-        """Return the ranks that differ from this one in one axis alone."""
-        return self.mesh.get_group(axis)
-
     def rank(self, axis: str) -> int:
         """Return this rank's place on an axis."""
         return int(self.mesh.get_local_rank(axis))

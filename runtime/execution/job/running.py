@@ -287,7 +287,7 @@ class RunningJob:
 
     def _pipeline(self) -> tuple[Passes, Passes]:
         """Return what trains and what evaluates a batch in the pipeline; both give losses."""
-        layout, group = self.layout, self.mesh.group("pipeline")
+        layout, group = self.layout, self.mesh.mesh.get_group("pipeline")
         self.pipeline_stages = stages = [
             NeighbourStage(stage, s, layout.stages, self.device, group=group)
             for s, stage in self.stages.items()
@@ -336,7 +336,9 @@ class RunningJob:
             _local_gradient(own[name]).mul_(self.layout.tensor / self.layout.expert)
         summed = self._summed - self._experts
         if parts := [_local_gradient(own[name]) for name in sorted(summed & own.keys())]:
-            for part, total in zip(parts, sums_over(parts, self.mesh.group("tensor")), strict=True):
+            for part, total in zip(
+                parts, sums_over(parts, self.mesh.mesh.get_group("tensor")), strict=True
+            ):
                 part.copy_(total)
         for names, group in self._tied:
             parameters = {id(own[name]): own[name] for name in names if name in own}
