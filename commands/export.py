@@ -157,7 +157,7 @@ def _write_dtensor(workload: Workload, plan: Plan, output: Path) -> list[str]:
 def _write_csv(
     workload: Workload, plan: Plan, schedule: str | None, microbatches: int | None, output: Path
 ) -> list[str]:
-    from ..runtime.export.torch_csv import torch_schedule
+    from ..runtime.export.registry import torch_schedule
     from ..runtime.schedules import write_csv
 
     made, devices = torch_schedule(workload, plan, schedule, microbatches)

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from ..instances.job.plan import JobPlan
     from ..instances.pytorch.factory import Made
     from ..runtime.execution.job.measured import MeasuredStep
-    from ..runtime.execution.options import RunOptions
-    from ..runtime.execution.steps import StepResult
+    from ..runtime.execution.options import RunOptions, StepResult
 
 
 @dataclass(frozen=True)

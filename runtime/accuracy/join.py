@@ -30,8 +30,7 @@ from ...instances import (
 from ...instances.common.units import TIME_UNITS, UNSPECIFIED
 from ...instances.model.schedule import COMPUTES
 from ..execution.chain import Payload, executed_stages
-from ..execution.recording_file import Done, RunRecording
-from ..execution.sharded.recording import RecordedEvent, ShardedRecording
+from ..execution.recording_file import Done, RecordedEvent, RunRecording, ShardedRecording
 from ..pictures.marks import bars_of
 from ..schedules import Schedule, at_the_end, schedule_of
 from ..schedules.actions import Action, Kind

@@ -1,4 +1,4 @@
-"""Run options: those given by users, with defaults from the plan."""
+"""Run options, given by users with defaults from the plan, and what a step comes to."""
 
 from __future__ import annotations
 
@@ -197,3 +197,12 @@ class RunOptions(ProcessOptions):
                 f"every: {self.every} does not divide {self.steps} steps, as the schedule "
                 f"{self.schedule} needs: the pipeline is emptied for a checkpoint"
             )
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Result of a step: its number from 0 on, the mean loss, and seconds."""
+
+    number: int
+    loss: float
+    seconds: float

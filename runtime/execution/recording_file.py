@@ -1,4 +1,9 @@
-"""Recording files of runs: begin and end of every action of every rank. Without torch."""
+"""Recording files of runs: begin and end of every action of every rank. Without torch.
+
+Those of shardings have operators and collectives, a row each, as there are many: step, name, kind,
+whether an operator asks for it itself, axis of the mesh (−1 for computing), begin, end, bytes that
+the device sent.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from ...instances.common.arrays import Ints, frozen
 from ...instances.common.errors import quote
 from ...instances.formats.source import Record, Source, Whole, read_source
 from ...instances.formats.stagecut_json import read_file
-from ...instances.formats.versions import RECORDING
+from ...instances.formats.versions import RECORDING, SHARDED_RECORDING
 from ...instances.formats.writing import layout, write_whole
 from ..schedules.actions import Action, parse_action
 
@@ -241,3 +246,79 @@ def _check(recording: RunRecording) -> None:
             seen.add((done.step, done.action))
     if not any(rank.actions for rank in recording.ranks):
         raise InputError("no rank did anything; record a run with at least one step")
+
+
+class RecordedEvent(NamedTuple):
+    """Event of a device in the step `step`, from `start_s` to `end_s`.
+
+    `name` is that of the operator or the converted tensor, `kind` ``forward``, ``backward`` or a
+    collective, and `within` tells whether an operator asks for it itself, for statistics. `axis` is
+    the mesh's, −1 for computing; `bytes` are those that this device sent.
+    """
+
+    step: int
+    name: str
+    kind: str
+    within: bool
+    axis: int
+    start_s: float
+    end_s: float
+    bytes: float
+
+
+class ShardedRank(Record):
+    """Events of one device in order."""
+
+    rank: int
+    host: str
+    events: tuple[RecordedEvent, ...]
+
+
+class ShardedRecording(Record):
+    """A run of a sharding, as files have it.
+
+    `plan` is a hash of what the plan decides, `mesh` has the devices along each axis, and `step_s`
+    the seconds of each step, the optimizer's included.
+    """
+
+    workload_fingerprint: str
+    plan: str
+    mesh: tuple[int, ...]
+    step_s: tuple[float, ...]
+    ranks: tuple[ShardedRank, ...]
+    format: Literal["stagecut-sharded-recording"] = "stagecut-sharded-recording"
+    version: Literal[1] = 1
+
+
+def load_sharded_recording(path: str | Path) -> ShardedRecording:
+    """Return the recording of a sharding in a file; InputError if it is broken."""
+    source = read_source(path)
+    recording = read_file(source, ShardedRecording, SHARDED_RECORDING)
+    try:
+        _check_sharded(recording)
+    except InputError as error:
+        source.fail(str(error))
+    return recording
+
+
+def save_sharded_recording(recording: ShardedRecording, path: str | Path) -> None:
+    """Write a recording, whole or not at all; InputError if ranks did not do the same."""
+    _check_sharded(recording)
+    data = msgspec.to_builtins(recording)
+    head = {"format": recording.format, "version": recording.version}
+    write_whole(path, layout({**head, **data, "ranks": list(data["ranks"])}))
+
+
+def _check_sharded(recording: ShardedRecording) -> None:
+    """Raise InputError if ranks are missing, or one did other things than the others."""
+    if [rank.rank for rank in recording.ranks] != list(range(len(recording.ranks) or 1)):
+        raise InputError("ranks: list ranks 0, 1, …, each once")
+    first = [event[:5] for event in recording.ranks[0].events]
+    for rank in recording.ranks:
+        if [event[:5] for event in rank.events] != first:
+            raise InputError(f"rank {rank.rank}: it did other things than rank 0; run again")
+        numbers = [number for event in rank.events for number in event[5:]]
+        if not all(map(math.isfinite, (*numbers, *recording.step_s))):
+            raise InputError(f"rank {rank.rank}: times and bytes must be finite numbers")
+        if any(not event.start_s <= event.end_s for event in rank.events):
+            raise InputError(f"rank {rank.rank}: an event ends before it begins")

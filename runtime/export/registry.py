@@ -1,4 +1,4 @@
-"""Registry of launchers by name."""
+"""Registry of launchers by name, torch's own schedules among them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
+
+import numpy as np
 
 from ...instances import (
     InputError,
@@ -15,12 +17,15 @@ from ...instances import (
     Planned,
     TensorSharding,
     Workload,
+    is_iteration,
     plan_of,
 )
 from ...instances.common.units import ON_NUMBERS
+from ...instances.model.schedule import COMPUTES
+from ..schedules import Schedule, make_schedule
+from ..simulate.plan_stages import named_schedule, schedule_to_run, stages_of, usual_schedule
 from . import accelerate, deepspeed, megatron, torchtitan, vllm
 from .stages import ModuleStages, first_number, modules_of
-from .torch_csv import torch_schedule
 
 #: What takes pieces of any kind: a script of our own, and torch's schedules.
 PYTHON, CSV = "python", "csv"
@@ -121,6 +126,34 @@ def _as_script(workload: Workload, plan: Plan) -> None:
             raise InputError(
                 "a tied weight is on several devices; plan with --for python, or use stagecut run"
             )
+
+
+def torch_schedule(
+    workload: Workload, plan: Plan, name: str | None = None, microbatches: int | None = None
+) -> tuple[Schedule, tuple[int, ...]]:
+    """Return the schedule that torch runs, a row per rank, and the plan's device of each rank.
+
+    Stages are the plan's pieces in the order in which they can run. Devices without a piece have no
+    rank. Raises `InputError` if torch cannot run the schedule, or it does not fit the plan.
+    """
+    stages = stages_of(workload, plan)
+    if not is_iteration(plan.problem):
+        name = name or str(usual_schedule(plan))
+    name, microbatches = schedule_to_run(plan, name, microbatches)
+    planned = named_schedule(plan, name)
+    made = make_schedule(planned, stages, microbatches) if isinstance(planned, str) else planned
+    if made.versions != "one":
+        raise InputError(
+            f"csv: {name} keeps versions of weights, which torch.distributed.pipelining does "
+            "not; export a synchronous schedule such as 1f1b"
+        )
+    devices, rows = [], []
+    for d, table in enumerate(made.actions):
+        own = table[np.isin(table[:, 1], COMPUTES)]
+        if len(own):
+            devices.append(d)
+            rows.append(own)
+    return Schedule(name, microbatches, tuple(rows)), tuple(devices)
 
 
 def launcher_file(workload: Workload, plan: Plan | Planned, name: str) -> tuple[str, ModuleStages]:

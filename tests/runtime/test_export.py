@@ -36,9 +36,8 @@ from stagecut.instances import CallPlacement, DeviceMapping, Layers, ReplicaPlac
 from stagecut.instances.model.problem import Latency
 from stagecut.instances.model.solution import in_stages
 from stagecut.instances.topologies import topology
-from stagecut.runtime.export.registry import LAUNCHERS
+from stagecut.runtime.export.registry import LAUNCHERS, torch_schedule
 from stagecut.runtime.export.stages import first_number
-from stagecut.runtime.export.torch_csv import torch_schedule
 from stagecut.runtime.schedules import read_csv, write_csv
 
 PIPELINES = ("torchtitan", "megatron", "deepspeed", "vllm")

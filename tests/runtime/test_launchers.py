@@ -16,8 +16,7 @@ from pipelines import plan_of
 
 import stagecut
 from stagecut import Cluster, DeviceKind, Workload
-from stagecut.runtime.export.registry import launcher_file
-from stagecut.runtime.export.torch_csv import torch_schedule
+from stagecut.runtime.export.registry import launcher_file, torch_schedule
 from stagecut.runtime.schedules import write_csv
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")

@@ -45,10 +45,11 @@ from stagecut.instances.formats.source import read_source
 from stagecut.instances.formats.writing import layout
 from stagecut.instances.model.schedule import given_order
 from stagecut.instances.topologies.named import load_topology, read_nvidia, write_topology
-from stagecut.runtime.execution.recording_file import load_recording, write_recording
-from stagecut.runtime.execution.sharded.recording import (
+from stagecut.runtime.execution.recording_file import (
+    load_recording,
     load_sharded_recording,
     save_sharded_recording,
+    write_recording,
 )
 from stagecut.runtime.schedules import read_csv, write_csv
 

@@ -30,7 +30,7 @@ from ....instances.common.arrays import Ints
 from ....instances.costs.layout import Layout
 from ....instances.job.plan import JobPlan
 from ....instances.pytorch.factory import call_factory
-from ...measure.group import process_group
+from ...measure.group import alone_if_it_can_be, process_group, threads_per_process
 from ..checkpoint_folder import (
     newest,
     read_checkpoint,
@@ -38,8 +38,7 @@ from ..checkpoint_folder import (
     write_checkpoint,
 )
 from ..guard.failures import guarded
-from ..options import ProcessOptions
-from ..steps import StepResult, alone_if_it_can_be, threads_per_process
+from ..options import ProcessOptions, StepResult
 from .measured import MeasuredStep, measured_step
 from .parallelize import ParallelizePlan
 from .running import RunningJob

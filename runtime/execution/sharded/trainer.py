@@ -17,13 +17,13 @@ from ...measure.group import of_all_ranks
 from ..checkpoint import Trained, named_tensors, state_held
 from ..guard.identity import plan_hash
 from ..options import RunOptions
+from ..recording_file import ShardedRank, ShardedRecording, save_sharded_recording
 from ..stage import Tensors
 from .collectives import Place, join_mesh, part_of, total
 from .operators import Operators
 from .parts import own_parts, parts_of, resting_parts
 from .prepare import PreparedSharding
 from .program import Held
-from .recording import ShardedRank, ShardedRecording, save_sharded_recording
 
 
 class ShardedDevice:

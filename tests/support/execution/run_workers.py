@@ -23,9 +23,8 @@ import stagecut
 from stagecut import InputError, Plan, StagecutError
 from stagecut.instances.pytorch.factory import Made
 from stagecut.instances.pytorch.profile import Profile, profile
-from stagecut.runtime.execution.options import RunOptions
+from stagecut.runtime.execution.options import RunOptions, StepResult
 from stagecut.runtime.execution.run import run
-from stagecut.runtime.execution.steps import StepResult
 from stagecut.runtime.measure.group import leave_group
 
 MICROBATCHES, BATCH = 2, 4
