@@ -37,20 +37,13 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RankRecording:
-    """Recording of one rank.
+    """Recording of one rank, which is the number of its device in the plan's cluster.
 
-    Parameters
-    ----------
-    rank
-        Its number; it is the number of its device in the plan's cluster.
-    host, device
-        Where it ran, such as ``node7`` and ``cuda:1``.
-    actions
-        In the order in which they began. Waiting for data is no part of an action.
+    `actions` are in the order in which they began; waiting for data is no part of an action.
     """
 
     rank: int
-    host: str
+    host: str  # host, device: where it ran, such as ``node7`` and ``cuda:1``
     device: str
     actions: tuple[Done, ...]
 
@@ -63,32 +56,15 @@ class RunRecording:
     """A run of a plan.
 
     Times are seconds on one clock that all ranks share: theirs if they are on one host, else each
-    rank's own, set to zero at a barrier before the first step.
-
-    Parameters
-    ----------
-    workload_fingerprint
-        Of the workload that the plan was made for.
-    placement
-        Shape (n,): the plan's device of each node, so that another plan is told apart.
-    schedule
-        Name of the schedule.
-    microbatches
-        Per step.
-    ranks
-        Rank 0, 1, ….
-
-    Raises
-    ------
-    InputError
-        If an action ends before it begins, occurs twice in a step, or belongs to a microbatch
-        that there is not; or ranks are missing.
+    rank's own, set to zero at a barrier before the first step. `placement` has the plan's device of
+    each node, so that another plan is told apart. InputError if an action ends before it begins,
+    occurs twice in a step, or belongs to a microbatch that there is not; or ranks are missing.
     """
 
     workload_fingerprint: str
     placement: Ints
     schedule: str
-    microbatches: int
+    microbatches: int  # per step
     ranks: tuple[RankRecording, ...]
 
     def __post_init__(self) -> None:

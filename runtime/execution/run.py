@@ -29,7 +29,10 @@ from .prepare import split_model
 from .sharded.prepare import PreparedSharding, prepare_sharding
 from .sharded.trainer import ShardedTrainer
 from .stage import Tensors
-from .trainer import PipelineTrainer, Trainer
+from .trainer import PipelineTrainer
+
+#: What runs batches on this rank.
+Trainer = PipelineTrainer | ShardedTrainer
 
 
 def run(

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.utils.checkpoint import checkpoint
 
 from ...instances import StagecutError
@@ -200,6 +200,21 @@ def mean_loss(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
         return found[0].reshape(())
     means = [t.float().mean() for t in found or outputs if t.is_floating_point()]
     return torch.stack(means).sum() if means else torch.zeros(())
+
+
+def register(root: nn.Module, name: str, value: nn.Module | torch.Tensor) -> None:
+    """Give a module a part, parameter or buffer under a name such as ``layers.0.weight``."""
+    *path, leaf = name.split(".")
+    for part in path:
+        if part not in root._modules:
+            root.add_module(part, nn.Module())
+        root = root.get_submodule(part)
+    if isinstance(value, nn.Module):
+        root.add_module(leaf, value)
+    elif isinstance(value, nn.Parameter):
+        root.register_parameter(leaf, value)
+    else:
+        root.register_buffer(leaf, value)
 
 
 def place(module: fx.GraphModule, device: torch.device) -> None:

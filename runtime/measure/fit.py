@@ -45,24 +45,9 @@ class Fit:
 
 
 def fit_postal(size_bytes: Floats, seconds: Floats) -> Fit:
-    """Fit latency + bytes / bandwidth to the times of messages.
+    """Fit latency + bytes / bandwidth to the times of messages, best a median per size.
 
-    Parameters
-    ----------
-    size_bytes, seconds
-        Shape (K,): size and time of messages of at least two sizes; best a median per size.
-
-    Raises
-    ------
-    InputError
-        If there are not two sizes, or a time is not above 0.
-
-    Examples
-    --------
-    >>> sizes = np.array([1e3, 1e6, 1e7])
-    >>> fit = fit_postal(sizes, 2e-5 + sizes / 1e9)
-    >>> f"{fit.link.latency_s:.6g} {fit.link.bytes_per_s:.6g} {fit.worst_error:.3f}"
-    '2e-05 1e+09 0.000'
+    InputError if there are not two sizes, or a time is not above 0.
     """
     sizes, times = _checked(size_bytes, seconds)
     base, slope = least_absolute_line(sizes, times)

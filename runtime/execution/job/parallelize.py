@@ -39,6 +39,7 @@ from ....instances import InputError
 from ....instances.common.quantities import show_count
 from ....instances.costs.hardware import NumberFormat
 from ....instances.costs.layout import OFFLOAD, Layout, Recipe, Recompute
+from ..stage import register
 from .context import positions_of
 from .experts import check_experts, divide_experts
 
@@ -140,13 +141,7 @@ class JobStage(nn.Module):  # type: ignore[misc]  # torch does not say its type
         super().__init__()
         self.positions = torch.zeros(0)
         for name, module in {**modules, **shared}.items():
-            *path, last = name.split(".")
-            parent: nn.Module = self
-            for part in path:
-                if part not in parent._modules:
-                    parent.add_module(part, nn.Module())
-                parent = parent.get_submodule(part)
-            parent.add_module(last, module)
+            register(self, name, module)
         self.order, self.blocks, self.call = tuple(modules), blocks, call
 
     def place(self, positions: Tensor) -> None:

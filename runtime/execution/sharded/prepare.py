@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -47,16 +47,12 @@ class PreparedSharding:
     sharded: ShardedProgram
     losses: tuple[Held, ...]
     traced: TracedInputs
+    training: ClassVar[bool] = True
 
     @property
     def processes(self) -> int:
         """Number of processes that run it."""
         return prod(self.sharded.mesh)
-
-    @property
-    def training(self) -> bool:
-        """Whether there is a backward pass."""
-        return True
 
     def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Tensors:
         """Return the tensors of a batch; see `TracedInputs`."""

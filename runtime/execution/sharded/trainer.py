@@ -75,7 +75,7 @@ class ShardedDevice:
 
 
 class ShardedTrainer:
-    """Batches on one device of a sharding, one after the other; see `Trainer`."""
+    """Batches on one device of a sharding, as `PipelineTrainer` runs those of pieces."""
 
     at_once = 1
     per_batch = 1
@@ -101,7 +101,7 @@ class ShardedTrainer:
         self.optimizers = [options.make_optimizer(learned)] if learned else []
 
     def run(self, microbatches: Sequence[Tensors]) -> list[float]:
-        """Run a batch; see `Trainer`."""
+        """Run a batch; return its loss."""
         (batch,) = microbatches
         for optimizer in self.optimizers:
             optimizer.zero_grad()
