@@ -81,8 +81,8 @@ class TracedInputs:
             name = next(tensors)
             if (value.shape, value.dtype) != (before.shape, before.dtype):
                 raise InputError(
-                    f"inputs: {name} is {_shown(value)}; every microbatch must be "
-                    f"{_shown(before)}, as it was traced"
+                    f"inputs: {name} is {shown(value)}; every microbatch must be "
+                    f"{shown(before)}, as it was traced"
                 )
         return given
 
@@ -456,6 +456,7 @@ def _trace_again(
     return workload_of
 
 
-def _shown(tensor: torch.Tensor) -> str:
+def shown(tensor: Any) -> str:
+    """Return shape and type of a tensor, in words."""
     shape = "×".join(map(str, tensor.shape)) or "a number"
     return f"{shape} {str(tensor.dtype).removeprefix('torch.')}"

@@ -18,6 +18,7 @@ from ...instances import StagecutError
 from ...instances.pytorch.tracing.leaves import loss_of
 from ..schedules.actions import Action, Kind
 from .backward import Halves
+from .guard.failures import first_line
 from .recording_file import Done
 from .split import PieceModule
 
@@ -185,8 +186,8 @@ class StageRunner:
                 yield
             self.actions += 1
         except RuntimeError as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise StagecutError(f"piece {self.piece.index}: {action} failed: {lines[0]}") from error
+            why = first_line(error)
+            raise StagecutError(f"piece {self.piece.index}: {action} failed: {why}") from error
 
 
 def mean_loss(outputs: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ...instances import InputError, StagecutError
-from ..execution.guard.failures import Guard
+from ..execution.guard.failures import Guard, first_line
 
 T = TypeVar("T")
 #: So long a rank waits for another before it gives up.
@@ -47,7 +47,7 @@ def process_group(device: str, guard: Guard | None = None) -> Iterator[torch.dev
             guard.fail(error)  # before anything waits for ranks that are gone
         elif isinstance(error, RuntimeError):
             raise StagecutError(
-                f"rank {rank}: another rank stopped answering ({_first_line(error)}); "
+                f"rank {rank}: another rank stopped answering ({first_line(error)}); "
                 "see what the others say first"
             ) from None
         raise
@@ -115,8 +115,3 @@ def _choose(device: str) -> torch.device:
     place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(place)
     return place
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -27,7 +27,7 @@ from ....instances.pytorch.tensors import tensor_numbers, traced_program
 from ....instances.pytorch.tracing.traced import flat_inputs
 from ...verify.sharding import check
 from ..guard.identity import plan_hash, training_graph_hash
-from ..prepare import TracedInputs
+from ..prepare import TracedInputs, shown
 from ..stage import Tensors
 from .program import Held, ShardedProgram, sharded_program
 
@@ -117,15 +117,11 @@ def check_same_program(found: TensorProgram, planned: TensorProgram, name: str) 
             one, other = found.tensors[t], planned.tensors[t]
             if one != other:
                 raise InputError(
-                    f"{name}: {other.name} is {_shape(other.shape)} {other.dtype}, and in the "
-                    f"model {_shape(one.shape)} {one.dtype}; {remedy}"
+                    f"{name}: {other.name} is {shown(other)}, and in the model {shown(one)}; "
+                    f"{remedy}"
                 )
     if len(found.operators) != len(planned.operators):
         raise InputError(
             f"{name}: it has {len(planned.operators)} operators, the model "
             f"{len(found.operators)}; {remedy}"
         )
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape)) or "a number"
