@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ...instances import DeviceMesh, InputError, Link, PrimitiveLink
+from ...instances import DeviceMesh, InputError, Link
 from ...instances.common.arrays import Floats
 from ...instances.model.tensor_program import COPIED, FIRST, PARTIAL
 from ..execution.sharded.collectives import Place, join_mesh, step
@@ -63,10 +63,6 @@ class MeasuredAxis:
     def link(self) -> Link:
         """The common one."""
         return self.common.link
-
-    def primitives(self, axis: int) -> tuple[PrimitiveLink, ...]:
-        """Return each collective's own link, as the axis of this number of a mesh has it."""
-        return tuple(PrimitiveLink(name, fit.link, axis=axis) for name, fit in self.fits.items())
 
     def _rounds(self, name: str) -> tuple[Floats, Floats]:
         """Return bytes and seconds of a round, by a ring as shardings price it."""
