@@ -17,7 +17,7 @@ from ...instances.common.escape import docstring
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import NumberFormat
 from ...instances.costs.layout import Dispatcher, Layout
-from .stages import ModuleStages, feeds, first_number, module_stages, modules_of
+from .stages import ModuleStages, feeds, first_number, layer_names, module_stages, modules_of
 
 NAME = "deepspeed"
 #: Those that it runs.
@@ -182,17 +182,9 @@ def _zero(layout: Layout) -> dict[str, Any]:
 
 def _stages(model: ModelDescription, layout: Layout) -> ModuleStages:
     """Return the model's layers by stage, with embedding and head as layers of their own."""
-    counts = layout.layers_of_stages(len(model.blocks))
-    modules = []
-    for stage, count in enumerate(counts):
-        begin = sum(counts[:stage])
-        own = [f"layers.{layer}" for layer in range(begin, begin + count)]
-        own = ["embedding", *own] if stage == 0 else own
-        if stage == layout.mtp_stage % layout.stages:
-            own += [f"mtp.{k}" for k in range(len(model.mtp))]
-        modules.append((*own, "norm", "head") if stage == layout.stages - 1 else tuple(own))
+    modules = layer_names(model, layout, "embedding", ("norm", "head"))
     return ModuleStages(
-        modules=tuple(modules),
+        modules=tuple(map(tuple, modules)),
         ranks=layout.pipeline,
         devices=(),
         replicas=layout.data,

@@ -27,7 +27,7 @@ from ...instances.costs.layout import (
     Recompute,
 )
 from ...instances.job.launchers import layers_away
-from .stages import ModuleStages, first_number, module_stages, stack
+from .stages import ModuleStages, degrees_in_words, first_number, module_stages, stack
 
 NAME = "megatron"
 #: Those that it runs.
@@ -186,7 +186,7 @@ def megatron_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
 
     Raises `InputError` if Megatron-LM has no argument for a part of the layout.
     """
-    words = f"{_words(model, layout)}, {show_count(layout.microbatches, 'microbatch')}."
+    words = f"{degrees_in_words(model, layout)}, {show_count(layout.microbatches, 'microbatch')}."
     return {"megatron.sh": _shell([words], layout.devices, megatron_arguments(model, layout))}
 
 
@@ -196,13 +196,6 @@ def megatron_arguments(model: ModelDescription, layout: Layout) -> Arguments:
         **_parallelism(model, layout), **_batch(layout), **_states(model, layout),
         **_recomputation(model, layout), **_precision(layout), **_overlap(layout),
     }  # fmt: skip
-
-
-def _words(model: ModelDescription, layout: Layout) -> str:
-    return (
-        f"{model.name}, tensor {layout.tensor} x context {layout.context} x pipeline "
-        f"{layout.pipeline} x data {layout.data}"
-    )
 
 
 def _parallelism(model: ModelDescription, layout: Layout) -> Arguments:
@@ -419,7 +412,7 @@ def bridge_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
     """Return the module, by file; an `InputError` if Megatron-Core lacks a field of the layout."""
     lines = [f"    config.{name} = {value!r}" for name, value in bridge_fields(model, layout)]
     text = _TEMPLATE.format(
-        words=docstring(_words(model, layout)), file="planned", devices=layout.devices,
+        words=docstring(degrees_in_words(model, layout)), file="planned", devices=layout.devices,
         lines="\n".join(lines),
     )  # fmt: skip
     return {"planned.py": text}

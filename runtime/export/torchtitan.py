@@ -20,7 +20,7 @@ from ...instances.costs.layout import ContextKind, Dispatcher, Graphs, Layout, R
 from ...instances.model.schedule import COMPUTES
 from ..schedules import Schedule, make_schedule, write_csv
 from ..simulate.stages import chain
-from .stages import ModuleStages, module_stages
+from .stages import ModuleStages, degrees_in_words, layer_names, module_stages
 
 NAME = "torchtitan"
 
@@ -152,10 +152,7 @@ def torchtitan_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
                 "torchtitan has no pipeline: plan with --set pipeline=1, or a model without it"
             )
         lines.append(f"# Tokens ahead: give model_registry num_mtp_layers={len(model.mtp)}.")
-    words = (
-        f"{model.name}, tensor {layout.tensor} x context {layout.context} x pipeline "
-        f"{layout.pipeline} x data {layout.data}"
-    )
+    words = degrees_in_words(model, layout)
     return {"planned.py": configured(words, layout.devices, lines), **files}
 
 
@@ -185,13 +182,7 @@ def _parallelism(
     }
     if layout.pipeline == 1:
         return fields, {}
-    counts = layout.layers_of_stages(len(model.blocks))
-    parts = []
-    for stage, count in enumerate(counts):
-        begin = sum(counts[:stage])
-        own = [f"layers.{layer}" for layer in range(begin, begin + count)]
-        own = ["tok_embeddings", *own] if stage == 0 else own
-        parts.append([*own, "norm", "lm_head"] if stage == layout.stages - 1 else own)
+    parts = layer_names(model, layout, "tok_embeddings", ("norm", "lm_head"))
     fields["module_fqns_per_model_part"] = parts
     fields["pipeline_parallel_microbatch_size"] = layout.microbatch
     if layout.schedule.value in _NAMED:
