@@ -201,7 +201,9 @@ class RunningJob:
             if self._parted:
                 stack.enter_context(loss_parallel())
             if self.mesh.context is not None:
-                stack.enter_context(divided_attention(self.layout, self.mesh.context))
+                needed = any(stage.blocks for stage in self.stages.values())
+                attention = divided_attention(self.layout, self.mesh.context, needed=needed)
+                stack.enter_context(attention)
             stack.enter_context(warnings.catch_warnings())
             # logits are often a view, which matters to those who change them in place
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
