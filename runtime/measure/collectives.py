@@ -19,7 +19,7 @@ from ..verify.sharding import collective_rounds
 from .fit import Fit, fit_postal
 from .group import of_all_ranks
 from .measurement import Timed
-from .timing import WARM_UP, counts_within, turns
+from .timing import timed_together
 
 #: From how a tensor lies to how it shall lie.
 COLLECTIVES: Mapping[str, tuple[int, int]] = {
@@ -126,6 +126,4 @@ def _times(
         step(part, before, after, axis, place)
         return time.perf_counter() - begin
 
-    counts = torch.tensor(counts_within(turns(parts, [WARM_UP] * len(parts), once), budget))
-    dist.broadcast(counts, 0)
-    return whole, turns(parts, counts.tolist(), once)
+    return whole, timed_together(parts, once, budget)
