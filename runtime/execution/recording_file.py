@@ -8,35 +8,40 @@ the device sent.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
-import numpy as np
 
 from ...instances import InputError
-from ...instances.common.arrays import Ints, frozen
-from ...instances.common.errors import quote
-from ...instances.formats.source import Record, Source, Whole, read_source
+from ...instances.common.errors import prefix_errors, quote
+from ...instances.formats.source import Record, Whole, read_source
 from ...instances.formats.stagecut_json import read_file
 from ...instances.formats.versions import RECORDING, SHARDED_RECORDING
 from ...instances.formats.writing import layout, write_whole
 from ..schedules.actions import Action, parse_action
 
+T = TypeVar("T", bound=Record)
+_parsed = lru_cache(maxsize=1 << 16)(parse_action)
 
-class Done(NamedTuple):
+
+class Done(Record, frozen=True):
     """An action as it was: of the optimizer step `step`, from `start_s` to `end_s`."""
 
     step: int
-    action: Action
+    name: str = msgspec.field(name="action")  # such as ``2F0``
     start_s: float
     end_s: float
 
+    @property
+    def action(self) -> Action:
+        """What was done."""
+        return _parsed(self.name)
 
-@dataclass(frozen=True, eq=False)
-class RankRecording:
+
+class RankRecording(Record):
     """Recording of one rank, which is the number of its device in the plan's cluster.
 
     `actions` are in the order in which they began; waiting for data is no part of an action.
@@ -47,30 +52,22 @@ class RankRecording:
     device: str
     actions: tuple[Done, ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "actions", tuple(self.actions))
 
-
-@dataclass(frozen=True, eq=False)
-class RunRecording:
-    """A run of a plan.
+class RunRecording(Record):
+    """A run of a plan, as files have it.
 
     Times are seconds on one clock that all ranks share: theirs if they are on one host, else each
     rank's own, set to zero at a barrier before the first step. `placement` has the plan's device of
-    each node, so that another plan is told apart. InputError if an action ends before it begins,
-    occurs twice in a step, or belongs to a microbatch that there is not; or ranks are missing.
+    each node, so that another plan is told apart.
     """
 
     workload_fingerprint: str
-    placement: Ints
+    placement: list[Whole]
     schedule: str
     microbatches: int  # per step
     ranks: tuple[RankRecording, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "placement", frozen(self.placement, np.int64))
-        object.__setattr__(self, "ranks", tuple(self.ranks))
-        _check(self)
+    format: Literal["stagecut-recording"] = "stagecut-recording"
+    version: Literal[1] = 1
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -81,147 +78,6 @@ class RunRecording:
         """Yield the actions of all ranks in a step."""
         for rank in self.ranks:
             yield from (done for done in rank.actions if done.step == step)
-
-
-class DoneRecord(Record):
-    """An action; times in seconds."""
-
-    step: int
-    action: str
-    start_s: float
-    end_s: float
-
-
-class RankRecord(Record):
-    """A rank."""
-
-    rank: int
-    host: str
-    device: str
-    actions: list[DoneRecord]
-
-
-class RecordingFile(Record):
-    """A recording file; see `RunRecording`."""
-
-    format: Literal["stagecut-recording"]
-    version: Literal[1]
-    workload_fingerprint: str
-    placement: list[Whole]
-    schedule: str
-    microbatches: int
-    ranks: list[RankRecord]
-
-
-def load_recording(path: str | Path) -> RunRecording:
-    """Return the recording in a file.
-
-    Parameters
-    ----------
-    path
-        What `stagecut run --record` wrote.
-
-    Returns
-    -------
-    RunRecording
-        What each rank did and when, in seconds.
-
-    Raises
-    ------
-    InputError
-        If the file is broken: one line with file, field and remedy.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> stagecut.runtime.execution.load_recording("recording.json")
-    Traceback (most recent call last):
-    stagecut.instances.common.errors.InputError: recording.json: no such file; check the path
-    """
-    return read_recording(read_source(path))
-
-
-def save_recording(recording: RunRecording, path: str | Path) -> None:
-    """Write a recording, whole or not at all."""
-    write_whole(path, layout(write_recording(recording)))
-
-
-def read_recording(source: Source) -> RunRecording:
-    """Return the recording in one of our files."""
-    file = read_file(source, RecordingFile, RECORDING)
-    try:
-        ranks = [
-            RankRecording(r.rank, r.host, r.device, tuple(_done(r.rank, d) for d in r.actions))
-            for r in file.ranks
-        ]
-        return RunRecording(
-            file.workload_fingerprint,
-            np.array(file.placement, np.int64),
-            file.schedule,
-            file.microbatches,
-            tuple(ranks),
-        )
-    except InputError as error:
-        source.fail(str(error))
-
-
-def write_recording(recording: RunRecording) -> dict[str, object]:
-    """Return the file of `recording`, as JSON values."""
-    ranks = [
-        RankRecord(
-            rank.rank, rank.host, rank.device,
-            [
-                DoneRecord(d.step, str(d.action), float(d.start_s), float(d.end_s))
-                for d in rank.actions
-            ],
-        )
-        for rank in recording.ranks
-    ]  # fmt: skip
-    file = RecordingFile(
-        "stagecut-recording", 1, recording.workload_fingerprint, recording.placement.tolist(),
-        recording.schedule, recording.microbatches, ranks,
-    )  # fmt: skip
-    made: dict[str, object] = msgspec.to_builtins(file)
-    return made
-
-
-def _done(rank: int, record: DoneRecord) -> Done:
-    try:
-        action = parse_action(record.action)
-    except InputError as error:
-        raise InputError(f"rank {rank}: step {record.step}: {error}") from None
-    return Done(record.step, action, record.start_s, record.end_s)
-
-
-def _check(recording: RunRecording) -> None:
-    if recording.microbatches < 1:
-        raise InputError(f"microbatches is {recording.microbatches}; it must be at least 1")
-    if not recording.ranks:
-        raise InputError("ranks is empty; a run has at least one")
-    for number, rank in enumerate(recording.ranks):
-        if rank.rank != number:
-            raise InputError(
-                f"ranks[{number}] is of rank {rank.rank}; list ranks 0, 1, …, each once"
-            )
-        seen: set[tuple[int, Action]] = set()
-        for done in rank.actions:
-            where = f"rank {number}: step {done.step}: {done.action}"
-            if done.step < 0:
-                raise InputError(f"{where}: steps number from 0 on")
-            if not (math.isfinite(done.start_s) and math.isfinite(done.end_s)):
-                raise InputError(f"{where}: start_s and end_s must be finite numbers")
-            if done.end_s < done.start_s:
-                raise InputError(
-                    f"{where}: it ends at {quote(done.end_s)}, before it begins at "
-                    f"{quote(done.start_s)}"
-                )
-            if done.action.microbatch >= recording.microbatches:
-                raise InputError(f"{where}: there are {recording.microbatches} microbatches")
-            if (done.step, done.action) in seen:
-                raise InputError(f"{where}: it occurs twice")
-            seen.add((done.step, done.action))
-    if not any(rank.actions for rank in recording.ranks):
-        raise InputError("no rank did anything; record a run with at least one step")
 
 
 class RecordedEvent(NamedTuple):
@@ -266,23 +122,98 @@ class ShardedRecording(Record):
     version: Literal[1] = 1
 
 
+def load_recording(path: str | Path) -> RunRecording:
+    """Return the recording in a file.
+
+    Parameters
+    ----------
+    path
+        What `stagecut run --record` wrote.
+
+    Returns
+    -------
+    RunRecording
+        What each rank did and when, in seconds.
+
+    Raises
+    ------
+    InputError
+        If the file is broken: one line with file, field and remedy.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.runtime.execution.load_recording("recording.json")
+    Traceback (most recent call last):
+    stagecut.instances.common.errors.InputError: recording.json: no such file; check the path
+    """
+    return _load(path, RunRecording, RECORDING, _check)
+
+
+def save_recording(recording: RunRecording, path: str | Path) -> None:
+    """Write a recording, whole or not at all."""
+    _save(recording, path, _check)
+
+
 def load_sharded_recording(path: str | Path) -> ShardedRecording:
     """Return the recording of a sharding in a file; InputError if it is broken."""
+    return _load(path, ShardedRecording, SHARDED_RECORDING, _check_sharded)
+
+
+def save_sharded_recording(recording: ShardedRecording, path: str | Path) -> None:
+    """Write a recording, whole or not at all; InputError if ranks did not do the same."""
+    _save(recording, path, _check_sharded)
+
+
+def _load(path: str | Path, kind: type[T], form: str, check: Callable[[T], None]) -> T:
     source = read_source(path)
-    recording = read_file(source, ShardedRecording, SHARDED_RECORDING)
+    recording = read_file(source, kind, form)
     try:
-        _check_sharded(recording)
+        check(recording)
     except InputError as error:
         source.fail(str(error))
     return recording
 
 
-def save_sharded_recording(recording: ShardedRecording, path: str | Path) -> None:
-    """Write a recording, whole or not at all; InputError if ranks did not do the same."""
-    _check_sharded(recording)
-    data = msgspec.to_builtins(recording)
-    head = {"format": recording.format, "version": recording.version}
+def _save(recording: T, path: str | Path, check: Callable[[T], None]) -> None:
+    check(recording)
+    data: dict[str, Any] = msgspec.to_builtins(recording)
+    head = {name: data.pop(name) for name in ("format", "version")}
     write_whole(path, layout({**head, **data, "ranks": list(data["ranks"])}))
+
+
+def _check(recording: RunRecording) -> None:
+    """Raise InputError if ranks are missing, or an action cannot have been so."""
+    if recording.microbatches < 1:
+        raise InputError(f"microbatches is {recording.microbatches}; it must be at least 1")
+    if not recording.ranks:
+        raise InputError("ranks is empty; a run has at least one")
+    for number, rank in enumerate(recording.ranks):
+        if rank.rank != number:
+            raise InputError(
+                f"ranks[{number}] is of rank {rank.rank}; list ranks 0, 1, …, each once"
+            )
+        seen: set[tuple[int, Action]] = set()
+        for done in rank.actions:
+            where = f"rank {number}: step {done.step}: {done.name}"
+            if done.step < 0:
+                raise InputError(f"{where}: steps number from 0 on")
+            if not (math.isfinite(done.start_s) and math.isfinite(done.end_s)):
+                raise InputError(f"{where}: start_s and end_s must be finite numbers")
+            if done.end_s < done.start_s:
+                raise InputError(
+                    f"{where}: it ends at {quote(done.end_s)}, before it begins at "
+                    f"{quote(done.start_s)}"
+                )
+            with prefix_errors(f"rank {number}: step {done.step}", done.name):
+                action = done.action
+            if action.microbatch >= recording.microbatches:
+                raise InputError(f"{where}: there are {recording.microbatches} microbatches")
+            if (done.step, action) in seen:
+                raise InputError(f"{where}: it occurs twice")
+            seen.add((done.step, action))
+    if not any(rank.actions for rank in recording.ranks):
+        raise InputError("no rank did anything; record a run with at least one step")
 
 
 def _check_sharded(recording: ShardedRecording) -> None:

@@ -49,7 +49,7 @@ class Recorder:
         """Record begin and end of the block."""
         begun = idle_at(self.device)
         yield
-        self.done.append(Done(self.step, action, begun, idle_at(self.device)))
+        self.done.append(Done(self.step, str(action), begun, idle_at(self.device)))
 
 
 @dataclass

@@ -25,7 +25,7 @@ from .own_loop.loop import Loop
 from .own_loop.teams import join_teams
 from .own_loop.transport import Ranks
 from .prepare import Prepared
-from .recording_file import RankRecording, RunRecording, save_recording
+from .recording_file import Done, RankRecording, RunRecording, save_recording
 from .sharded.parts import LocalShards, own_parts
 from .sharded.stage import ShardedStage
 from .split import PieceModule
@@ -122,14 +122,14 @@ class PipelineTrainer:
         if isinstance(prepared.plan.solution, StagePlacement):
             number = {piece.index: piece.device for piece in prepared.pieces}
         actions = tuple(
-            d._replace(
-                action=Action(
-                    number[d.action.stage], d.action.kind, d.action.microbatch // replicas
-                ),
-                start_s=d.start_s - zero_s,
-                end_s=d.end_s - zero_s,
+            Done(
+                d.step,
+                str(Action(number[stage], kind, microbatch // replicas)),
+                d.start_s - zero_s,
+                d.end_s - zero_s,
             )
             for d in self.recorder.done
+            for stage, kind, microbatch in [d.action]
         )
         here = (dist.get_rank(), socket.gethostname(), str(self.device), actions)
         done = {
@@ -138,7 +138,7 @@ class PipelineTrainer:
         }
         recording = RunRecording(
             prepared.workload.fingerprint,
-            prepared.plan.placement,
+            prepared.plan.placement.tolist(),
             self.schedule.name,
             self.schedule.microbatches,
             tuple(
