@@ -127,7 +127,11 @@ class Comparison:
         slowest = []
         for step in self.steps:
             times = [
-                sum(d.end_s - d.start_s for d in rank.actions if _is_step(d, step))
+                sum(
+                    done.end_s - done.start_s
+                    for done in rank.actions
+                    if done.step == step and done.action.kind == Kind.STEP
+                )
                 for rank in self.recording.ranks
             ]
             slowest.append(max(times))
@@ -299,10 +303,6 @@ def _check(comparison: Comparison) -> None:
                 f"recording: step {step}: {who} do {first}; give the schedule that was run "
                 f"({comparison.recording.schedule}), and whole steps"
             )
-
-
-def _is_step(done: Done, step: int) -> bool:
-    return done.step == step and done.action.kind == Kind.STEP
 
 
 def _error(predicted: pd.Series[float], measured: pd.Series[float]) -> pd.Series[float]:

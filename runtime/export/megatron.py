@@ -193,13 +193,13 @@ def megatron_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
 def megatron_arguments(model: ModelDescription, layout: Layout) -> Arguments:
     """Return the arguments of a layout; an `InputError` if there is none for a part of it."""
     return {
-        **_parallelism(model, layout), **_batch(layout), **_states(model, layout),
+        **_parallelism(model, layout), **_states(model, layout),
         **_recomputation(model, layout), **_precision(layout), **_overlap(layout),
     }  # fmt: skip
 
 
 def _parallelism(model: ModelDescription, layout: Layout) -> Arguments:
-    """Return degrees and stages: megatron/core/model_parallel_config.py, training/arguments.py."""
+    """Return degrees, stages, batch: megatron/core/model_parallel_config.py, training/arguments.py."""
     if model.encoder:
         raise InputError(f"{model.name}: its encoder is no stage of megatron's pipeline layout")
     found: Arguments = {
@@ -229,7 +229,11 @@ def _parallelism(model: ModelDescription, layout: Layout) -> Arguments:
         found["mtp-num-layers"] = len(model.mtp)
     if layout.pipeline > 1:
         found |= _stages(model, layout)
-    return found
+    return found | {  # training/config/training_config.py
+        "seq-length": layout.sequence,
+        "micro-batch-size": layout.microbatch,
+        "global-batch-size": layout.global_batch,
+    }
 
 
 def _stages(model: ModelDescription, layout: Layout) -> Arguments:
@@ -251,15 +255,6 @@ def _stages(model: ModelDescription, layout: Layout) -> Arguments:
         for stage, layers in enumerate(counts)
     ]
     return {"pipeline-model-parallel-layout": "|".join(parts)}
-
-
-def _batch(layout: Layout) -> Arguments:
-    """Return sequences per pass and iteration: training/config/training_config.py."""
-    return {
-        "seq-length": layout.sequence,
-        "micro-batch-size": layout.microbatch,
-        "global-batch-size": layout.global_batch,
-    }
 
 
 def _states(model: ModelDescription, layout: Layout) -> Arguments:
