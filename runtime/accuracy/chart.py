@@ -86,9 +86,8 @@ def measured_marks(comparison: Comparison) -> Marks:
             )
     names = tuple(plain(run.stages.devices[d]) for d in run.used)
     span = max((bar.end for bar in found), default=0.0)
-    return Marks(
-        names, len(names), tuple(sorted(found, key=lambda bar: (bar.lane, bar.start))), span, "s"
-    )
+    found.sort(key=lambda bar: (bar.lane, bar.start))
+    return Marks(names, len(names), tuple(found), span, "s")
 
 
 def comparison_trace(comparison: Comparison) -> dict[str, Any]:

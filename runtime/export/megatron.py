@@ -199,7 +199,7 @@ def megatron_arguments(model: ModelDescription, layout: Layout) -> Arguments:
 
 
 def _parallelism(model: ModelDescription, layout: Layout) -> Arguments:
-    """Return degrees, stages, batch: megatron/core/model_parallel_config.py, training/arguments.py."""
+    """Return degrees, stages and batch: core/model_parallel_config.py, training/arguments.py."""
     if model.encoder:
         raise InputError(f"{model.name}: its encoder is no stage of megatron's pipeline layout")
     found: Arguments = {
