@@ -177,7 +177,7 @@ def run(
     if os.environ.get("RANK", "0") != "0":
         return
     if resume and not done:
-        OUT.tell(f"{checkpoint}: it has {steps} steps already; give more --steps")
+        OUT.tell(f"{checkpoint}: nothing is left; give more --steps than it has, and inputs")
     if len(done) < steps and not resume:
         OUT.tell(f"the inputs ended after {show_count(len(done), 'step')}")
     tell_written(record)

@@ -69,9 +69,9 @@ class ProcessOptions:
         if self.checkpoint is None and (self.every is not None or self.resume):
             raise InputError("checkpoint: say in which folder checkpoints are")
 
-    def is_due(self, step: int, *, last: bool) -> bool:
-        """Return whether a checkpoint is due when so many steps are done."""
-        return last or (self.every is not None and step % self.every == 0)
+    def is_due(self, step: int) -> bool:
+        """Return whether a checkpoint is due when so many steps are done, before the last."""
+        return self.every is not None and step % self.every == 0
 
 
 @dataclass(frozen=True, kw_only=True)

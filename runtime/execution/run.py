@@ -113,10 +113,16 @@ def _take_steps(
     The first step is checked against the `reference`, a model of the same numbers, if given.
     """
     with sole_writer(options.checkpoint, resume=options.resume):
-        done = taken = 0
-        if options.checkpoint is not None:
-            done, taken = _begin(options.checkpoint, trainer, made, options.resume, hashes)
+        folder = options.checkpoint
+        done, taken = (0, 0) if folder is None else _begin(folder, trainer, made, options, hashes)
         steps: list[StepResult] = []
+
+        def keep() -> int:
+            if folder is not None:
+                save(folder, done, trainer.trained(), trainer.whole, microbatches=taken, **hashes)
+            return done
+
+        kept = done
         count = trainer.at_once * trainer.per_batch
         while done < options.steps:
             each = list(islice(made.microbatches, count))
@@ -139,19 +145,18 @@ def _take_steps(
                     on_step(steps[-1])
             if guard is not None:
                 guard.tick()
-            if options.checkpoint is not None and options.is_due(done, last=done == options.steps):
-                save(
-                    options.checkpoint, done, trainer.trained(), trainer.whole, microbatches=taken,
-                    **hashes,
-                )  # fmt: skip
+            if options.is_due(done):
+                kept = keep()
+        if kept < done:  # the inputs may have ended early
+            keep()
         return steps
 
 
 def _begin(
-    folder: Path, trainer: Trainer, made: Made, go_on: bool, hashes: Mapping[str, str]
+    folder: Path, trainer: Trainer, made: Made, options: RunOptions, hashes: Mapping[str, str]
 ) -> tuple[int, int]:
     """Return the steps and microbatches that are done: those of the newest checkpoint, or none."""
-    found = newest(folder, resume=go_on)
+    found = newest(folder, resume=options.resume)
     if found is None:
         return 0, 0
     if found.manifest.model != hashes["model"]:

@@ -243,7 +243,7 @@ def train_job(
             done += 1
             if on_step is not None and dist.get_rank() == 0:
                 on_step(StepResult(done - 1, losses[-1], time.perf_counter() - begun))
-            if options.checkpoint is not None and options.is_due(done, last=last):
+            if options.checkpoint is not None and (last or options.is_due(done)):
                 save_job(options.checkpoint / f"step-{done:08}", job, optimizers)
     if options.measure and len(losses) < 2:
         raise InputError("report: the first step does more than the others; take at least two")
