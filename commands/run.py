@@ -212,13 +212,18 @@ def run_job_plan(
 
     rare = {"--set replicas": asked.replicas > 1, "--set recompute": asked.recompute}
     refuse({**others, **rare}, "the plan of a training job says it")
+    refuse({"--check": asked.check}, "jobs have `loss_alone` for it (docs/run.md)")
     plan, (clip, report) = load_job_plan(path), own
-    if report and asked.steps < 2:
-        raise InputError("--report: the first step does more than others; take at least 2 --steps")
+    measure = report or asked.record is not None
+    if measure and asked.steps < 2:
+        raise InputError(
+            f"--{'report' if report else 'record'}: the first step does more than others; take at "
+            "least 2 --steps"
+        )
     options = JobOptions(
         schedule=asked.schedule, clip=clip, device=asked.device, threads=asked.threads,
         checkpoint=asked.checkpoint, every=asked.every, resume=asked.resume,
-        measure=report or asked.record is not None, timeout_s=asked.timeout_s,
+        measure=measure, timeout_s=asked.timeout_s,
     )  # fmt: skip
     if os.environ.get("RANK", "0") == "0" and tokens is None:
         OUT.tell("no --tokens: the model trains on random ones")
