@@ -59,10 +59,8 @@ def fit_ring(size_bytes: Floats, seconds: Floats, ranks: int) -> Fit:
     """Fit the time of a ring all-reduce, 2(R−1)/R·bytes/bandwidth + 2(R−1)·latency.
 
     The link is the slowest of the ring, as `network.ring_all_reduce_s` wants it. InputError if
-    there are less than two ranks or sizes, or a time is not above 0.
+    there are less than two sizes, or a time is not above 0.
     """
-    if ranks < 2:
-        raise InputError(f"all-reduce: {ranks} rank; at least 2 are needed")
     sizes, times = _checked(size_bytes, seconds)
     hops = 2 * (ranks - 1)
     base, slope = least_absolute_line(hops / ranks * sizes, times)
