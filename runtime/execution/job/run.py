@@ -245,7 +245,7 @@ def train_job(
                 on_step(StepResult(done - 1, losses[-1], time.perf_counter() - begun))
             if options.checkpoint is not None and (last or options.is_due(done)):
                 save_job(options.checkpoint / f"step-{done:08}", job, optimizers)
-    if options.measure and len(losses) < 2:
+    if options.measure and len(losses) == 1:
         raise InputError("report: the first step does more than the others; take at least two")
     return JobRun(tuple(losses), tuple(norms), tuple(measured))
 
