@@ -27,7 +27,7 @@ T = TypeVar("T", bound=Record)
 _parsed = lru_cache(maxsize=1 << 16)(parse_action)
 
 
-class Done(Record, frozen=True):
+class Done(Record):
     """An action as it was: of the optimizer step `step`, from `start_s` to `end_s`."""
 
     step: int
