@@ -254,4 +254,6 @@ def _program(instance: ScheduleInstance, search: Search[Orders]) -> IntegerProgr
         origin="schedule MILP",
         infeasible="no order keeps the memory of every device",
     )
-    return replace(program, read=lambda x: tuple(map(tuple, program.read(x))))
+    read = program.read
+    assert read is not None
+    return replace(program, read=lambda x: tuple(map(tuple, read(x))))

@@ -24,7 +24,7 @@ from ..common.quantities import show_bytes
 from ..costs.clusters import training_cluster
 from ..costs.description import ModelDescription
 from ..costs.hardware import NumberFormat, TrainingCluster
-from ..costs.layout import RECIPES, JobSchedule, Layout, Overlap, Recipe, Recompute, check_layout
+from ..costs.layout import RECIPES, JobSchedule, Layout, Overlap, Recompute, check_layout
 from ..costs.memory import fullest_rank
 from ..costs.models import shipped_model
 from ..costs.stages import device_memory

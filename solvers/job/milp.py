@@ -62,7 +62,9 @@ def _stream_program(
         infeasible="no plan keeps the rules within memory; allow more memory, degrees, replicas, "
         "stages or devices",
     )
-    return replace(program, read=lambda x: in_stages(program.read(x), task.cluster))
+    read = program.read
+    assert read is not None
+    return replace(program, read=lambda x: in_stages(read(x), task.cluster))
 
 
 def _iteration_milp(task: Task[PipelineJob], search: Search[Solution]) -> None:

@@ -303,8 +303,8 @@ class Tree:
         return None if s < 0 else _at(alive, begin, s, cost <= (cost.max() + cost.min()) / 2)
 
 
-#: Prices that are asked about every pair.
-POOL = 4
+#: Prices that are asked about every stage, and entries of their tables at most, of 8 bytes each.
+POOL, MOST_ENTRIES = 4, 50_000_000
 
 
 #: Least part of the way to the target that a tree is built for.
@@ -332,6 +332,12 @@ class Root:
     def options(self) -> ChainOptions:
         """Of the chains."""
         return ChainOptions(self.plans.paths)
+
+    def newest(self, since: int = 0) -> Floats:
+        """Return the newest prices behind so many of the pool, of which tables have room."""
+        entries = self.plans.paths.stages.lattice.size * sum(map(len, self.options.used))
+        few = min(POOL, max(1, MOST_ENTRIES // entries))
+        return np.array(self.plans.pool[max(since, len(self.plans.pool) - few) :])
 
 
 @dataclass(frozen=True, eq=False)
@@ -385,17 +391,16 @@ class BestFirst:
         return True
 
     def _grow(self, bound: float, root: Root) -> None:
-        pool, options = root.plans.pool, root.options
-        fresh = pool[max(root.asked, len(pool) - POOL) :]
-        root.asked = len(pool)
-        if fresh:
-            own = options.least(options.tables(np.array(fresh))) * (1 - SLACK)
+        options, fresh = root.options, root.newest(root.asked)
+        root.asked = len(root.plans.pool)
+        if len(fresh):
+            own = options.least(options.tables(fresh)) * (1 - SLACK)
             root.bound = max(root.bound, own)
             if root.bound > bound:
                 self.push(root.bound, root)
                 return
         target = bound + root.step * (self.aim() - bound)
-        prices = np.array(pool[-POOL:])
+        prices = root.newest()
         graph = options.graph(target, prices, options.tables(prices), MAX_OPTIONS)
         if graph is None:
             root.step /= 2
@@ -410,7 +415,7 @@ class BestFirst:
             none, every = np.zeros((0, root.plans.size), np.int64), np.arange(len(graph.source))
             paths = prices[-1:]
             node = Node(root.plans, Tree(options, graph), target, every, paths[0], paths, none)
-            pool.append(self._refine(bound, node, FIRST).prices)
+            root.plans.pool.append(self._refine(bound, node, FIRST).prices)
 
     def _divide(self, bound: float, node: Node) -> None:
         halves = node.tree.halves(node.alive, node.prices, node.chains)
