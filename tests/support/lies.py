@@ -132,7 +132,7 @@ def failure(_linear, _search, **_: object) -> Outcome:
 def silence(_linear, clock, **_: object) -> Outcome:
     TIME.passed_s += 2 * LIMITS.seconds
     assert clock.should_stop()
-    return _outcome(limit="time", abandoned=True)
+    return _outcome(limit="time")
 
 
 LIES = (
