@@ -47,9 +47,6 @@ from ...instances import Latency
 from ...instances.common.arrays import Bools, Floats, Ints
 from .mincut_kernel import CutData, least_of_interval, new_scratch
 
-#: Largest number of path positions for which all intervals are cut, not only those that matter.
-ALL_INTERVALS = 300
-
 #: Ends of intervals that are looked at together.
 AT_ONCE = 128
 
@@ -107,10 +104,9 @@ def path_bound(
 ) -> PathBound:
     """Return the bound along `path` with at most `calls` calls in all.
 
-    On long paths, and when told to stop, intervals by which no D comes about keep a weaker bound on
-    their load: the computing time of what is forced in, and the transfers of the path at its ends.
-    With `enough` all do at first, and only those on the shortest chain are cut, until the bound is
-    at least `enough` or some rounds have passed.
+    Intervals by which no D comes about keep a weaker bound on their load: the computing time of
+    what is forced in, and the transfers of the path at its ends. With `enough` only those on the
+    shortest chain are cut, until the bound is at least `enough` or some rounds have passed.
     """
     size = len(path)
     load = np.full((size, size), np.inf)
@@ -134,11 +130,6 @@ def path_bound(
             load[a, b] = max(load[a, b], cut)
         exact[a, b] = True
 
-    for a in range(size if enough is None and size <= ALL_INTERVALS else 0):
-        if should_stop():
-            break
-        for b in range(a, size):
-            sharpen(a, b)
     largest, rounds = float(data.capacity.max(initial=0.0)), 0
     while True:
         groups, middles = _groups(load, inner, before, largest, task.problem.calls)
