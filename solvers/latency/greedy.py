@@ -53,13 +53,13 @@ def depth_first(graph: LatencyGraph) -> list[int]:
     import networkx as nx
 
     first = [min(members) for members in graph.members]
-    after: nx.DiGraph[int] = nx.DiGraph()
-    after.add_nodes_from(sorted(range(graph.size), key=first.__getitem__))
-    after.add_edges_from((u, v) for u in range(graph.size) for v in graph.successors[u])
 
     def lowest_first(units: Iterable[int]) -> list[int]:
         return sorted(units, key=first.__getitem__)
 
+    after: nx.DiGraph[int] = nx.DiGraph()
+    after.add_nodes_from(lowest_first(range(graph.size)))
+    after.add_edges_from((u, v) for u in range(graph.size) for v in graph.successors[u])
     return list(nx.dfs_postorder_nodes(after, sort_neighbors=lowest_first))[::-1]
 
 

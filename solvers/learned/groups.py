@@ -171,7 +171,8 @@ def random_order(of: Scene, rng: np.random.Generator) -> Ints:
     """
     blocks, priority = of.blocks, rng.random(len(of.blocks)).tolist()
     before: nx.DiGraph[int] = nx.DiGraph()
-    before.add_nodes_from(sorted(blocks, key=lambda b: (blocks.out_degree(b) > 0, priority[b])))
+    ends: list[int] = sorted(blocks, key=lambda b: (blocks.out_degree(b) > 0, priority[b]))
+    before.add_nodes_from(ends)
     before.add_edges_from((b, a) for a, b in blocks.edges)
 
     def by_priority(found: Iterable[int]) -> list[int]:
