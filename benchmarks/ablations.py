@@ -65,9 +65,9 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Published graphs, and large ones of five families, in both splits."""
     from stagecut.solvers.core import proofs
     from stagecut.solvers.throughput import auto, milp, set_partitioning
+    from stagecut.solvers.throughput.annealing import Annealing
     from stagecut.solvers.throughput.column_generation import column_generation
     from stagecut.solvers.throughput.multilevel import multilevel
-    from stagecut.solvers.throughput.neighbourhood import Neighbourhood
 
     anyhow, contiguous = Throughput("noncontiguous"), Throughput("contiguous")
     cells = {
@@ -94,15 +94,13 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
         cells[f"{name} {split.split}"] = Cell(partial(_suggested, name, split))
     hubs = ((multilevel, "raise_by_hubs"),)
     path = ((multilevel, "raise_by_critical_path"),)
-    least = ((multilevel, "raise_by_least_load"), (set_partitioning, "raise_by_least_load"))
+    least = ((multilevel, "raise_by_least_load"),)
     parts = {
         "hubs": Part(hubs, nothing),
         "least load": Part(least, nothing),
         "critical path": Part(path, nothing),
         "hubs, critical path, least load": Part((*hubs, *path, *least), nothing),
-        "pairs of devices": Part(((multilevel, "_pairs"),), nothing),
-        "annealing": Part(((Neighbourhood, "anneal"),), false),
-        "linear DP first": Part(((auto, "linearised_dp"),), nothing),
+        "annealing": Part(((Annealing, "improve"),), false),
         "moves under links": Part(((auto, "improve_linked"),), nothing),
         "slots improved": Part(((milp, "improve_slots"),), nothing),
         "sets by value": Part(

@@ -1,4 +1,4 @@
-"""The frontier against plain enumeration: best sets, states, splits of pairs, segments."""
+"""The frontier against plain enumeration: best sets and states."""
 
 from __future__ import annotations
 
@@ -7,18 +7,12 @@ from functools import partial
 
 import numpy as np
 import pytest
-from brute import best_max_load
 from cases import random_case
 
-from stagecut import Limits, Throughput
+from stagecut import Throughput
 from stagecut.formulations.task import Task, pose
 from stagecut.formulations.throughput.hypergraph import Hypergraph, hypergraph
 from stagecut.formulations.throughput.set_partitioning import load_of
-from stagecut.instances import Placement, Solution
-from stagecut.instances.common.kernel import NotCompiled
-from stagecut.runtime import evaluate
-from stagecut.solvers import Search
-from stagecut.solvers.throughput import neighbourhood
 from stagecut.solvers.throughput.column_generation.best_set import (
     LabelScratch,
     SetQuery,
@@ -36,8 +30,6 @@ from stagecut.solvers.throughput.column_generation.pricing_problem import (
     PricingProblem,
     pricing_problem,
 )
-from stagecut.solvers.throughput.neighbourhood import Neighbourhood
-from stagecut.solvers.throughput.split_kernels import linear_split
 
 
 def posed(seed: int) -> tuple[Task, Hypergraph, PricingProblem]:
@@ -184,48 +176,3 @@ def test_narrow_limits_still_bound(monkeypatch: pytest.MonkeyPatch) -> None:
             assert found.bound >= best - 1e-9
             loosened += not states.exact
     assert loosened > 5
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_segments_and_the_walk_from_them_keep_all_rules(seed: int) -> None:
-    task, graph, pricing = posed(seed)
-    devices = np.random.default_rng(seed).permutation(task.cluster.size)
-    where = linear_split(task, graph, pricing.shape, pricing.orders[0], devices, np.inf)
-    best = best_max_load(task.workload, task.cluster, task.problem)
-    if where is None:
-        return
-
-    def judge(solution: Solution) -> float:
-        report = evaluate(task.workload, task.cluster, task.problem, solution)
-        assert report.violations == ()
-        return report.objective
-
-    search: Search[Solution] = Search(Limits(seed=seed), judge)
-    search.offer(Placement(graph.expand(where)))
-    assert search.objective >= best * (1 - 1e-9)
-    walk = Neighbourhood(
-        task, graph, pricing.shape, pricing.orders[0], where, np.random.default_rng(seed)
-    )
-    walk.walk(search, 200)
-    assert walk.best == pytest.approx(search.objective, rel=1e-9)
-    assert search.objective >= best * (1 - 1e-9)
-
-
-def test_a_walk_that_must_not_compile_ends_where_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    task, graph, pricing = next(case for case in map(posed, range(100)) if case[0].cluster.size > 1)
-    start = np.zeros(graph.size, np.int64)
-    search: Search[Solution] = Search(Limits(), lambda _solution: 1.0)
-    order, rng = pricing.orders[0], np.random.default_rng(1)
-    walk = Neighbourhood(task, graph, pricing.shape, order, start, rng)
-
-    def put_off(*_arguments: object, **_options: object) -> None:
-        walk.where[:] = -1
-        raise NotCompiled
-
-    with monkeypatch.context() as patch:
-        patch.setattr(neighbourhood, "resplit", put_off)
-        walk.walk(search, 100, compiling=False)
-    assert walk.needs_compiling
-    assert walk.where.tolist() == start.tolist()
-    walk.walk(search, 100)
-    assert not walk.needs_compiling
