@@ -15,7 +15,6 @@ from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Ints
 from ...instances.common.kernel import inner, kernel
 from ..core.search import Clock, Search
-from .column_generation.frontier import Incidence, incidence
 
 #: Steps of the first run, for each unit and at most; runs grow up to so many times the first.
 STEPS_PER_UNIT, STEPS, GROWTH = 500, 100_000, 64
@@ -31,8 +30,8 @@ class Annealing:
     """Annealing from the best split known, for more and more steps while that brings nothing."""
 
     def __init__(self, task: Task[Throughput], graph: Hypergraph, search: Search[Solution]) -> None:
-        self._task, self._graph, self._shape = task, graph, incidence(graph)
-        self._search, self._rng = search, np.random.default_rng(search.limits.seed)
+        self._task, self._graph, self._search = task, graph, search
+        self._rng = np.random.default_rng(search.limits.seed)
         self._first = min(STEPS, STEPS_PER_UNIT * graph.size)
         self._steps = self._first
 
@@ -42,7 +41,7 @@ class Annealing:
         assert isinstance(search.best, Placement)
         start = self._graph.restrict(search.best.device)
         seed = int(self._rng.integers(1 << 31))
-        where = anneal(self._task, self._graph, self._shape, start, self._steps, seed, clock)
+        where = anneal(self._task, self._graph, start, self._steps, seed, clock)
         better = search.offer(Placement(self._graph.expand(where)))
         self._steps = self._first if better else min(2 * self._steps, GROWTH * self._first)
         return better
@@ -51,7 +50,6 @@ class Annealing:
 def anneal(
     task: Task[Throughput],
     graph: Hypergraph,
-    shape: Incidence,
     start: Ints,
     steps: int,
     seed: int,
@@ -70,14 +68,13 @@ def anneal(
     weight = np.ascontiguousarray(graph.weight.sum(axis=1)[kind])
     rng = np.random.default_rng(seed)
     least, scale, done = np.inf, 0.0, 0
-    devices, nets = len(kind), len(shape.net_ptr) - 1
+    devices, nets = len(kind), len(graph.pins)
     while done < steps and not clock.should_stop():
         now = min(SLICE, steps - done)
         sums = np.zeros((nets, devices), np.int32), np.zeros(devices), np.zeros(devices)
         least, scale = _anneal(
             (where, best), least, scale, (compute, weight, graph.memory_bytes, room),
-            (shape.unit_ptr, shape.unit_nets, shape.net_ptr, shape.net_pins), (done, steps),
-            rng.random((now, 5)), sums,
+            graph.incidence, (done, steps), rng.random((now, 5)), sums,
         )  # fmt: skip
         done += now
     return best
@@ -118,7 +115,7 @@ def _anneal(splits, least, scale, costs, incidence, progress, draws, sums):
     where, best = splits
     done, all_steps = progress
     compute, weight, memory, room = costs
-    unit_ptr, unit_nets, net_ptr, net_pins = incidence
+    net_ptr, net_pins, unit_ptr, unit_nets = incidence
     devices, units = compute.shape
     inside, load, used = sums
     for v in range(units):

@@ -20,7 +20,7 @@ from ..core.search import OPTIMAL_GAP, Clock, Search
 from .annealing import Annealing
 from .baselines import greedy
 from .column_generation.column_generation import DualState, Outcome, boxstep
-from .column_generation.frontier import incidence, orders
+from .column_generation.frontier import orders
 from .column_generation.pricing_problem import first_prices, pricing_problem
 from .dp import contracted_dp
 
@@ -115,7 +115,7 @@ def splits(task: Task[Throughput], search: Search[Solution]) -> None:
 def _start(task: Task[Throughput], graph: Hypergraph, search: Search[Solution]) -> list[Ints]:
     """Offer first splits: greedy's, and orders of small frontier cut; return those orders."""
     with search.phase("start"):
-        tried = orders(graph, incidence(graph), np.random.default_rng(0))
+        tried = orders(graph)
         greedy(task, search)
         for order in tried[:ORDERS]:
             if search.should_stop():
