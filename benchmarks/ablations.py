@@ -64,7 +64,7 @@ def _shipped(name: str, devices: int, problem: Any) -> Cell:
 def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Published graphs, and large ones of five families, in both splits."""
     from stagecut.solvers.core import proofs
-    from stagecut.solvers.throughput import auto, milp, set_partitioning
+    from stagecut.solvers.throughput import auto, set_partitioning
     from stagecut.solvers.throughput.annealing import Annealing
     from stagecut.solvers.throughput.column_generation import column_generation
     from stagecut.solvers.throughput.multilevel import multilevel
@@ -102,7 +102,6 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
         "hubs, critical path, least load": Part((*hubs, *path, *least), nothing),
         "annealing": Part(((Annealing, "improve"),), false),
         "moves under links": Part(((auto, "improve_linked"),), nothing),
-        "slots improved": Part(((milp, "improve_slots"),), nothing),
         "sets by value": Part(
             ((set_partitioning, "BY_VALUE_GAP"),),
             -1.0,
