@@ -23,6 +23,7 @@ from .column_generation.column_generation import DualState, Outcome, boxstep
 from .column_generation.frontier import orders
 from .column_generation.pricing_problem import first_prices, pricing_problem
 from .dp import contracted_dp
+from .packing import packing
 
 ORIGIN = "set partitioning"
 
@@ -123,8 +124,6 @@ def _start(task: Task[Throughput], graph: Hypergraph, search: Search[Solution]) 
             place = np.argsort(order)
             contracted_dp(task, search, place[graph.unit_of], any_order=True)
     if search.best is None:
-        from .packing import packing  # only here, as Pyomo takes long to import
-
         with search.phase("packing"):
             packing(task, graph, search)
     return tried
