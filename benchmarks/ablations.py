@@ -65,9 +65,9 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Published graphs, and large ones of five families, in both splits."""
     from stagecut.solvers.core import proofs
     from stagecut.solvers.throughput import auto, set_partitioning
-    from stagecut.solvers.throughput.annealing import Annealing
     from stagecut.solvers.throughput.column_generation import column_generation
     from stagecut.solvers.throughput.multilevel import multilevel
+    from stagecut.solvers.throughput.neighbourhood import Neighbourhood
 
     anyhow, contiguous = Throughput("noncontiguous"), Throughput("contiguous")
     cells = {
@@ -100,7 +100,8 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
         "least load": Part(least, nothing),
         "critical path": Part(path, nothing),
         "hubs, critical path, least load": Part((*hubs, *path, *least), nothing),
-        "annealing": Part(((Annealing, "improve"),), false),
+        "pairs of devices": Part(((multilevel, "_pairs"),), nothing),
+        "annealing": Part(((Neighbourhood, "anneal"),), false),
         "moves under links": Part(((auto, "improve_linked"),), nothing),
         "sets by value": Part(
             ((set_partitioning, "BY_VALUE_GAP"),),

@@ -1,11 +1,11 @@
-"""Non-contiguous splits by annealing, and their bounds by column generation, in turn.
+"""Non-contiguous splits by neighbourhood search, and their bounds by column generation, in turn.
 
 Rounds of both grow while they bring nothing. The targets of the bound follow the best split known.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+from enum import Enum, auto
 
 import numpy as np
 
@@ -15,23 +15,28 @@ from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import Solution, Throughput
 from ...instances.common.arrays import Ints
-from ...instances.common.kernel import NotCompiled, compiled_only_if
 from ..core.search import OPTIMAL_GAP, Clock, Search
-from .annealing import Annealing
 from .baselines import greedy
 from .column_generation.column_generation import DualState, Outcome, boxstep
 from .column_generation.frontier import orders
 from .column_generation.pricing_problem import first_prices, pricing_problem
 from .dp import contracted_dp
-from .packing import packing
+from .neighbourhood import Neighbourhood
 
 ORIGIN = "set partitioning"
 
 #: Name of the strategy that improves splits in a process of its own; bounds are then left here.
 SPLITS = "splits"
 
-#: Pricings of the first round; rounds grow up to so many times the first.
-PRICINGS, GROWTH = 20, 64
+#: Moves of the neighbourhood search, and pricings, of the first round; rounds grow up to so many
+#: times the first.
+MOVES, PRICINGS, GROWTH = 100, 20, 64
+
+#: Annealing steps for each move of the neighbourhood search: at most, and for each unit.
+STEPS, STEPS_PER_UNIT = 1_000, 5
+
+#: Rounds without annealing: it takes a second to compile, and few small graphs need it.
+MOVES_ALONE = 2
 
 #: Part of the gap that a round's bound must close for the next round to leave out annealing that
 #: has found nothing.
@@ -41,8 +46,7 @@ CLOSING = 0.1
 #: bound, the fewer sets are in question.
 ROUNDS_BEFORE_BOUND = 12
 
-#: Most of the time left that splits take before the first bound, and that one round's pricings
-#: take.
+#: Most of the time left that one round's moves take, and that its pricings take.
 SPLIT_SHARE, BOUND_SHARE = 0.15, 0.4
 
 #: Rounds without progress after which a search without a deadline, or without patience, ends.
@@ -90,10 +94,13 @@ def set_partitioning(
     if reason is not None:
         search.prove_infeasible(reason)
         return
-    tried = _start(task, graph, search)
-    if search.best is not None and not search.done:
-        alternation = _Alternation(task, graph, tried, search, search.part(part))
-        alternation.run(rounds, patient=patient)
+    tried = _begin(task, graph, search)
+    if search.best is None or search.done:
+        return
+    rng = np.random.default_rng(search.limits.seed)
+    walk = Neighbourhood(task, graph, tried[0], graph.restrict(search.best.device), rng)
+    alternation = _Alternation(task, graph, tried, walk, search, search.part(part))
+    alternation.run(rounds, patient=patient)
 
 
 def splits(task: Task[Throughput], search: Search[Solution]) -> None:
@@ -101,59 +108,80 @@ def splits(task: Task[Throughput], search: Search[Solution]) -> None:
     graph = hypergraph(task)
     if why_infeasible(task, graph) is not None:
         return
+    tried = _begin(task, graph, search, known=search.best is not None)
     if search.best is None:
-        _start(task, graph, search)
-    annealing = Annealing(task, graph, search)
-    rounds = idle = 0
+        return
+    rng = np.random.default_rng(search.limits.seed)
+    walk = Neighbourhood(task, graph, tried[0], graph.restrict(search.best.device), rng)
+    moves, rounds, idle, steps = MOVES, 0, 0, min(STEPS, STEPS_PER_UNIT * graph.size)
     most_idle = MOST_IDLE if search.limits.seconds is None else np.inf
-    while search.best is not None and not search.should_stop() and idle < most_idle:
-        if search.gap <= OPTIMAL_GAP or rounds == search.limits.nodes:
+    while not search.should_stop() and search.gap > OPTIMAL_GAP and idle < most_idle:
+        if search.limits.nodes is not None and rounds >= search.limits.nodes:
             return
         rounds += 1
-        idle = 0 if annealing.improve(search) else idle + 1
+        better = walk.walk(search, moves)
+        better = walk.anneal(search, steps * moves, search) or better
+        idle = 0 if better else idle + 1
+        moves = MOVES if better else min(2 * moves, GROWTH * MOVES)
 
 
-def _start(task: Task[Throughput], graph: Hypergraph, search: Search[Solution]) -> list[Ints]:
-    """Offer first splits: greedy's, and orders of small frontier cut; return those orders."""
+def _begin(
+    task: Task[Throughput], graph: Hypergraph, search: Search[Solution], *, known: bool = False
+) -> list[Ints]:
+    """Return orders of the units of small frontier; offer first splits, unless `known`.
+
+    Those are greedy's, and orders cut into a segment for each device.
+    """
     with search.phase("start"):
         tried = orders(graph)
-        greedy(task, search)
-        for order in tried[:ORDERS]:
-            if search.should_stop():
-                break
-            place = np.argsort(order)
-            contracted_dp(task, search, place[graph.unit_of], any_order=True)
+        if not known:
+            greedy(task, search)
+        for order in () if known else tried[:ORDERS]:
+            if not search.should_stop():
+                contracted_dp(task, search, np.argsort(order)[graph.unit_of], any_order=True)
     if search.best is None:
+        from .packing import packing  # only here, as Pyomo takes long to import
+
         with search.phase("packing"):
             packing(task, graph, search)
     return tried
 
 
+class _Phase(Enum):
+    """Which of split and bound an alternation works on."""
+
+    START = auto()  # splits by compiled kernels alone, as the first bound may end the search
+    ALTERNATE = auto()  # splits by moves and annealing, then the bound
+    BOUND = auto()  # splits by moves alone: the bound closes the gap, and annealing does not
+
+
 class _Alternation:
-    """Rounds of annealing and column generation in turn."""
+    """Rounds of neighbourhood search and column generation in turn."""
 
     def __init__(
         self,
         task: Task[Throughput],
         graph: Hypergraph,
         orders: list[Ints],
+        walk: Neighbourhood,
         search: Search[Solution],
         clock: Clock,
     ) -> None:
-        self._search, self._clock = search, clock
-        self._annealing = Annealing(task, graph, search)
+        self._graph = graph
+        self._walk, self._search, self._clock = walk, search, clock
         self._targets = _Targets(search)
         self._prover = _Prover(task, graph, orders, search, clock)
         self._split_first = clock.part(SPLIT_SHARE)
-        self._rounds, self._pricings = 0, PRICINGS
+        self._reproducible = search.limits.nodes is not None  # the same rounds on every machine
+        self._phase, self._rounds, self._annealed = _Phase.START, 0, False
+        self._moves, self._pricings = MOVES, PRICINGS
 
     def run(self, most_rounds: float, *, patient: bool) -> None:
         """Make rounds until the gap is closed, a limit is reached, or nothing improves for long.
 
-        A round ends before the bound while the first rounds find better splits; it leaves out
-        annealing while that finds nothing and the bound closes the gap.
+        A round ends before the bound while the first rounds find better splits.
         """
-        search, idle, closing = self._search, 0, False
+        search, idle = self._search, 0
         while not self._clock.should_stop() and search.gap > OPTIMAL_GAP:
             if self._rounds >= most_rounds:
                 return
@@ -162,31 +190,41 @@ class _Alternation:
                 return
             self._rounds += 1
             bound = search.bound
-            better = not closing and self._improve_split()
-            early = self._rounds < ROUNDS_BEFORE_BOUND and not self._split_first.should_stop()
-            if better and early:
+            better = self._improve_split()
+            if better and self._rounds < ROUNDS_BEFORE_BOUND and not self._bound_due():
                 continue
             target = self._raise_bound()
-            gained = search.bound - bound
-            closing = not better and gained > CLOSING * (search.objective - bound)
-            idle = 0 if better or gained > 0 or target is not None else idle + 1
+            closing = search.bound - bound > CLOSING * (search.objective - bound)
+            self._phase = _Phase.BOUND if closing and not self._annealed else _Phase.ALTERNATE
+            progress = better or search.bound > bound or target is not None
+            idle = 0 if progress else idle + 1
             if idle >= MOST_IDLE and not (patient and search.limits.seconds is not None):
                 search.note("column-generation: neither split nor bound got better for long")
                 return
+            self._moves = MOVES if better else min(2 * self._moves, GROWTH * MOVES)
             self._pricings = min(2 * self._pricings, GROWTH * PRICINGS)
 
     def _improve_split(self) -> bool:
-        """Return whether annealing found a better split.
-
-        The first round compiles nothing for it, as the first bound may end the search.
-        """
+        """Return whether moves, or annealing after some rounds, found a better split."""
         search = self._search
         if search.beside and self._targets.next() is not None:
             return False
-        compiling = self._rounds > 1 or search.limits.nodes is not None
-        with search.phase("split"), suppress(NotCompiled), compiled_only_if(lambda: compiling):
-            return self._annealing.improve(self._clock)
-        return False
+        with search.phase("split"):
+            better = self._walk.walk(
+                search,
+                self._moves,
+                self._clock.part(SPLIT_SHARE),
+                compiling=self._reproducible or self._phase is not _Phase.START,
+            )
+            if self._rounds > MOVES_ALONE and self._phase is not _Phase.BOUND:
+                steps = min(STEPS, STEPS_PER_UNIT * self._graph.size)
+                self._annealed = self._walk.anneal(search, steps * self._moves, self._clock)
+                better = better or self._annealed
+        return better
+
+    def _bound_due(self) -> bool:
+        """Whether the splits' share of the time is over, or they need to compile kernels."""
+        return self._split_first.should_stop() or self._walk.needs_compiling
 
     def _raise_bound(self) -> float | None:
         """Try to prove the next target, and return it; None if none is left."""

@@ -8,7 +8,6 @@ that shortens the makespan that the simulator finds.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -26,17 +25,21 @@ from ....instances import (
     Throughput,
 )
 from ....instances.common.arrays import Ints
-from ....instances.common.kernel import NotCompiled, compiled_only_if
 from ....instances.model.costs import times_column
 from ....instances.model.workload import kept_bytes
 from ...core.limits import Limits
 from ...core.search import Search
-from ...throughput.annealing import Annealing
+from ...throughput.column_generation.orders import narrow_order
 from ...throughput.max_load import max_load
 from ...throughput.methods import METHODS as THROUGHPUT_METHODS
+from ...throughput.neighbourhood import Neighbourhood
 
 #: Part of the time left for each search for placements.
 SHARE = 0.6
+
+
+#: Moves at most of pairs of devices that divide anew what a chain gives them.
+MOVES = 100
 
 
 def pieces_search(task: Task[PipelineJob], search: Search[Solution]) -> None:
@@ -55,15 +58,18 @@ def pieces_from_chain(
 ) -> PipelinePlacement:
     """Return a chain's nodes divided anew into pieces of small max-load, in so many seconds.
 
-    It is annealed, if nothing needs to be compiled for that.
+    Pairs of devices divide what they hold; nothing is compiled for it.
     """
     like = max_load_task(task)
+    graph = hypergraph(like)
+    order = narrow_order(graph)
     search: Search[Solution] = Search(
         Limits(seconds=seconds), lambda solution: max_load(like, solution.device)
     )
     search.offer(Placement(chain.device))
-    with suppress(NotCompiled), compiled_only_if(lambda: False):
-        Annealing(like, hypergraph(like), search).improve(search)
+    rng = np.random.default_rng(0)
+    walk = Neighbourhood(like, graph, order, graph.restrict(chain.device), rng)
+    walk.walk(search, MOVES, compiling=False)
     assert search.best is not None
     return as_pieces(search.best.device)
 

@@ -21,7 +21,7 @@ import numpy as np
 from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph, Incidence, incidence
 from ....instances.common.arrays import Floats, Ints
-from .frontier_kernels import FrontierLimits, build
+from .frontier_kernels import FrontierLimits, FrontierNets, build
 from .orders import greedy_order, narrow_order, order_width
 
 #: Steps as compressed rows: those of state x are ptr[x] … ptr[x + 1] − 1. For each the state at its
@@ -108,17 +108,31 @@ def relaxed_frontier(
     Sets of more transfer time than `most` are left out; None if no set is left.
     """
     shape = incidence([graph.pins[e] for e in nets], np.arange(graph.size))
-    limits = FrontierLimits(most, width, width * (graph.size + 2), relax=True)
-    layers, step, cost, _ = build(order, shape.unit_ptr, shape.unit_nets, weight, limits)
+    zero = np.zeros(len(nets))
+    layers, step, cost, _, _ = build(
+        order, shape.unit_ptr, shape.unit_nets,
+        FrontierNets(np.diff(shape.net_ptr), zero.astype(np.int64), zero > 0, weight, zero),
+        FrontierLimits(False, most, width, width * (graph.size + 2), relax=True),
+    )  # fmt: skip
     return (layers, step, cost) if len(layers) else None
 
 
 def _states(
     shape: Incidence, order: Ints, weight: Floats, most: float, width: int, *, relax: bool
 ) -> Frontier | None:
+    count = len(weight)
     surplus = SURPLUS if most < np.inf and not relax else 1
-    limits = FrontierLimits(most * (1 + PROOF_MARGIN), surplus * width, surplus * ROOM, relax)
-    layer_ptr, step, cost, exact = build(order, shape.unit_ptr, shape.unit_nets, weight, limits)
+    nets = FrontierNets(
+        pins_left=np.diff(shape.net_ptr),
+        fixed=np.zeros(count, np.int64),
+        outside=np.zeros(count, np.bool_),
+        weight_in=weight,
+        weight_out=np.zeros(count),
+    )
+    layer_ptr, step, cost, _, exact = build(
+        order, shape.unit_ptr, shape.unit_nets, nets,
+        FrontierLimits(False, most * (1 + PROOF_MARGIN), surplus * width, surplus * ROOM, relax),
+    )  # fmt: skip
     if len(layer_ptr) == 0:
         return None
     if np.isfinite(most):
@@ -132,7 +146,7 @@ def _states(
 def _leave_out(layer_ptr: Ints, step: Ints, cost: Floats, most: float) -> tuple[Ints, Ints, Floats]:
     """Return states and steps without those on no way from the first to the last for `most`.
 
-    All in the form of `build`. Step −1 leads to a place behind the last state.
+    All in the form of `build`; `cost` is `cost_in`. Step −1 leads to a place behind the last state.
     """
     total = layer_ptr[-1]
     ahead, behind = np.full(total + 1, np.inf), np.full(total + 1, np.inf)

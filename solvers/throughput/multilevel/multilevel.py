@@ -3,8 +3,9 @@
 *Coarsen*: units next to each other in a topological order become one. *Solve*: the dynamic program
 finds the best contiguous plan of coarse units. *Refine*: units are left as they are where stages
 meet, coarser the farther from there, and the dynamic program is run again, until that brings
-nothing. Splits that need not be contiguous begin with an order that need not be topological, and
-are annealed at last. Every step costs time near-linear in the graph.
+nothing. Splits that need not be contiguous begin with an order that need not be topological; at
+last pairs of devices divide anew what they hold, of such units, by the neighbourhood search.
+Every step costs time near-linear in the graph.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from ....formulations.throughput.infeasible import why_infeasible
 from ....instances import Placement, Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search
-from ..annealing import Annealing
 from ..column_generation.orders import demand_order, narrow_order
 from ..dp import contracted_dp, few_ideals_dp, ideals_alone
+from ..neighbourhood import Neighbourhood
 from .coarsen import around, balanced, crossing, even, labels, touching
 from .critical_path import raise_by_critical_path
 from .hub_bound import raise_by_hubs
@@ -38,11 +39,18 @@ SIZES = 12
 #: Rounds that better a plan by less than this, relatively, are the last.
 ENOUGH = 1e-4
 
+#: Moves of the neighbourhood search for each device, before units are made anew.
+MOVES = 10
+
 #: Part of the time left that the bound takes at most.
 BOUND = 0.5
 
 #: Rounds in a row that may bring nothing.
 PATIENCE = 4
+
+#: Units up to which pairs divide all of them in every other round: with 10,000 operators Mixtral
+#: comes to 26.84 in place of 26.89 ms, T5 to 144.75 in place of 144.85.
+FINE = 10_000
 
 
 def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
@@ -76,8 +84,8 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
         raise_by_least_load(task, free, narrow, search, clock)
     if anyhow and search.best is not None:
         before = search.objective
-        with search.phase("split"):
-            _anneal(task, free, search)
+        with search.phase("pairs"):
+            _pairs(task, free, narrow, search)
         if search.objective < before * (1 - ENOUGH) and not search.should_stop():
             with search.phase("bound"):  # it is better the better the plan
                 raise_by_least_load(task, free, narrow, search, search)
@@ -173,9 +181,15 @@ def _stages(task: Task[Throughput], graph: Hypergraph, device: Ints) -> Ints:
     return place[device]
 
 
-def _anneal(task: Task[Throughput], graph: Hypergraph, search: Search[Solution]) -> None:
-    """Anneal until that brings nothing for long; `limits.nodes` counts rounds."""
-    annealing = Annealing(task, graph, search)
+def _pairs(
+    task: Task[Throughput], graph: Hypergraph, order: Ints, search: Search[Solution]
+) -> None:
+    """Let pairs of devices divide anew what they hold, until that brings nothing for long.
+
+    Of units that are merged but where stages meet, and of all units, in turn. `limits.nodes`
+    counts rounds.
+    """
+    rng = np.random.default_rng(search.limits.seed)
     idle = rounds = 0
     while idle < PATIENCE and not search.should_stop():
         if search.limits.nodes is not None and rounds >= search.limits.nodes:
@@ -183,5 +197,12 @@ def _anneal(task: Task[Throughput], graph: Hypergraph, search: Search[Solution])
             return
         rounds += 1
         before = search.objective
-        annealing.improve(search)
+        assert isinstance(search.best, Placement)
+        units, narrow = graph, order
+        if rounds % 2 or graph.size > FINE:
+            units = hypergraph(task, _near_ends(task, graph, order, search, by_stage=False))
+            narrow = np.arange(units.size)
+        start = units.restrict(search.best.device)
+        walk = Neighbourhood(task, units, narrow, start, rng)
+        walk.walk(search, MOVES * task.cluster.size)
         idle = 0 if search.objective < before * (1 - ENOUGH) else idle + 1

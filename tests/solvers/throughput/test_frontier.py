@@ -1,4 +1,4 @@
-"""The frontier against plain enumeration: best sets and states."""
+"""The frontier against plain enumeration: best sets, states, splits of pairs, segments."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from functools import partial
 
 import numpy as np
 import pytest
+from brute import best_max_load
 from cases import random_case
 
-from stagecut import Throughput
+from stagecut import Limits, Throughput
 from stagecut.formulations.task import Task, pose
 from stagecut.formulations.throughput.hypergraph import Hypergraph, hypergraph
 from stagecut.formulations.throughput.set_partitioning import load_of
+from stagecut.instances import Solution
+from stagecut.instances.common.kernel import NotCompiled
+from stagecut.runtime import evaluate
+from stagecut.solvers import Search
+from stagecut.solvers.throughput import neighbourhood
 from stagecut.solvers.throughput.column_generation.best_set import (
     LabelScratch,
     SetQuery,
@@ -28,6 +34,8 @@ from stagecut.solvers.throughput.column_generation.pricing_problem import (
     PricingProblem,
     pricing_problem,
 )
+from stagecut.solvers.throughput.dp import contracted_dp
+from stagecut.solvers.throughput.neighbourhood import Neighbourhood
 
 
 def posed(seed: int) -> tuple[Task, Hypergraph, PricingProblem]:
@@ -173,3 +181,45 @@ def test_narrow_limits_still_bound(monkeypatch: pytest.MonkeyPatch) -> None:
             assert found.bound >= best - 1e-9
             loosened += not states.exact
     assert loosened > 5
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_segments_and_the_walk_from_them_keep_all_rules(seed: int) -> None:
+    task, graph, pricing = posed(seed)
+    best = best_max_load(task.workload, task.cluster, task.problem)
+
+    def judge(solution: Solution) -> float:
+        report = evaluate(task.workload, task.cluster, task.problem, solution)
+        assert report.violations == ()
+        return report.objective
+
+    search: Search[Solution] = Search(Limits(seed=seed), judge)
+    contracted_dp(task, search, np.argsort(pricing.orders[0])[graph.unit_of], any_order=True)
+    if search.best is None:
+        return
+    assert search.objective >= best * (1 - 1e-9)
+    where = graph.restrict(search.best.device)
+    walk = Neighbourhood(task, graph, pricing.orders[0], where, np.random.default_rng(seed))
+    walk.walk(search, 200)
+    assert walk.best == pytest.approx(search.objective, rel=1e-9)
+    assert search.objective >= best * (1 - 1e-9)
+
+
+def test_a_walk_that_must_not_compile_ends_where_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, graph, pricing = next(case for case in map(posed, range(100)) if case[0].cluster.size > 1)
+    start = np.zeros(graph.size, np.int64)
+    search: Search[Solution] = Search(Limits(), lambda _solution: 1.0)
+    order, rng = pricing.orders[0], np.random.default_rng(1)
+    walk = Neighbourhood(task, graph, order, start, rng)
+
+    def put_off(*_arguments: object, **_options: object) -> None:
+        walk.where[:] = -1
+        raise NotCompiled
+
+    with monkeypatch.context() as patch:
+        patch.setattr(neighbourhood, "resplit", put_off)
+        walk.walk(search, 100, compiling=False)
+    assert walk.needs_compiling
+    assert walk.where.tolist() == start.tolist()
+    walk.walk(search, 100)
+    assert not walk.needs_compiling

@@ -16,12 +16,12 @@ from stagecut.formulations.throughput.set_partitioning import load_of
 from stagecut.instances import Placement, Solution
 from stagecut.runtime import evaluate
 from stagecut.solvers import Search
-from stagecut.solvers.throughput.annealing import anneal
 from stagecut.solvers.throughput.column_generation.best_set import SetQuery, best_set
 from stagecut.solvers.throughput.column_generation.pricing_problem import (
     most_transfer,
     pricing_problem,
 )
+from stagecut.solvers.throughput.split_kernels import anneal
 
 PROBLEMS = (
     Throughput(),

@@ -1,0 +1,246 @@
+"""Large-neighbourhood search: the units of two devices are divided between them anew."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...formulations.task import Task
+from ...formulations.throughput.hypergraph import Hypergraph, Incidence
+from ...formulations.throughput.whole_bytes import room_of
+from ...instances import Placement, Solution, Throughput
+from ...instances.common.arrays import Bools, Ints
+from ...instances.common.kernel import NotCompiled, compiled_only_if
+from ..core.search import Clock, Search
+from .column_generation.frontier_kernels import FrontierLimits, FrontierNets, build
+from .split_kernels import (
+    DevicePair,
+    LabelSetting,
+    PairLayers,
+    anneal,
+    completion_bounds,
+    held_by,
+    loads,
+    split_pair,
+)
+
+#: Most states of one layer.
+WIDTH = 4000
+
+#: Share of moves that lower the largest load; the others lower the sum of two loads.
+RELIEF = 0.6
+
+#: Moves without success after which nets are moved at random.
+PATIENCE = 60
+
+
+class Neighbourhood:
+    """Walk over splits, from one that keeps all rules but contiguity.
+
+    The order of the units, shape (U,), is one of small frontier.
+    """
+
+    def __init__(
+        self,
+        task: Task[Throughput],
+        graph: Hypergraph,
+        order: Ints,
+        start: Ints,
+        rng: np.random.Generator,
+    ) -> None:
+        self._task, self._graph = task, graph
+        self._order, self._rng = order, rng
+        self._compute = graph.compute.sum(axis=1)
+        self._weight = graph.weight.sum(axis=1)
+        self._kind_of = task.costs.kind_of
+        self._room = room_of(task.costs.capacity_bytes)[self._kind_of]
+        self.where = start.copy()
+        self.load, self._used = np.zeros(len(self._kind_of)), np.zeros(len(self._kind_of))
+        self._stamp = np.zeros(len(self._kind_of), np.int64)
+        self._weigh()
+        self.best = float(self.load.max())
+        self._best_where = self.where.copy()
+        self._failures = 0
+        self._seen: Solution | None = None
+        #: Whether the last walk ended where it would have had to compile.
+        self.needs_compiling = False
+
+    def walk(
+        self,
+        search: Search[Solution],
+        moves: int,
+        clock: Clock | None = None,
+        *,
+        compiling: bool = True,
+    ) -> bool:
+        """Make some moves until `clock`, or the search, says stop.
+
+        Offer what is better, and return whether any was.
+
+        Where a kernel would have to be compiled next and may not, it ends and sets
+        `needs_compiling`.
+        """
+        better = False
+        clock = clock or search
+        try:
+            with compiled_only_if(lambda: compiling):
+                if self.needs_compiling:
+                    self._weigh()
+                self.needs_compiling = False
+                self._go_on_from(search)
+                for _ in range(moves):
+                    if clock.should_stop():
+                        break
+                    self._move()
+                    better = self._keep(search) or better
+        except NotCompiled:
+            self.needs_compiling, self.where = True, self._best_where.copy()
+        return better
+
+    def anneal(self, search: Search[Solution], steps: int, clock: Clock) -> bool:
+        """Anneal from the best split, offer what is better, and return whether it was.
+
+        The walk goes on from there, better or not, so that it comes to other splits.
+        """
+        seed = int(self._rng.integers(1 << 31))
+        self.where = anneal(self._task, self._graph, self._best_where, steps, seed, clock)
+        self._weigh()
+        return self._keep(search)
+
+    def _go_on_from(self, search: Search[Solution]) -> None:
+        """Go on from the best split known, if that came from elsewhere since the last look."""
+        if isinstance(search.best, Placement) and search.best is not self._seen:
+            if self._seen is not None:
+                self.where = np.array(self._graph.restrict(search.best.device))
+                self._weigh()
+                self.best, self._best_where = float(self.load.max()), self.where.copy()
+                self._failures = 0
+            self._seen = search.best
+
+    def _keep(self, search: Search[Solution]) -> bool:
+        """Offer the split if it is the best."""
+        if not self.load.max() < self.best * (1 - 1e-12):
+            return False
+        self.best, self._best_where = float(self.load.max()), self.where.copy()
+        self._failures = 0
+        better = search.offer(Placement(self._graph.expand(self.where)))
+        if better:
+            self._seen = search.best
+        return better
+
+    def _move(self) -> None:
+        devices = len(self.load)
+        if devices < 2:
+            return
+        if self._failures >= PATIENCE:
+            self._shake()
+            return
+        top = int(self.load.argmax())
+        relieve = self._rng.random() < RELIEF
+        a, b = (int(d) for d in self._rng.permutation(devices)[:2])
+        if relieve and top not in (a, b):
+            a = top
+        before = (self.load[a], self.load[b])
+        most = float(max(before) if relieve else self.load.max())
+        if self._split(a, b, most, least_sum=not relieve):
+            after = (self.load[a], self.load[b])
+            gain = max(before) - max(after) if relieve else sum(before) - sum(after)
+            if gain > 1e-9 * most:
+                self._failures = 0
+                return
+        self._failures += 1
+
+    def _split(self, a: int, b: int, most: float, *, least_sum: bool) -> bool:
+        """Split two devices anew, with fewer free units where the frontier is too wide."""
+        kind_a, kind_b = self._kind_of[a], self._kind_of[b]
+        pair = DevicePair(
+            a, b, self._compute[kind_a], self._compute[kind_b], self._weight[kind_a],
+            self._weight[kind_b], self._graph.memory_bytes, self._room[a], self._room[b],
+        )  # fmt: skip
+        free = (self.where == a) | (self.where == b)
+        while free.any():
+            found = resplit(
+                self.where,
+                free,
+                pair,
+                self._order,
+                self._graph.incidence,
+                most,
+                least_sum=least_sum,
+            )
+            if found is not None:
+                if found:
+                    self._weigh()
+                return found
+            free = self._fewer(free)
+        return False
+
+    def _fewer(self, free: np.ndarray) -> np.ndarray:
+        """Return a random half of the free units, next to each other in the order."""
+        units = self._order[free[self._order]]
+        half = len(units) // 2
+        begin = int(self._rng.integers(len(units) - half + 1))
+        fewer = np.zeros(len(free), np.bool_)
+        fewer[units[begin : begin + half]] = True
+        return fewer
+
+    def _shake(self) -> None:
+        """Go back to the best split, and move one to six nets as a whole."""
+        self._failures = 0
+        self.where = self._best_where.copy()
+        for _ in range(int(self._rng.integers(1, 7))):
+            if len(self._graph.pins):
+                pins = list(self._graph.pins[int(self._rng.integers(len(self._graph.pins)))])
+            else:
+                pins = [int(self._rng.integers(self._graph.size))]
+            device = int(self._rng.integers(len(self.load)))
+            kind = self._kind_of[device]
+            moved = self._graph.memory_bytes[[v for v in pins if self.where[v] != device]].sum()
+            self._weigh()
+            if (
+                np.isfinite(self._compute[kind, pins]).all()
+                and self._used[device] + moved <= self._room[device]
+            ):
+                self.where[pins] = device
+        self._weigh()
+
+    def _weigh(self) -> None:
+        loads(
+            self.where, (self._compute, self._weight, self._graph.memory_bytes),
+            self._graph.incidence[:2], self._kind_of, self.load, self._used,
+            self._stamp,
+        )  # fmt: skip
+
+
+def resplit(
+    where: Ints,
+    free: Bools,
+    pair: DevicePair,
+    order: Ints,
+    shape: Incidence,
+    most: float,
+    *,
+    least_sum: bool,
+) -> bool | None:
+    """Split the free units of two devices anew, both loads below `most`.
+
+    Return whether one was found.
+
+    The sum of the loads is minimised, else their maximum. `where` is written on success; None if
+    that is too much work.
+    """
+    units, held = held_by(where, free, pair, order, shape.net_ptr, shape.net_pins)
+    floor = held.load_a + held.load_b + held.least_compute
+    nets = FrontierNets(held.pins_left, held.fixed, held.outside, pair.weight_a, pair.weight_b)
+    most_paid = 2 * most * (1 + 1e-9) - floor
+    ptr, step, cost_a, cost_b, _ = build(
+        units, shape.unit_ptr, shape.unit_nets, nets,
+        FrontierLimits(True, most_paid, WIDTH, 64 * WIDTH, relax=False),
+    )  # fmt: skip
+    if len(ptr) == 0:
+        return None
+    if most <= 0:
+        return False
+    layers = PairLayers(ptr, step, cost_a, cost_b)
+    bounds = completion_bounds(units, pair, layers)
+    code = split_pair(where, units, held, LabelSetting(pair, layers, bounds, most, least_sum))
+    return None if code < 0 else bool(code)

@@ -1,0 +1,482 @@
+"""Kernels that improve splits.
+
+The units of two devices are divided anew by label setting along a frontier; one unit at a time
+moves by simulated annealing, whatever the frontier of the graph.
+
+What is annealed is the POWER-norm of the loads, which tells apart splits of one max-load. A step
+takes time in the size of the nets of one unit, so millions of them fit into a second.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ...formulations.task import Task
+from ...formulations.throughput.hypergraph import Hypergraph
+from ...formulations.throughput.whole_bytes import room_of
+from ...instances import Throughput
+from ...instances.common.arrays import Bools, Floats, Ints
+from ...instances.common.kernel import inner, kernel
+from ..core.search import Clock
+
+#: Most labels of one split: some 0.2 s.
+MOST_WORK = 10_000_000
+
+#: Labels of one state, by load of A.
+BUCKETS = 1000
+
+#: Weights t of A's load in the bounds on completions; B's is weighted 1 − t.
+TILTS = (0.5, 0.3, 0.7, 0.1, 0.9)
+
+
+class DevicePair(NamedTuple):
+    """Two devices A and B, with the costs of units and nets on each; shapes (U,) and (E,)."""
+
+    a: int
+    b: int
+    compute_a: Floats
+    compute_b: Floats
+    weight_a: Floats
+    weight_b: Floats
+    memory: Floats
+    room_a: float
+    room_b: float
+
+
+class PairLayers(NamedTuple):
+    """Frontier of the free units: states and the costs of steps, as `build` returns them."""
+
+    ptr: Ints
+    step: Ints
+    cost_a: Floats
+    cost_b: Floats
+
+
+class Fixed(NamedTuple):
+    """Loads and bytes of two devices without their free units, and the nets' pins; shapes (E,)."""
+
+    load_a: float
+    load_b: float
+    memory_a: float
+    memory_b: float
+    least_compute: float  # of the free units
+    pins_left: Ints
+    fixed: Ints  # 1: has a pin that stays on A, 2: on B
+    outside: Bools  # has a pin on neither
+
+
+class LabelSetting(NamedTuple):
+    """Label setting of one pair: what each extension needs."""
+
+    pair: DevicePair
+    layers: PairLayers
+    bounds: Floats  # as `completion_bounds` returns it
+    most: float  # both loads must stay below it
+    least_sum: bool  # whether the sum of the loads is minimised, else their maximum
+
+
+class Grid(NamedTuple):
+    """Labels of one layer by state and bucket of A's load; shapes (S, buckets + 1) and (S,)."""
+
+    load_a: Floats
+    load_b: Floats  # `inf`: no label
+    memory_a: Floats
+    origin: Ints  # 2·(label it comes from) + (whether the unit is on A)
+    low: Ints  # buckets in use of each state
+    high: Ints
+
+
+@kernel
+def loads(where, costs, nets, kind_of, load, used, stamp):
+    """Write the load and the used memory of each device, shape (D,), for costs.
+
+    Compute times, (K, U), transfer times, (K, E), and bytes of units, (U,); `stamp` is scratch.
+    """
+    compute, weight, memory = costs
+    net_ptr, net_pins = nets
+    load[:] = 0.0
+    used[:] = 0.0
+    for v in range(len(where)):
+        load[where[v]] += compute[kind_of[where[v]], v]
+        used[where[v]] += memory[v]
+    stamp[:] = -1
+    for e in range(len(net_ptr) - 1):
+        first = where[net_pins[net_ptr[e]]]
+        whole = True
+        for j in range(net_ptr[e], net_ptr[e + 1]):
+            if where[net_pins[j]] != first:
+                whole = False
+                break
+        if whole:
+            continue
+        for j in range(net_ptr[e], net_ptr[e + 1]):
+            d = where[net_pins[j]]
+            if stamp[d] != e:
+                stamp[d] = e
+                load[d] += weight[kind_of[d], e]
+
+
+def held_by(
+    where: Ints, free: Bools, pair: DevicePair, order: Ints, net_ptr: Ints, net_pins: Ints
+) -> tuple[Ints, Fixed]:
+    """Return the free units of two devices, in order, and the loads without them.
+
+    `where` and `free`, shape (U,): device of each unit, and whether it may move.
+    """
+    units, nets = np.empty(len(order), np.int64), len(net_ptr) - 1
+    pins = np.zeros(nets, np.int64), np.zeros(nets, np.int64), np.zeros(nets, np.bool_)
+    size, sums = _held_by(where, free, pair, order, net_ptr, net_pins, units, pins)
+    return units[:size], Fixed._make((*sums, *pins))
+
+
+@kernel
+def _held_by(where, free, pair, order, net_ptr, net_pins, units, pins):
+    """Write the free units and the nets' pins of `held_by`; return their number and the sums."""
+    a, b, compute_a, compute_b, weight_a, weight_b, memory, _room_a, _room_b = pair
+    size = 0
+    load_a, load_b, held_a, held_b, compute = 0.0, 0.0, 0.0, 0.0, 0.0
+    for i in range(len(order)):
+        v = order[i]
+        if where[v] != a and where[v] != b:
+            continue
+        if free[v]:
+            units[size] = v
+            size += 1
+            compute += min(compute_a[v], compute_b[v])
+        elif where[v] == a:
+            load_a += compute_a[v]
+            held_a += memory[v]
+        else:
+            load_b += compute_b[v]
+            held_b += memory[v]
+    nets = len(net_ptr) - 1
+    left, fixed, outside = pins
+    for e in range(nets):
+        for j in range(net_ptr[e], net_ptr[e + 1]):
+            v = net_pins[j]
+            if where[v] != a and where[v] != b:
+                outside[e] = True
+            elif free[v]:
+                left[e] += 1
+            elif where[v] == a:
+                fixed[e] |= 1
+            else:
+                fixed[e] |= 2
+        if fixed[e] & 1 and (outside[e] or fixed[e] & 2):
+            load_a += weight_a[e]
+        if fixed[e] & 2 and (outside[e] or fixed[e] & 1):
+            load_b += weight_b[e]
+    return size, (load_a, load_b, held_a, held_b, compute)
+
+
+def completion_bounds(units: Ints, pair: DevicePair, layers: PairLayers) -> Floats:
+    """Return lower bounds on t·(load of A) + (1 − t)·(load of B) from each state to the end.
+
+    Shape (len(TILTS), S + 1), one row for each weight t.
+    """
+    bounds = np.zeros((len(TILTS), layers.ptr[len(units)] + 1))
+    _completion_bounds(units, pair, layers, bounds)
+    return bounds
+
+
+@kernel
+def _completion_bounds(units, pair, layers, bounds):
+    """Write the bounds of `completion_bounds`."""
+    ptr, step, cost_a, cost_b = layers
+    compute_a, compute_b = pair.compute_a, pair.compute_b
+    for i in range(len(units) - 1, -1, -1):
+        v = units[i]
+        for x in range(ptr[i], ptr[i + 1]):
+            for r in range(len(TILTS)):
+                t = TILTS[r]
+                to_a, to_b = np.inf, np.inf
+                if step[x, 1] >= 0:
+                    to_a = t * (compute_a[v] + cost_a[x, 1]) + (1 - t) * cost_b[x, 1]
+                    to_a += bounds[r, step[x, 1]]
+                if step[x, 0] >= 0:
+                    to_b = t * cost_a[x, 0] + (1 - t) * (compute_b[v] + cost_b[x, 0])
+                    to_b += bounds[r, step[x, 0]]
+                bounds[r, x] = min(to_a, to_b)
+
+
+def split_pair(where: Ints, units: Ints, held: Fixed, search: LabelSetting) -> int:
+    """Re-divide the free units of two devices at the least objective that the labels find.
+
+    Write `where` and return 1, or return 0 if there is no split, −1 if the labels exceed
+    `MOST_WORK`.
+
+    Labels are loads of feasible partial splits; of two that fall into one bucket of A's load, the
+    one with less load on B stays. A label is dropped if no completion has both loads below
+    `search.most`.
+    """
+    widest = int(np.diff(search.layers.ptr).max())
+    shape = widest, BUCKETS + 1
+    grid = Grid(
+        np.empty(shape), np.full(shape, np.inf), np.empty(shape), np.empty(shape, np.int64),
+        np.full(widest, BUCKETS + 1), np.full(widest, -1),
+    )  # fmt: skip
+    first = np.zeros((2, widest + 1), np.int64)
+    first[0, 1] = 1
+    ends = np.zeros(len(units) + 2, np.int64)
+    ends[1] = 1
+    start = np.array([held.load_a]), np.array([held.load_b]), np.array([held.memory_a])
+    memory = held.memory_a + held.memory_b
+    code: int = _split(where, units, search, start, memory, (grid, first, ends))
+    return code
+
+
+@kernel
+def _split(where, units, search, labels, memory, scratch):
+    """Split as `split_pair` says, from the first label; `memory` is that of units not free.
+
+    `scratch` is allocated outside, as each form of an array takes a tenth of a second to compile.
+    """
+    ptr = search.layers.ptr
+    grid, firsts, ends = scratch
+    first, next_first = firsts[0], firsts[1]
+    origin = np.empty(1 << 12, np.int64)
+    size = len(units)
+    work = 0
+    for i in range(size):
+        memory += search.pair.memory[units[i]]
+        work += first[ptr[i + 1] - ptr[i]]
+        if work > MOST_WORK:
+            return -1
+        _spread((i, units[i]), search, first, labels, grid, memory)
+        wide = ptr[i + 2] - ptr[i + 1]
+        room = 0
+        for y in range(wide):
+            room += max(0, grid.high[y] - grid.low[y] + 1)
+        if ends[i + 1] + room > len(origin):
+            grown = np.empty(2 * (ends[i + 1] + room), np.int64)
+            for x in range(ends[i + 1]):  # a slice would compile many times as long
+                grown[x] = origin[x]
+            origin = grown
+        labels = (np.empty(room), np.empty(room), np.empty(room))
+        kept = _collect(wide, grid, labels, next_first, origin, ends[i + 1])
+        first, next_first = next_first, first
+        ends[i + 2] = ends[i + 1] + kept
+        if kept == 0:
+            return 0
+    best, at = np.inf, -1
+    for k in range(ends[size + 1] - ends[size]):
+        a, b = labels[0][k], labels[1][k]
+        score = a + b if search.least_sum else max(a, b)
+        if score < best:
+            best, at = score, k
+    for i in range(size, 0, -1):
+        came = origin[ends[i] + at]
+        where[units[i - 1]] = search.pair.a if came & 1 else search.pair.b
+        at = came >> 1
+    return 1
+
+
+@inner
+def _spread(place, search, first, labels, grid, total_held):
+    """Extend the labels of a layer by its unit into the grid; `total_held` is both memories."""
+    i, v = place
+    pair, layers, bounds, most, _ = search
+    _a, _b, compute_a, compute_b, _weight_a, _weight_b, memory, room_a, room_b = pair
+    ptr, step, cost_a, cost_b = layers
+    load_a, load_b, held = labels
+    grid_a, grid_b, grid_held, grid_from, low, high = grid
+    begin, after = ptr[i], ptr[i + 1]
+    scale = (grid_a.shape[1] - 1) / most
+    for x in range(begin, after):
+        for k in range(first[x - begin], first[x - begin + 1]):
+            for choice in range(2):
+                now_a = load_a[k] + cost_a[x, choice]
+                now_b = load_b[k] + cost_b[x, choice]
+                now_held = held[k]
+                if choice == 1:
+                    now_a += compute_a[v]
+                    now_held += memory[v]
+                else:
+                    now_b += compute_b[v]
+                if not (now_a < most and now_b < most):
+                    continue
+                if now_held > room_a or total_held - now_held > room_b:
+                    continue
+                y = step[x, choice]
+                hopeless = y < 0
+                for r in range(0 if hopeless else len(TILTS)):
+                    if TILTS[r] * now_a + (1 - TILTS[r]) * now_b + bounds[r, y] >= most:
+                        hopeless = True
+                        break
+                if hopeless:
+                    continue
+                y -= after
+                at = int(now_a * scale)
+                if now_b < grid_b[y, at]:
+                    grid_a[y, at] = now_a
+                    grid_b[y, at] = now_b
+                    grid_held[y, at] = now_held
+                    grid_from[y, at] = 2 * k + choice
+                    low[y] = min(low[y], at)
+                    high[y] = max(high[y], at)
+
+
+@inner
+def _collect(wide, grid, labels, first, origin, end):
+    """Move the undominated labels of a layer out of the grid, and return their number.
+
+    Those of state y are first[y] … first[y + 1] − 1.
+    """
+    grid_a, grid_b, grid_held, grid_from, low, high = grid
+    load_a, load_b, held = labels
+    buckets = grid_a.shape[1] - 1
+    kept = 0
+    for y in range(wide):
+        first[y] = kept
+        best = np.inf
+        for at in range(low[y], high[y] + 1):
+            if grid_b[y, at] < best:
+                best = grid_b[y, at]
+                load_a[kept] = grid_a[y, at]
+                load_b[kept] = best
+                held[kept] = grid_held[y, at]
+                origin[end + kept] = grid_from[y, at]
+                kept += 1
+            grid_b[y, at] = np.inf
+        low[y], high[y] = buckets + 1, -1
+    first[wide] = kept
+    return kept
+
+
+#: First and last temperature, as parts of the start's max-load.
+HOT, COLD = 0.02, 1e-5
+
+#: Steps after which the loads are summed up anew, for rounding.
+SLICE = 1 << 18
+
+
+def anneal(
+    task: Task[Throughput],
+    graph: Hypergraph,
+    start: Ints,
+    steps: int,
+    seed: int,
+    clock: Clock,
+) -> Ints:
+    """Return the split of the least max-load met in so many steps from `start`; shape (U,).
+
+    All splits that are met keep the memories, as the start must.
+    """
+    kind = task.costs.kind_of
+    where, best = start.astype(np.int64), start.astype(np.int64)
+    if len(kind) < 2 or not graph.size:
+        return best
+    room = room_of(task.costs.capacity_bytes)[kind]
+    compute = np.ascontiguousarray(graph.compute.sum(axis=1)[kind])
+    weight = np.ascontiguousarray(graph.weight.sum(axis=1)[kind])
+    rng = np.random.default_rng(seed)
+    least, scale, done = np.inf, 0.0, 0
+    devices, nets = len(kind), len(graph.pins)
+    while done < steps and not clock.should_stop():
+        now = min(SLICE, steps - done)
+        sums = np.zeros((nets, devices), np.int32), np.zeros(devices), np.zeros(devices)
+        least, scale = _anneal(
+            (where, best), least, scale, (compute, weight, graph.memory_bytes, room),
+            graph.incidence, (done, steps), rng.random((now, 5)), sums,
+        )  # fmt: skip
+        done += now
+    return best
+
+
+@inner
+def _norm(loads, scale):
+    """Return the 16-norm of the loads."""
+    total = 0.0
+    for load in loads:
+        x = load / scale
+        x *= x
+        x *= x
+        x *= x
+        total += x * x
+    return scale * total**0.0625
+
+
+@inner
+def _largest(loads):
+    """Return the largest load; `loads.max()` takes half a second to compile."""
+    most = loads[0]
+    for load in loads:
+        most = max(most, load)
+    return most
+
+
+@kernel
+def _anneal(splits, least, scale, costs, incidence, progress, draws, sums):
+    """Anneal one split, keep the best in another; return the best max-load and the start's.
+
+    `splits` are the two, shape (U,); `progress` the steps done and in all. Each row of `draws` is
+    a step: random numbers from 0 to below 1; shape (steps, 5).
+    `costs` are compute times, shape (D, U), weights, (D, E), memory, (U,), and room for it, (D,);
+    `incidence` the fields of `Incidence`. `sums` are zeros: pins of each net on each device, and
+    load and used memory of each device.
+    """
+    where, best = splits
+    done, all_steps = progress
+    compute, weight, memory, room = costs
+    net_ptr, net_pins, unit_ptr, unit_nets = incidence
+    devices, units = compute.shape
+    inside, load, used = sums
+    for v in range(units):
+        load[where[v]] += compute[where[v], v]
+        used[where[v]] += memory[v]
+    for e in range(len(net_ptr) - 1):
+        pins = net_ptr[e + 1] - net_ptr[e]
+        for j in range(net_ptr[e], net_ptr[e + 1]):
+            inside[e, where[net_pins[j]]] += 1
+        for d in range(devices):
+            if 0 < inside[e, d] < pins:
+                load[d] += weight[d, e]
+    if scale == 0.0:
+        least = scale = _largest(load)
+    if scale == 0.0:
+        return least, scale
+    value = _norm(load, scale)
+    for i in range(len(draws)):
+        v = int(draws[i, 0] * units)
+        a, b = where[v], int(draws[i, 2] * devices)
+        first, nets = unit_ptr[v], unit_ptr[v + 1] - unit_ptr[v]
+        if draws[i, 1] < 0.9 and nets > 0:
+            e = unit_nets[first + int(draws[i, 2] * nets)]
+            pins = net_ptr[e + 1] - net_ptr[e]
+            b = where[net_pins[net_ptr[e] + int(draws[i, 3] * pins)]]
+        if a == b or compute[b, v] == np.inf or used[b] + memory[v] > room[b]:
+            continue
+        old_a, old_b = load[a], load[b]
+        load[a] -= compute[a, v]
+        load[b] += compute[b, v]
+        for j in range(unit_ptr[v], unit_ptr[v + 1]):
+            e = unit_nets[j]
+            pins = net_ptr[e + 1] - net_ptr[e]
+            if inside[e, a] == pins:
+                load[a] += weight[a, e]
+            elif inside[e, a] == 1:
+                load[a] -= weight[a, e]
+            if inside[e, b] == 0:
+                load[b] += weight[b, e]
+            elif inside[e, b] == pins - 1:
+                load[b] -= weight[b, e]
+        after = _norm(load, scale)
+        heat = scale * HOT * (COLD / HOT) ** ((done + i) / all_steps)
+        if after > value and draws[i, 4] >= np.exp((value - after) / heat):
+            load[a], load[b] = old_a, old_b
+            continue
+        value = after
+        where[v] = b
+        used[a] -= memory[v]
+        used[b] += memory[v]
+        for j in range(unit_ptr[v], unit_ptr[v + 1]):
+            inside[unit_nets[j], a] -= 1
+            inside[unit_nets[j], b] += 1
+        most = _largest(load)
+        if most < least * (1 - 1e-12):
+            least = most
+            for u in range(units):  # `best[:] = where` takes two seconds to compile
+                best[u] = where[u]
+    return least, scale
