@@ -53,7 +53,7 @@ SPLIT_SHARE, BOUND_SHARE = 0.15, 0.4
 MOST_IDLE = 12
 
 #: Orders of small frontier that are cut into segments, one for each device, as first splits.
-ORDERS = 3
+ORDERS = 10
 
 #: Parts of the way from the bound to the largest useful target that are tried as load limits.
 LIMIT_PARTS = (1.0, 0.7, 0.4, 0.2, 0.1)
