@@ -18,9 +18,9 @@ from ...formulations.throughput.hypergraph import (
 )
 from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Floats, Ints, rows
-from ...instances.common.kernel import inner, kernel
 from ..core.search import Search
 from ..core.swaps import swap_devices
+from .descent_kernel import move_units
 
 
 class UnitFlows(NamedTuple):
@@ -77,7 +77,7 @@ def _restart(task: Task[Throughput], search: Search[Solution], *, descend: bool)
                 return
             where = _random_placement(task, graph, rng)
             if flows is not None:
-                _move_units(flows, where, rng.permutation(graph.size))
+                move_units(flows, where, rng.permutation(graph.size))
             search.offer(Placement(graph.expand(where)))
             done += 1
 
@@ -135,98 +135,5 @@ def improve_linked(task: Task[Throughput], search: Search[Solution]) -> None:
         graph = hypergraph(task)
         where = np.array(graph.restrict(search.best.device))
         heaviest_first = np.argsort(-graph.compute.sum(axis=1).min(axis=0))
-        _move_units(unit_flows(task, graph), where, heaviest_first)
+        move_units(unit_flows(task, graph), where, heaviest_first)
         search.offer(Placement(graph.expand(where)))
-
-
-@inner
-def _value(work, moved, gpipe, overlap):
-    """Return the objective and the sum of squared loads.
-
-    `work` and `moved` are compute and transfer times of each device, forward and backward; shape
-    (D, 2).
-    """
-    forward, backward, total, squares = 0.0, 0.0, 0.0, 0.0
-    for d in range(len(work)):
-        if overlap:
-            fw, bw = max(work[d, 0], moved[d, 0]), max(work[d, 1], moved[d, 1])
-            load = max(work[d, 0] + work[d, 1], moved[d, 0] + moved[d, 1])
-        else:
-            fw, bw = work[d, 0] + moved[d, 0], work[d, 1] + moved[d, 1]
-            load = fw + bw
-        forward, backward = max(forward, fw), max(backward, bw)
-        total = max(total, load)
-        squares += load * load
-    return (forward + backward if gpipe else total), squares
-
-
-@inner
-def _add_flow(g, where, i, sign, moved, entered):
-    """Add what the output of node i costs to the transfer times, (D, 2), `sign` times."""
-    a, side = where[g.source[i]], g.side[i]
-    first, last = g.target_start[i], g.target_start[i + 1]
-    for j in range(first, last):
-        entered[where[g.target[j]]] = False
-    through_host = False
-    for j in range(first, last):
-        b = where[g.target[j]]
-        if b == a or entered[b]:
-            continue
-        entered[b] = True
-        link = g.link[a, b]
-        if link >= 0:
-            moved[a, side] += sign * g.message[link, i]
-            moved[b, side] += sign * g.message[link, i]
-        else:
-            through_host = True
-            moved[b, side] += sign * g.transfer[b, i]
-    if through_host:
-        moved[a, side] += sign * g.transfer[a, i]
-
-
-@inner
-def _move(g, where, v, b, work, moved, entered):
-    """Move unit v to device b, in compute and transfer times too, (D, 2)."""
-    for r in range(g.of_start[v], g.of_start[v + 1]):
-        _add_flow(g, where, g.of[r], -1.0, moved, entered)
-    for side in range(2):
-        work[where[v], side] -= g.compute[where[v], side, v]
-        work[b, side] += g.compute[b, side, v]
-    where[v] = b
-    for r in range(g.of_start[v], g.of_start[v + 1]):
-        _add_flow(g, where, g.of[r], 1.0, moved, entered)
-
-
-@kernel
-def _move_units(g, where, order):
-    """Move units of `where` while that helps; first improvement, in the given order."""
-    devices = len(g.capacity)
-    work, moved = np.zeros((devices, 2)), np.zeros((devices, 2))
-    used, entered = np.zeros(devices), np.zeros(devices, np.bool_)
-    for v in range(len(where)):
-        used[where[v]] += g.memory[v]
-        for side in range(2):
-            work[where[v], side] += g.compute[where[v], side, v]
-    for i in range(len(g.source)):
-        _add_flow(g, where, i, 1.0, moved, entered)
-    best, squares = _value(work, moved, g.gpipe, g.overlap)
-    improved = True
-    while improved:
-        improved = False
-        for v in order:
-            for b in range(devices):
-                a = where[v]
-                if b == a or used[b] + g.memory[v] > g.capacity[b]:
-                    continue
-                if g.compute[a, 0, v] == np.inf or g.compute[b, 0, v] == np.inf:
-                    continue
-                _move(g, where, v, b, work, moved, entered)
-                value, power = _value(work, moved, g.gpipe, g.overlap)
-                slack = 1e-12 * best
-                if value < best - slack or (value <= best + slack and power < squares * (1 - 1e-9)):
-                    used[a] -= g.memory[v]
-                    used[b] += g.memory[v]
-                    best, squares = value, power
-                    improved = True
-                else:
-                    _move(g, where, v, a, work, moved, entered)
