@@ -23,11 +23,10 @@ import numpy as np
 from .common.choices import Tied
 from .common.errors import InputError, quote
 from .formats.source import stem_of
-from .generate.architectures.lowering import suggested_cluster
 from .generate.roofline import machine
 from .model.tied_weights import with_ties
 from .model.workload import Workload
-from .pytorch.operator_graph import (
+from .operator_graph import (
     ExecutedNode,
     KernelCall,
     Parameter,
@@ -35,12 +34,13 @@ from .pytorch.operator_graph import (
     Recording,
     operator_graph,
 )
-from .pytorch.prices import estimated_times
-from .pytorch.to_workload import (
+from .to_workload import (
     by_layer,
     by_operator,
+    estimated_times,
     fitting_depth,
     memory_bytes,
+    suggested_cluster,
     ties_of,
     to_workload,
 )
@@ -240,7 +240,7 @@ def read_onnx(
         grouping,
         times,
         name=name or stem_of(path),
-        cluster=suggested_cluster(target, target.peer, memory_bytes(graph)),
+        cluster=suggested_cluster(target, memory_bytes(graph)),
         provenance={
             "generator": "stagecut.instances.onnx_file",
             "pass": "inference",

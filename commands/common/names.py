@@ -73,9 +73,9 @@ def complete_workload(incomplete: str) -> list[str]:
 
 def complete_machine(incomplete: str) -> list[str]:
     """Complete the name of an accelerator."""
-    from ...instances.generate.roofline import machine_names
+    from ...instances.costs.clusters import accelerators
 
-    return one_of(*machine_names())(incomplete)
+    return one_of(*(device.name for device in accelerators()))(incomplete)
 
 
 def complete_description(incomplete: str) -> list[str]:

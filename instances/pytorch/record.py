@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..common.errors import InputError
+from ..operator_graph import BackwardStep, ExecutedNode, KernelCall, Parameter, Read, Recording
 from .flops import FORMULAS
-from .operator_graph import BackwardStep, ExecutedNode, KernelCall, Parameter, Read, Recording
 from .tracing.leaves import (
     as_fake,
     has_no_data,

@@ -17,7 +17,6 @@ from torch.utils.flop_counter import flop_registry
 
 from ..common.choices import Role
 from ..common.errors import InputError
-from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import CPU_CORE, Machine, machine
 from ..model.sharding import program_workload
 from ..model.tensor_program import (
@@ -30,6 +29,7 @@ from ..model.tensor_program import (
     TensorProgram,
 )
 from ..model.workload import Workload
+from ..to_workload import suggested_cluster
 from .flops import custom_mapping
 from .parts import plain
 from .prices import (
@@ -77,7 +77,7 @@ def tensor_program(
         What is trained: ``model(*args, **kwargs)`` is its loss, or what is summed up to one. It is
         traced in the mode that it is in.
     estimate
-        Name of an accelerator (see `roofline.MACHINES`) whose roofline gives the times; None to
+        Name of an accelerator (see `roofline.machine`) whose roofline gives the times; None to
         measure every operator on this machine's CPU, with the threads that torch has.
     name
         Of the workload; default: the model's class.
@@ -140,7 +140,7 @@ def traced_program(
         program,
         name or type(model).__name__,
         time_unit="ms",
-        cluster=suggested_cluster(target, target.peer, held),
+        cluster=suggested_cluster(target, held),
         provenance={
             "generator": "stagecut.instances.pytorch.tensors",
             "model": f"{type(model).__module__}.{type(model).__qualname__}",

@@ -21,10 +21,10 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 
 from torch import nn  # noqa: E402
 
+from stagecut.instances.operator_graph import operator_graph  # noqa: E402
 from stagecut.instances.pytorch import prices  # noqa: E402
 from stagecut.instances.pytorch.factory import make  # noqa: E402
 from stagecut.instances.pytorch.flops import counted_by_torch  # noqa: E402
-from stagecut.instances.pytorch.operator_graph import operator_graph  # noqa: E402
 from stagecut.instances.pytorch.profile import Profile, profile  # noqa: E402
 from stagecut.instances.pytorch.record import Watch  # noqa: E402
 
