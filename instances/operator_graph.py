@@ -26,6 +26,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,22 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class TensorValue:
+    """A tensor that a node of the fx graph gives."""
+
+    name: str  # the fx node's
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    grad: bool  # whether a gradient comes back for it
+    storage: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its elements."""
+        return prod(self.shape) * int(self.dtype.itemsize)
+
+
+@dataclass(frozen=True)
 class Recording:
     """Forward and backward steps in the order of execution, with the storages they speak of."""
 
@@ -102,6 +123,8 @@ class Recording:
     given: tuple[int, ...] = ()  # the storage of each tensor that is an input, in order
     # steps, and who takes from them what has no fixed size
     together: tuple[tuple[int, int], ...] = ()
+    # by name of the fx node; those that give no single tensor are left out
+    values: Mapping[str, TensorValue] = field(default_factory=dict)
 
     @property
     def flops(self) -> float:

@@ -21,7 +21,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..common.errors import InputError
-from ..operator_graph import BackwardStep, ExecutedNode, KernelCall, Parameter, Read, Recording
+from ..operator_graph import (
+    BackwardStep,
+    ExecutedNode,
+    KernelCall,
+    Parameter,
+    Read,
+    Recording,
+    TensorValue,
+)
 from .flops import FORMULAS
 from .tracing.leaves import (
     as_fake,
@@ -249,6 +257,20 @@ class _RecordedPass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed
         )
         return value
 
+    def values(self) -> dict[str, TensorValue]:
+        """Return the tensors that nodes gave."""
+        return {
+            n.name: TensorValue(
+                n.name,
+                tuple(int(size) for size in value.shape),
+                value.dtype,
+                value.requires_grad,
+                self.storages.number(value),
+            )
+            for n, value in self.env.items()
+            if isinstance(value, torch.Tensor) and n.op != "output"
+        }
+
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
         self.saved.append(self.storages.number(tensor))
         return tensor
@@ -328,6 +350,7 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
         if training:
             stack.enter_context(saved_tensors_hooks(run.pack, lambda x: x))
         output = tensors(run.run(*given, enable_io_processing=False))
+        values = run.values()  # after the pass, as in-place changes may add a gradient
         backward = run_backward(run.made_by, loss_of(output), watch, storages) if training else ()
     number = {step.name: i for i, step in enumerate(run.steps)}
     used = {s for step in run.steps for s in (r.storage for r in step.reads)}
@@ -344,6 +367,7 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
         together=tuple(
             (number[a], number[b]) for a, b in varying(traced.module) if {a, b} <= set(number)
         ),
+        values=values,
     )
 
 

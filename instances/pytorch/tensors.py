@@ -29,6 +29,7 @@ from ..model.tensor_program import (
     TensorProgram,
 )
 from ..model.workload import Workload
+from ..operator_graph import TensorValue
 from ..to_workload import suggested_cluster
 from .flops import custom_mapping
 from .parts import plain
@@ -43,7 +44,6 @@ from .prices import (
 from .tensor_rules import CONSTANTS, VIEWS, name_of, signatures_of
 from .tensor_trace import TrainingGraph, fake_state, named_graph, swapped_state, training_graph
 from .tracing.leaves import tensors
-from .tracing.trace import TensorValue
 from .tracing.traced import reason_of
 from .tracing.unchanged import unchanged
 
