@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from .tracing.leaves import loss_of, tensors
 from .tracing.unchanged import unchanged
@@ -68,6 +68,16 @@ def custom_mapping() -> dict[Any, Callable[..., float]]:
         if packet is not None:
             found[packet] = _raw(formula)
     return found
+
+
+def flops_of(func: Any, args: Any, kwargs: Any, out: Any) -> float:
+    """Return the FLOPs of a call of an operator that returned `out`; 0 of what is not counted."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return 0.0
+    if func._schema.name in FORMULAS:
+        return FORMULAS[func._schema.name](*args, **kwargs)
+    count = flop_registry.get(func.overloadpacket)
+    return 0.0 if count is None else float(count(*args, **kwargs, out_val=out))
 
 
 def _raw(formula: Callable[..., float]) -> Callable[..., float]:

@@ -18,7 +18,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import Node, saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.flop_counter import FlopCounterMode
 
 from ..common.errors import InputError
 from ..operator_graph import (
@@ -30,7 +29,7 @@ from ..operator_graph import (
     Recording,
     TensorValue,
 )
-from .flops import FORMULAS
+from .flops import flops_of
 from .tracing.leaves import (
     as_fake,
     has_no_data,
@@ -83,7 +82,6 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for 
         self.written: list[torch.Tensor] = []
         self.marks: list[tuple[str, Any, Any]] = []
         self._clock = clock
-        self._flops: dict[str, float] = {}
 
     def take(self) -> tuple[tuple[KernelCall, ...], bool, list[torch.Tensor]]:
         """Return kernels, use of randomness and tensors written since the last call."""
@@ -113,23 +111,9 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for 
             self.random = True
         self.written += written(func, args, kwargs)
         self.kernels.append(
-            KernelCall(
-                str(func), sign, self._flops_of(func, args, kwargs, sign), moved(func, args, out)
-            )
+            KernelCall(str(func), sign, flops_of(func, args, kwargs, out), moved(func, args, out))
         )
         return out
-
-    def _flops_of(self, func: Any, args: Any, kwargs: Any, sign: str) -> float:
-        if written(func, args, kwargs):
-            return 0.0  # what changes its arguments must not run twice, and is no matrix product
-        formula = FORMULAS.get(func._schema.name)
-        if formula is not None:
-            return formula(*args, **kwargs)
-        if sign not in self._flops:
-            with FlopCounterMode(display=False) as counter:
-                func(*args, **kwargs)
-            self._flops[sign] = float(counter.get_total_flops())
-        return self._flops[sign]
 
 
 class Storages:

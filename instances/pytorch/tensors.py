@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import operator as python_operator
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,6 @@ import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils.flop_counter import flop_registry
 
 from ..common.choices import Role
 from ..common.errors import InputError
@@ -31,7 +29,7 @@ from ..model.tensor_program import (
 from ..model.workload import Workload
 from ..operator_graph import TensorValue
 from ..to_workload import suggested_cluster
-from .flops import custom_mapping
+from .flops import flops_of
 from .parts import plain
 from .prices import (
     ASSUMED_LINKS,
@@ -186,7 +184,7 @@ def tensor_numbers(traced: TrainingGraph, program: TensorProgram) -> dict[fx.Nod
         name = node.name
         if node.op == "placeholder":
             name = traced.names.get(name, name)
-        elif node.target is python_operator.getitem:
+        elif node.target is operator.getitem:
             name = f"{node.args[0].name}.{node.args[1]}"
         elif node.op == "call_function" and name_of(node) in SAME:
             found[node] = found[node.all_input_nodes[0]]
@@ -219,7 +217,7 @@ def _add_source(made: _Made, traced: TrainingGraph, node: fx.Node) -> None:
 
 def _add(made: _Made, node: fx.Node, target: Machine, backward: bool) -> None:
     """Add the outputs of a call; items of a tuple and aliases only get a number."""
-    if node.target is python_operator.getitem:
+    if node.target is operator.getitem:
         part = made.parts[node.args[0].name][node.args[1]]
         if part is not None:
             made.number[node.name] = part
@@ -305,16 +303,8 @@ def _tensor(name: str, value: torch.Tensor) -> Tensor:
 
 
 def _flops(node: fx.Node) -> float:
-    packet = getattr(node.target, "overloadpacket", None)
-    count = {**flop_registry, **custom_mapping()}.get(packet)
-    if count is None:
-        return 0.0
-
-    def value(one: Any) -> Any:
-        return one.meta["val"]
-
-    args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
-    return float(count(*args, **kwargs, out_val=node.meta["val"]))
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda one: one.meta["val"])
+    return flops_of(node.target, args, kwargs, node.meta["val"])
 
 
 def operator_seconds(
@@ -338,7 +328,7 @@ def operator_seconds(
         def run_node(self, node: fx.Node) -> Any:
             begun = clock()
             made = super().run_node(node)
-            if node.op == "call_function" and node.target is not python_operator.getitem:
+            if node.op == "call_function" and node.target is not operator.getitem:
                 seconds.setdefault(node.name, []).append(clock() - begun)
             return made
 
