@@ -126,19 +126,6 @@ class Recording:
     # by name of the fx node; those that give no single tensor are left out
     values: Mapping[str, TensorValue] = field(default_factory=dict)
 
-    @property
-    def flops(self) -> float:
-        """FLOPs of forward and backward pass."""
-        kernels = [k for step in self.steps for k in step.kernels]
-        kernels += [k for back in self.backward for k in back.kernels]
-        return sum(k.flops for k in kernels)
-
-    @property
-    def saved_bytes(self) -> float:
-        """Bytes of activations saved for the backward pass: each storage once, no weights."""
-        kept = {s for step in self.steps for s in step.saved}
-        return sum(self.sizes[s] for s in kept - set(self.parameters) - self.buffers)
-
 
 class Draft:
     """Operator graph under construction."""
