@@ -67,7 +67,7 @@ def product_flops(network: Network) -> float:
 
 def default_network(name: str) -> Network:
     architecture = ARCHITECTURES[name]
-    return architecture.network(architecture.batch, architecture.size)
+    return architecture.network(architecture.batch, architecture.size, 1)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
