@@ -566,7 +566,8 @@ def view_signatures(before: Shape, after: Shape) -> tuple[Signature, ...]:
     the parts divide both. Everything that is linear may be partial.
     """
     found: dict[str, Signature] = {}
-    for i, j in _leading(before, after):
+    first, second = _leading(before), _leading(after)
+    for i, j in ((first[held], second[held]) for held in sorted(first.keys() & second.keys())):
         extent = math.gcd(before[i], after[j])
         if extent > 1:
             one = Signature((i,), (j,), extent)
@@ -577,27 +578,9 @@ def view_signatures(before: Shape, after: Shape) -> tuple[Signature, ...]:
     return tuple(found.values())
 
 
-def _leading(before: Shape, after: Shape) -> list[tuple[int, int]]:
-    """Return the first axis of each group of axes, before and after; those of extent 1 left out."""
-    pairs = []
-    one, other = _wide(before), _wide(after)
-    while one and other:
-        (i, left), (j, right) = one.pop(0), other.pop(0)
-        pairs.append((i, j))
-        while left != right:
-            rest = one if left < right else other
-            if not rest:
-                return pairs
-            _, extent = rest.pop(0)
-            if left < right:
-                left *= extent
-            else:
-                right *= extent
-    return pairs
-
-
-def _wide(shape: Sequence[int]) -> list[tuple[int, int]]:
-    return [(axis, extent) for axis, extent in enumerate(shape) if extent != 1]
+def _leading(shape: Shape) -> dict[int, int]:
+    """Return each axis that a group may begin with, by what the axes before it hold."""
+    return {math.prod(shape[:axis]): axis for axis, extent in enumerate(shape) if extent != 1}
 
 
 #: By the operator's name.
