@@ -45,10 +45,12 @@ class OperatorTimes:
     # accelerator_ms, cpu_ms: on the device that is planned for, and on a CPU core
     accelerator_ms: Floats
     cpu_ms: Floats
-    measured: Floats  # 1 where the time was measured, 0 where it was estimated
-    spread: Floats  # interquartile range of the measurements, relative to their median
     link: Link  # of the suggested cluster
     provenance: Mapping[str, str]  # how they came about
+    # where something was measured: 1 where a time was, else 0; and the interquartile range of the
+    # measurements, relative to their median
+    measured: Floats | None = None
+    spread: Floats | None = None
 
 
 #: The suggested cluster has at least so many accelerators, and this share of memory to spare.
@@ -70,12 +72,9 @@ def suggested_cluster(
 
 def estimated_times(graph: OperatorGraph, target: Machine) -> OperatorTimes:
     """Return times by the roofline of a machine; nothing runs."""
-    nothing = np.zeros(len(graph.operators))
     return OperatorTimes(
         accelerator_ms=estimated_ms(graph.operators, target),
         cpu_ms=estimated_ms(graph.operators, CPU_CORE),
-        measured=nothing,
-        spread=nothing,
         link=target.peer,
         provenance={
             "cost_model": "roofline",
@@ -132,8 +131,9 @@ def to_workload(
     for key in MEMORY:
         extra[key] = total(np.array([getattr(op, key) for op in graph.operators]))
     weight = np.maximum(times.accelerator_ms, 1e-30)
-    extra["measured"] = total(weight * times.measured) / total(weight)
-    extra["spread"] = total(weight * times.spread) / total(weight)
+    for key, values in (("measured", times.measured), ("spread", times.spread)):
+        if values is not None:
+            extra[key] = total(weight * values) / total(weight)
     pairs = {(grouping.node[u], grouping.node[v]) for u, v in graph.edges()}
     output = outputs(graph, grouping)
     backward = np.zeros(count, np.bool_)

@@ -333,7 +333,7 @@ def measured_times(
     host = device.type == "cpu"
     link = ASSUMED_LINKS["cpu" if host else "cuda"]
     cpu_ms = ms if host else fallback
-    return OperatorTimes(ms, cpu_ms, measured, spread, link, provenance), notes
+    return OperatorTimes(ms, cpu_ms, link, provenance, measured, spread), notes
 
 
 def _doubted(factor: float, before: int, device: torch.device) -> str:
