@@ -289,10 +289,12 @@ def _einsum(node: Any, shapes: Shapes) -> float:
 
 
 def _attention(node: Any, shapes: Shapes) -> float:
-    """Scores and their product with the values; heads packed into the width cost the same."""
+    """Scores and their product with the values, whose heads several query heads may share."""
     query, key, value = (shapes[name] for name in node.input[:3])
-    if len(query) == 3:
-        return 2.0 * query[0] * query[1] * key[1] * (query[2] + value[2])
+    if len(query) == 3:  # heads are packed into the width
+        heads = {a.name: a.i for a in node.attribute}
+        shared = heads.get("q_num_heads", 1) / heads.get("kv_num_heads", 1)
+        return 2.0 * query[0] * query[1] * key[1] * (query[2] + shared * value[2])
     batch, heads, rows, width = query
     return 2.0 * batch * heads * rows * key[2] * (width + value[3])
 
