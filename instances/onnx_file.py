@@ -292,11 +292,11 @@ def _attention(node: Any, shapes: Shapes) -> float:
     """Scores and their product with the values, whose heads several query heads may share."""
     query, key, value = (shapes[name] for name in node.input[:3])
     if len(query) == 3:  # heads are packed into the width
-        heads = {a.name: a.i for a in node.attribute}
-        shared = heads.get("q_num_heads", 1) / heads.get("kv_num_heads", 1)
-        return 2.0 * query[0] * query[1] * key[1] * (query[2] + shared * value[2])
-    batch, heads, rows, width = query
-    return 2.0 * batch * heads * rows * key[2] * (width + value[3])
+        given = {a.name: a.i for a in node.attribute}
+        shared = given.get("q_num_heads", 1) / given.get("kv_num_heads", 1)
+        width = query[2] + shared * value[2]
+        return 2.0 * math.prod([query[0], query[1], key[1]]) * width
+    return 2.0 * math.prod(query[:3]) * key[2] * (query[3] + value[3])
 
 
 def load_with_shapes(path: str | Path, batch: int) -> Any:

@@ -33,8 +33,7 @@ def parse_bytes(
     if not match:
         raise InputError(f"{option}: {quote(text)}; write {example}")
     number, prefix, binary, unit, rate = match.groups(default="")
-    power = " kmgtp".index(prefix.lower() or " ")
-    size = float(number) * (1024 if binary else 1000) ** power
+    size = float(number) * float(1024 if binary else 1000) ** " kmgtp".index(prefix.lower() or " ")
     bits = unit == "bit" or (unit == "b" and rate and prefix == prefix.upper())
     return size / 8 if bits else size
 

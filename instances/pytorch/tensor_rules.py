@@ -252,7 +252,7 @@ def _view(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> R
     for extent in reversed(inputs[0][1:]):
         strides.insert(0, strides[0] * (2 * extent + 1))
     like = torch.empty_strided(inputs[0], strides[: len(letters)], device="meta")
-    made = node.target(like, *node.args[1:], **node.kwargs)  # type: ignore[operator]
+    made = node.target(like, *node.args[1:], **node.kwargs)
     known = dict(zip(zip(strides, inputs[0], strict=False), letters, strict=True))
     if name_of(node).startswith("split") and len(outputs) == 1:  # into pieces of all that there is
         (axis,) = _axes(_argument(node, 2, "dim", 0), len(letters))
