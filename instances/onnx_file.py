@@ -293,7 +293,7 @@ def _attention(node: Any, shapes: Shapes) -> float:
     query, key, value = (shapes[name] for name in node.input[:3])
     if len(query) == 3:  # heads are packed into the width
         given = {a.name: a.i for a in node.attribute}
-        shared = given.get("q_num_heads", 1) / given.get("kv_num_heads", 1)
+        shared: float = given.get("q_num_heads", 1) / given.get("kv_num_heads", 1)
         width = query[2] + shared * value[2]
         return 2.0 * math.prod([query[0], query[1], key[1]]) * width
     return 2.0 * math.prod(query[:3]) * key[2] * (query[3] + value[3])
