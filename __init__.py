@@ -30,7 +30,8 @@ The packages below have the rest: ``stagecut.instances`` named options, what pla
 (placements) and tensor programs, ``instances.formats``, ``instances.costs``;
 ``stagecut.runtime`` reports, ``runtime.schedules``, ``runtime.simulate`` (networks, stages without
 a plan), ``runtime.pictures``, ``runtime.measure`` and ``runtime.execution`` (executors);
-``stagecut.api`` results of the functions above. Their ``__all__`` lists the names, which ``import stagecut`` reaches.
+``stagecut.api`` results of the functions above. Their ``__all__`` lists the names, which
+``import stagecut`` reaches.
 
 Examples
 --------
