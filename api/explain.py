@@ -256,7 +256,7 @@ def _parts(workload: Workload, plan: Plan, load: Load) -> Iterator[str]:
     if not own:
         return
     units = units_of(task)[own]
-    kind = next(d.kind for d in plan.cluster.devices if d.name in (load.name, *_pool(plan, load)))
+    kind = next(device.kind for device in plan.cluster.devices if device.name == load.name)
     work = np.bincount(units, task.costs.compute[kind, own])
     largest = int(work.argmax())
     share = work[largest] / work.sum() if work.sum() else 0.0
@@ -270,16 +270,6 @@ def _parts(workload: Workload, plan: Plan, load: Load) -> Iterator[str]:
         if len(colours) == 1:
             what += f" (colour {colours[0]})"
     yield f"{show_percent(share, 0)} of its compute is one part that cannot be cut: {what}."
-
-
-def _pool(plan: Plan, load: Load) -> list[str]:
-    """Return the names of the devices of a pool of CPUs, which a request counts as one."""
-    pools = [kind.name for kind in plan.cluster.kinds if kind.host]
-    return [
-        d.name
-        for d in plan.cluster.devices
-        if load.name in pools and plan.cluster.kinds[d.kind].name == load.name
-    ]
 
 
 def _waiting(load: Load, report: Report, problem: PipelineJob, unit: str) -> Iterator[str]:
