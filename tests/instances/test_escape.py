@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from launcher_readers import read_deepspeed, read_torchtitan
 from typer.testing import CliRunner
 
 from stagecut import Cluster, DeviceKind, InputError, Throughput, Workload, save, solve
@@ -126,8 +127,8 @@ def test_launchers_read_the_names_back(text: str) -> None:
     assert {type(part).__name__ for part in tree.body} == {
         "Expr", "ImportFrom", "Assign", "ClassDef", "FunctionDef",
     }  # fmt: skip
-    assert deepspeed.read(source, []).modules == stages.modules
-    assert torchtitan.read(torchtitan.write(stages), []).modules == stages.modules
+    assert read_deepspeed(source, []).modules == stages.modules
+    assert read_torchtitan(torchtitan.write(stages), []).modules == stages.modules
 
 
 def hostile(text: str) -> Workload:
