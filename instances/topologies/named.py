@@ -144,10 +144,6 @@ _EXAMPLES = (
     "islands:8x8, random_blk_1:64@seed=3, random_blk_2:64, uniform_dist:64, nvidia:FILE, FILE.json"
 )
 
-#: Grids that the published tables use: number of devices → sides.
-SIDES_2D = {16: "4x4", 64: "8x8", 256: "16x16"}
-SIDES_3D = {64: "4x4x4", 512: "8x8x8"}
-
 
 def topology(text: str) -> Topology:
     """Return the topology that `text` names.
