@@ -109,42 +109,11 @@ def cost_network(costs: ShardingCosts) -> CostNetwork:
     return CostNetwork(values, own, pairs, len(costs.choices))
 
 
-@dataclass(frozen=True)
-class Eliminated:
-    """An eliminated variable: its best value by those of its neighbours."""
-
-    variable: int  # variable, scope: it and its neighbours then
-    scope: tuple[int, ...]
-    values: tuple[Ints, ...]  # values of the neighbours then
-    best: Ints  # its best value, with an axis for each neighbour
-
-
-@dataclass(eq=False)
-class ReducedNetwork:
-    """A reduced network, and how to restore values of eliminated variables."""
-
-    network: CostNetwork  # what is left: variables without neighbours have one value
-    eliminated: list[Eliminated]  # variables that went, first to last
-
-    def restore(self, value: Ints) -> Ints:
-        """Return the value of every variable, given those that are left; shape (variables,)."""
-        whole = value.copy()
-        for one in reversed(self.eliminated):
-            at = tuple(
-                int(np.searchsorted(values, whole[u]))
-                for u, values in zip(one.scope, one.values, strict=True)
-            )
-            whole[one.variable] = one.best[at]
-        return whole
-
-
-def reduce_network(network: CostNetwork) -> ReducedNetwork:
-    """Leave values out by (5), and eliminate variables of at most two neighbours, until nothing
-    more goes.
+def reduce_network(network: CostNetwork) -> None:
+    """Leave values out by (5), in place, until nothing more goes.
 
     Pairs whose costs are sums of one cost each are no pairs: they go, too.
     """
-    reduced = ReducedNetwork(network, [])
     waiting = set(range(len(network.values)))
     while waiting:
         v = min(waiting)
@@ -158,10 +127,6 @@ def reduce_network(network: CostNetwork) -> ReducedNetwork:
         for u in sorted(around):
             if _part(network, v, u):
                 waiting |= {u, v}
-        if v not in waiting and 0 < len(network.neighbours[v]) <= 2:
-            waiting |= network.neighbours[v]
-            reduced.eliminated.append(_eliminate(network, v))
-    return reduced
 
 
 def _part(network: CostNetwork, v: int, u: int) -> bool:
@@ -175,31 +140,6 @@ def _part(network: CostNetwork, v: int, u: int) -> bool:
     network.cost[u] = network.cost[u] + columns[0]
     network.drop_pair(v, u)
     return True
-
-
-def _eliminate(network: CostNetwork, v: int) -> Eliminated:
-    """Eliminate a variable of one or two neighbours."""
-    scope = tuple(sorted(network.neighbours[v]))
-    joint = network.cost[v]
-    for u in reversed(scope):
-        joint = joint + np.expand_dims(network.pair(u, v), tuple(range(1, joint.ndim)))
-    best = joint.argmin(axis=-1)
-    least = np.take_along_axis(joint, best[..., None], axis=-1)[..., 0]
-    gone = Eliminated(
-        v, scope, tuple(network.values[u].copy() for u in scope), network.values[v][best]
-    )
-    for u in scope:
-        network.drop_pair(u, v)
-    if len(scope) == 1:
-        network.cost[scope[0]] = network.cost[scope[0]] + least
-    else:
-        a, b = scope[0], scope[1]
-        known = network.pairs.get((a, b))
-        network.pairs[a, b] = least if known is None else known + least
-        network.neighbours[a].add(b)
-        network.neighbours[b].add(a)
-    network.values[v], network.cost[v] = network.values[v][:1], np.zeros(1)
-    return gone
 
 
 def _undominated(network: CostNetwork, v: int) -> Bools:

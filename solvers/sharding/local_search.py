@@ -92,15 +92,13 @@ def _replanned(
                 own[k] = own[k] + network.pair(v, u)[:, value[u]]
     operators = sum(v < network.operators for v in inside)
     small = CostNetwork([network.values[v] for v in inside], own, pairs, operators)
-    reduced = reduce_network(small)
+    reduce_network(small)
     order = elimination_order(small)
     if order.entries > ENTRIES:
         return None
-    found = eliminate(small, order, search.should_stop)
-    if found is None:
+    best = eliminate(small, order, search.should_stop)
+    if best is None:
         return None
-    picked = np.array([one[k] for one, k in zip(small.values, found[1], strict=True)], np.int64)
-    best = reduced.restore(picked)
     after = chosen.copy()
     for v, k in inside.items():
         if v < network.operators:
