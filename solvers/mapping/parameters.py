@@ -32,7 +32,7 @@ MEMORY_LACK = 2e-6
 #: Devices up to which rings are sought that are spread over blocks (D² pairs for each bisection).
 MAX_SPREAD_DEVICES = 600
 
-# Programs of the bottleneck stages (bottleneck_stages.py, split_branching.py)
+# Programs of the bottleneck stages (bottleneck_stages.py)
 
 #: Temperatures at which the repairs of completed mappings begin and end: low, so that stages
 #: without violation stay.
