@@ -1,10 +1,8 @@
 """Routes between devices: tables of all pairs, or single pairs on demand.
 
-The routes of some pairs of nodes, by breadth-first searches that go on side by side.
-
-In NumPy alone, so that the first mapping waits neither for a compiler nor for all pairs.
-
-Grids whose links are all alike: distances in closed form.
+Those of some pairs are found by breadth-first searches that go on side by side, in NumPy alone, so
+that the first mapping waits neither for a compiler nor for all pairs. Distances of grids whose
+links are all alike have a closed form.
 """
 
 from __future__ import annotations
@@ -229,7 +227,6 @@ def fewest_hops_between(
     nodes, degree = len(start) - 1, np.diff(start)
     low, high = pairs.T
     # devices on one link each, all alike, behind one switch: one search serves them all
-    known = _direct(start, target, pairs)
     only = np.append(target, -1)[np.minimum(start[:-1], len(target))]
     leaves = (degree[low] == 1) & (only[low] != high)
     begins = np.where(leaves, only[low], low)
@@ -237,7 +234,6 @@ def fewest_hops_between(
     ends = np.where(leaf_ends, only[high], high)
     wide = np.where(leaves, bandwidth[start[low] * leaves], np.inf)
     far = np.where(leaves, latency[start[low] * leaves], 0.0)
-    ends = np.where(known < 0, ends, begins)  # nothing to search
     kinds, which = np.unique(np.stack([begins, ends, wide, far]), axis=1, return_inverse=True)
     sought = kinds[:2].T.astype(np.int64)
     found: list[Found] = []
@@ -255,9 +251,6 @@ def fewest_hops_between(
         found += paths
     result = []
     for k, ((a, b), kind) in enumerate(zip(pairs.tolist(), which.ravel().tolist(), strict=True)):
-        if (link := int(known[k])) >= 0:
-            result.append(([a, b], float(latency[link]), float(bandwidth[link])))
-            continue
         path, length, width = found[kind]
         if leaf_ends[k]:
             last = start[b]
@@ -265,15 +258,6 @@ def fewest_hops_between(
         path = [a] * bool(leaves[k]) + path + [b] * bool(leaf_ends[k])
         result.append((path, length, width))
     return result
-
-
-def _direct(start: Ints, target: Ints, pairs: Ints) -> Ints:
-    """Return the link between the nodes of each pair, −1 without: no route has fewer hops."""
-    nodes = len(start) - 1
-    key = np.repeat(np.arange(nodes), np.diff(start)) * nodes + target  # increasing
-    wanted = pairs[:, 0] * nodes + pairs[:, 1]
-    at = np.searchsorted(key, wanted).clip(max=len(key) - 1)
-    return np.where(key[at] == wanted, at, -1)
 
 
 def _side_by_side(
