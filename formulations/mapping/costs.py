@@ -18,7 +18,6 @@ import numpy as np
 
 from ...instances import DeviceMapping, ReplicaPlacement, StageCosts
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
-from .kernels import ring_stage_times
 
 #: Least ratio of the cheapest route across to the dearest inside.
 MIN_STEP_RATIO = 1.5
@@ -190,16 +189,20 @@ def _factors(costs: MappingCosts, by_latency: float, by_inverse: float) -> Float
 
 def stage_times(costs: MappingCosts, slots: Ints, sends_to: Ints) -> Floats:
     """Return T_s with rings, shape (S,)."""
-    times: Floats = ring_stage_times(
-        costs.latency,
-        costs.inverse,
-        (costs.base, costs.own, costs.overlap),
-        costs.boundary,
-        costs.ring,
-        slots,
-        sends_to,
-    )
-    return times
+
+    def longest(factors: Floats, senders: Ints, receivers: Ints) -> Floats:
+        pairs = senders, receivers
+        by_latency = factors[:, :1] * costs.latency[pairs]
+        found: Floats = (by_latency + factors[:, 1:] * costs.inverse[pairs]).max(axis=1)
+        return found
+
+    times = costs.base.copy()
+    if costs.stages > 1:
+        receivers = np.take_along_axis(slots[1:], sends_to, axis=1)
+        times[:-1] += longest(costs.boundary[:-1], slots[:-1], receivers)
+    times += longest(costs.ring, slots, np.roll(slots, -1, axis=1))
+    own = np.take_along_axis(costs.own, slots, axis=1).max(axis=1)
+    return np.maximum(times, own) if costs.overlap else times + own
 
 
 def find_blocks(costs: MappingCosts) -> Ints:
