@@ -158,16 +158,11 @@ def _non_ring_lower_bound(
     island: Ints, latency: Floats, inverse: Floats, replicas: int, size: Floats
 ) -> Floats:
     """Lower bound of tree and hierarchical all-reduce: as if all messages took the best route."""
-    best = np.full((2, 2), np.inf)  # latency and inverse, inside islands and across
-    for d in range(len(island)):
-        same = island == island[d]
-        for inside in (0, 1):
-            others = same if inside else ~same
-            others[d] = False
-            if others.any():
-                best[inside, 0] = min(best[inside, 0], latency[d, others].min())
-                best[inside, 1] = min(best[inside, 1], inverse[d, others].min())
-            same = island == island[d]
+    near = island[:, None] == island[None, :]
+    others = near & ~np.eye(len(near), dtype=np.bool_)
+    best = np.array(  # latency and inverse, across islands and inside
+        [[of.min(where=w, initial=np.inf) for of in (latency, inverse)] for w in (~near, others)]
+    )
     any_pair = best.min(axis=0)
     least = 2 * (replicas.bit_length() - 1) * (any_pair[0] + size * any_pair[1])
     counts = np.bincount(island)
