@@ -211,23 +211,15 @@ def _price(part: tuple[Ints, float, float]) -> float:
 
 def _parts(terms: Iterable[Term], one: Ints, other: Ints) -> list[Ints]:
     """Return the operators of which two shardings differ, those that share a tensor together."""
-    head = list(range(len(one)))
-
-    def find(v: int) -> int:
-        while head[v] != v:
-            head[v] = head[head[v]]
-            v = head[v]
-        return v
+    import networkx as nx
 
     differs = one != other
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_nodes_from(np.flatnonzero(differs).tolist())
     for term in terms:
-        around = [v for v in (term.maker, *(use.operator for use in term.uses)) if differs[v]]
-        for v in around[1:]:
-            head[find(v)] = find(around[0])
-    found: dict[int, list[int]] = {}
-    for v in np.flatnonzero(differs).tolist():
-        found.setdefault(find(v), []).append(v)
-    return [np.array(members) for members in found.values()]
+        around = (term.maker, *(use.operator for use in term.uses))
+        nx.add_path(graph, [v for v in around if differs[v]])
+    return [np.array(sorted(members)) for members in nx.connected_components(graph)]
 
 
 def _changed(costs: ShardingCosts, operators: Ints, before: Ints, after: Ints) -> float:
