@@ -59,13 +59,9 @@ class Routes:
         lat, band, previous = search(
             self.devices, len(self.start) - 1, self.start, self.target, self.latency, self.bandwidth
         )
-        upper = np.triu_indices(self.devices, 1) if self.devices < 2000 else None
         for table in (lat, band):
-            if upper is not None:
-                table.T[upper] = table[upper]
-            else:  # without two index arrays of the size of the table
-                for d in range(self.devices):
-                    table[d + 1 :, d] = table[d, d + 1 :]
+            for d in range(self.devices):  # `triu_indices` would take as much memory again
+                table[d + 1 :, d] = table[d, d + 1 :]
         for table in (lat, band, previous):
             table.setflags(write=False)
         return lat, band, previous
