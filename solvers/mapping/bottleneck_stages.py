@@ -52,7 +52,7 @@ from .annealing.anneal_kernel import anneal, state_of
 from .annealing.costs import sampled_splits, violations
 from .layouts import matched
 from .methods import ANNEALING
-from .parameters import COMPLETE_COLD, COMPLETE_HOT, PROGRAMS
+from .parameters import FIRST_STEPS, PROGRAMS, REPAIR_COLD, REPAIR_COOL
 from .state import MappingState
 
 
@@ -128,7 +128,7 @@ def _repair(mapping: MappingState, slots: Ints, target: float) -> None:
     upper_bounds = sampled_splits(costs, mapping.lower_bounds, target)
     cost = violations(costs, mapping.order, mapping.block, upper_bounds, target, keeps_counts=True)
     seed = mapping.search.limits.seed * 7919 % 2**31
-    anneal(cost, state, PROGRAMS.repair_steps, seed, COMPLETE_HOT, COMPLETE_COLD)
+    anneal(cost, state, FIRST_STEPS, seed, REPAIR_COOL, REPAIR_COLD)
     slots = state.slots()
     mapping.offer(slots, matched(costs, slots))
 

@@ -34,10 +34,6 @@ MAX_SPREAD_DEVICES = 600
 
 # Programs of the bottleneck stages (bottleneck_stages.py)
 
-#: Temperatures at which the repairs of completed mappings begin and end: low, so that stages
-#: without violation stay.
-COMPLETE_HOT, COMPLETE_COLD = 0.2, 0.1
-
 
 @dataclass(frozen=True)
 class BottleneckPrograms:
@@ -58,10 +54,8 @@ class BottleneckPrograms:
     step: float
     quick_share: float
     width: float  # relative width at which the bisection ends where some stage has both
-    # margins, repair_steps: a solution is repaired at targets that lie by these margins above its
-    # threshold, relative; and the steps of one repair
+    # a solution is repaired at targets that lie by these margins above its threshold, relative
     margins: tuple[float, ...]
-    repair_steps: int
 
 
 #: Programs of messages, rings, or both.
@@ -76,7 +70,6 @@ PROGRAMS = BottleneckPrograms(
     quick_share=0.02,
     width=2e-4,
     margins=(0.0, 1e-3, 2e-3, 4e-3),
-    repair_steps=100_000,
 )
 
 # Annealing at a target (annealing/)
@@ -91,7 +84,8 @@ VIOLATION_SCALE = 5.0
 FIRST_STEPS, STEPS_GROWTH = 100_000, 1.5
 #: A target lies above the last failed one by at most this part of the bound.
 TARGET_STRIDE = 0.08
-#: Temperatures at which repairs begin that keep a good mapping, and that forget it; and the end.
+#: Temperatures at which repairs begin that keep a good mapping, such as a completed one, and that
+#: forget it; and the end.
 REPAIR_COOL, REPAIR_HOT, REPAIR_COLD = 0.2, 1.0, 0.1
 #: Rounds before the bound by thresholds.
 EARLY_ROUNDS = 2
