@@ -29,7 +29,7 @@ from clocks import cpu_clock
 from results import write
 
 from stagecut import Limits, Result, Workload, load, solve
-from stagecut.instances import DeviceMapping, StageCosts
+from stagecut.instances import DeviceMapping, StageCosts, stage_costs
 from stagecut.instances.common.kernel import compile_at_once
 from stagecut.instances.topologies import topology
 from stagecut.solvers.mapping.partition import balanced_partition
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
     proven = set(closed[closed].index)
     workload = load(args.workload)
     stages = {
-        s: as_chain(balanced_partition(workload, s, args.kappa).costs)
+        s: as_chain(stage_costs(workload, balanced_partition(workload, s, args.kappa), s))
         for s in {s for s, _ in args.cells}
     }
     warm_up(stages[args.cells[0][0]], args.cells[0][0])
