@@ -167,9 +167,8 @@ class Routes:
         return self._known.get((low, high))
 
     def hops(self, a: int, b: int) -> Iterator[tuple[int, int]]:
-        """Yield the links on the route from a to b, each in the direction of travel."""
-        path = self.path(a, b)
-        yield from pairwise(path)
+        """Return the links on the route from a to b, each in the direction of travel."""
+        return pairwise(self.path(a, b))
 
 
 def route(
