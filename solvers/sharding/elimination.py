@@ -20,7 +20,7 @@ import psutil
 
 from ...formulations.sharding.bounds import MARGIN, evidence
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
-from ...formulations.sharding.network import CostNetwork, cost_network, reduce_network
+from ...formulations.sharding.network import CostNetwork, cost_network
 from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Floats, Ints
@@ -73,7 +73,6 @@ def eliminate_all(costs: ShardingCosts, search: Search[Solution]) -> Ints | None
 def cheapest(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
     """Return the choices of least cost without memory; None if tables are too large."""
     network = cost_network(costs)
-    reduce_network(network)
     order = elimination_order(network)
     if is_too_large(order, MOST_ENTRIES):
         size = f"{order.entries} entries, the largest table {order.largest}"
@@ -85,7 +84,6 @@ def cheapest(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
 def cheapest_of_few(costs: ShardingCosts, search: Clock, most: int) -> Ints | None:
     """Return the choices of least cost; None if the tables would have too many entries."""
     network = cost_network(costs)
-    reduce_network(network)
     order = elimination_order(network, most)
     return None if is_too_large(order, most) else _eliminated(network, order, search)
 
@@ -125,7 +123,7 @@ def _greedy(
     network: CostNetwork, score: Callable[[list[set[int]], list[int], int], float], most: float
 ) -> EliminationOrder:
     graph = [set(one) for one in network.neighbours]
-    sizes = [len(one) for one in network.values]
+    sizes = list(map(len, network.cost))
     heap = [(score(graph, sizes, v), v) for v in range(len(graph))]
     current = [first for first, _ in heap]
     heapq.heapify(heap)
@@ -159,7 +157,7 @@ def eliminate(
     network: CostNetwork, order: EliminationOrder, should_stop: Callable[[], bool]
 ) -> Ints | None:
     """Return the value of each variable at the least cost; None if it has to stop."""
-    buckets: list[list[tuple[tuple[int, ...], Floats]]] = [[] for _ in network.values]
+    buckets: list[list[tuple[tuple[int, ...], Floats]]] = [[] for _ in network.cost]
     rank = {v: k for k, v in enumerate(order.variables)}
     for v, cost in enumerate(network.cost):
         buckets[v].append(((v,), cost))
@@ -171,7 +169,7 @@ def eliminate(
             return None
         scope = tuple(sorted({u for names, _ in buckets[v] for u in names} - {v}, key=rank.get))  # type: ignore[arg-type]
         axes = (*scope, v)
-        joint = np.zeros(tuple(len(network.values[u]) for u in axes))
+        joint = np.zeros(tuple(len(network.cost[u]) for u in axes))
         for names, table in buckets[v]:
             joint += _spread(table, names, axes)
         buckets[v] = []
@@ -180,12 +178,11 @@ def eliminate(
         if scope:
             least = np.take_along_axis(joint, chosen[..., None], axis=-1)[..., 0]
             buckets[scope[0]].append((scope, least))
-    picked = np.zeros(len(network.values), np.int64)
+    picked = np.zeros(len(network.cost), np.int64)
     for v in reversed(order.variables):
         scope, chosen = best[v]
         picked[v] = chosen[tuple(picked[u] for u in scope)]
-    pairs = zip(network.values, picked, strict=True)
-    return np.array([values[k] for values, k in pairs], np.int64)
+    return picked
 
 
 def _spread(table: Floats, names: tuple[int, ...], axes: tuple[int, ...]) -> Floats:
