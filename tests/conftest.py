@@ -13,11 +13,9 @@ import math
 import os
 import random
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ import pytest
 from project import ROOT, MadeOnce
 
 from stagecut import Limits
+from stagecut.commands.common import clock
 from stagecut.instances.common.kernel import Kernel
 from stagecut.solvers import DEFAULT_LIMITS
 from stagecut.solvers.core import portfolio
@@ -216,7 +215,4 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _time_begins_now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands count their time from the start of the process, which is here that of all tests."""
-    import_module("stagecut.commands.common.clock")  # what is imported later takes its time
-    for name, module in sys.modules.copy().items():  # a thread of a test before may import
-        if name.startswith("stagecut.commands.") and hasattr(module, "STARTED"):
-            monkeypatch.setattr(module, "STARTED", time.monotonic())
+    monkeypatch.setattr(clock, "STARTED", time.monotonic())

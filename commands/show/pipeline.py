@@ -14,7 +14,7 @@ from ...instances import Cluster, PipelineJob, PipelinePlacement, Workload, is_i
 from ...runtime import Report
 from ...runtime.simulate.simulator import simulate
 from ...solvers import Result
-from ..common.clock import STARTED
+from ..common import clock
 from ..common.console import (
     INFEASIBLE,
     NO_PLAN,
@@ -211,7 +211,7 @@ def rank(
             problem,
             chunks=chunks,
             method=method,
-            limits=replace(limits, since=STARTED),
+            limits=replace(limits, since=clock.STARTED),
             on_progress=on_progress,
         )
     best = ranked.iloc[0]
