@@ -13,9 +13,11 @@ import math
 import os
 import random
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +78,31 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Keep Python's collector of cycles off what is imported and collected, and seldom at work."""
     gc.disable()
     try:
-        return (yield)
+        with one_before_the_others(session.config):
+            return (yield)
     finally:
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)  # by default it takes a twentieth of all time
         gc.enable()
+
+
+@contextmanager
+def one_before_the_others(config: pytest.Config) -> Iterator[None]:
+    """Let one worker of xdist collect first in a new clone, or each would compile all modules."""
+    compiled = any((ROOT / "tests" / "__pycache__").glob("test_structure.*"))
+    if compiled or sys.dont_write_bytecode or "PYTEST_XDIST_WORKER" not in os.environ:
+        yield
+        return
+    with (Path(config.option.basetemp).parent / "collected").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest reads the marks
