@@ -12,6 +12,7 @@ from stagecut import InputError
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
+from job_cases import of_two_microbatches  # noqa: E402
 from model_cases import MODELS, alone, layouts_of, model_rank  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 
@@ -43,10 +44,7 @@ def places(name: str, world: int, chosen: bool) -> list[int]:
 def ran(name: str, world: int, chosen: bool) -> list[dict[int, dict[str, Any]]]:
     """Run a model under such layouts; return what each process has of each, by its place."""
     asked = places(name, world, chosen)
-    layouts = [
-        fields if "pipeline" in fields or "data" in fields else {"microbatch": 4, **fields}
-        for fields in layouts_of(name, world)  # at least two microbatches, and no more in a step
-    ]
+    layouts = [of_two_microbatches(fields) for fields in layouts_of(name, world)]
     done = on_ranks(world, model_rank, [(name, layouts[place]) for place in asked], STEPS)
     return [dict(zip(asked, of_rank, strict=True)) for of_rank in done]
 
