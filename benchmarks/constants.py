@@ -500,8 +500,7 @@ def run(args: argparse.Namespace, table: Path) -> None:
 
 
 TEXT = """
-Of {tried} tried so far, two did not: heuristics in programs of messages, and repeated repairs of
-combined programs.
+Of {tried} tried, {effects} show an effect in the cells below: hardly any needs tuning.
 
 **Asked.** Halved or doubled, does a constant change the gap by more than {gap} % of the objective,
 or the time by more than a tenth and {seconds} CPU s?
@@ -511,12 +510,12 @@ or the time by more than a tenth and {seconds} CPU s?
 where *4 s* is in its name); in brackets is the unchanged strategy's median. A constant runs only in
 cells that read it, and no more once one shows an effect. *No effect* is said of the cells tried
 alone; of some constants several were changed at once (column `together`). *Not read*: by none of
-the cells. {left} of {now} numbers are still to be tried: the same command runs what is missing, on
-a machine that does nothing else, since times measured on a shared one vary too much.
+the cells. Of {now} numbers {left} are still to be tried: the same command runs what is missing.
 
-**Decided.** MESSAGE_HEURISTICS and COMBINED.attempts, with its loop, have gone; others that are
-marked *gone* went with code that was replaced, or have another name there. Constants that protect
-stay whatever a few cells say; the last table names what each protects.
+**Decided.** Where a number without effect steered a mechanism of its own, the mechanism went with
+it, or two numbers became one; these are marked *gone*, as are those of code that was replaced. A
+limit, a size or a share that an algorithm cannot do without stays as a plain number. Constants that
+protect stay whatever a few cells say; the last table names what each protects.
 """
 
 
@@ -566,15 +565,20 @@ def page() -> str:
     keys = {each.key for of in every.values() for each in of}
     gone = found[found["change"].isin(CHANGES) & ~found["constant"].isin(keys)]
     counts, tried, left, stay = [], [], [], []
+    still = 0
     for package, of in every.items():
         open_ = [each for each in of if each.key not in PROTECTS]
+        open_ = [each for each in open_ if any(each.changed(change) for change in CHANGES)]
         own = [each for each in open_ if each.key in measured]
         missing = [each for each in open_ if each.key not in measured]
         numbers = len(of), len(of) - len(open_), len(own), len(missing)
         counts.append(f"| {package} | {' | '.join(map(str, numbers))} |")
         tried += own
+        still += len(missing)
         stay += [each for each in of if each.key in PROTECTS]
-        left.append(f"- **{package}** ({len(missing)}): {_listed(missing)}")
+        if missing:
+            left.append(f"- **{package}** ({len(missing)}): {_listed(missing)}")
+    ran = {*gone["constant"], *(each.key for each in tried if each.key not in unread)}
     lines = [
         "# Which constants of the searches earn their place?",
         "",
@@ -584,11 +588,14 @@ def page() -> str:
             gap=f"{100 * GAP:g}",
             seconds=SECONDS,
             now=len(keys),
-            left=len(keys) - len(stay) - len(tried),
-            tried=gone["constant"].nunique() + sum(each.key not in unread for each in tried),
+            left=still,
+            tried=len(ran),
+            effects=sum(
+                any(verdict(key, change, found).endswith(")") for change in CHANGES) for key in ran
+            ),
         ),
         "",
-        "| package | numbers | protect | tried, or not read | not tried |",
+        "| package | numbers | protect, or zero | tried, or not read | not tried |",
         "|---|---|---|---|---|",
         *counts,
         "",
@@ -602,9 +609,14 @@ def page() -> str:
         name, value = str(key).replace(":", "."), float(rows["value"].iloc[0])
         lines.append(f"| `{name}` | {value:g} | {told} | gone |")
     for each in tried:
-        told = " | ".join(verdict(each.key, change, found) for change in CHANGES)
+        told = " | ".join(
+            "no other number" if each.changed(change) is None else verdict(each.key, change, found)
+            for change in CHANGES
+        )
         lines.append(f"| `{_shown_name(each)}` | {each.value:g} | {told} | {purpose(each)} |")
-    lines += ["", "## Not tried", "", *left, "", "## What protects", ""]
+    if left:
+        lines += ["", "## Not tried", "", *left]
+    lines += ["", "## What protects", ""]
     lines += ["| constant | value | protects | what for |", "|---|---|---|---|"]
     last = ""
     for each in stay:
