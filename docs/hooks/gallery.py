@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, redirect_stdout
+from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,6 +22,8 @@ PAGE = ROOT / "docs" / "gallery.md"
 #: What the commands find beside the page.
 GIVEN = ROOT / "docs" / "recorded"
 MADE = ROOT / "build" / "gallery"
+#: What commands import, once for all of them: that takes most of their time.
+LOADED = ("stagecut.cli", "matplotlib.pyplot", "pandas", "networkx", "scipy.sparse.csgraph")
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -49,7 +53,7 @@ def with_outputs(text: str) -> str:
 
 
 def _run(text: str) -> None:
-    """Run the blocks of the page in one folder, and one process: most of the time is importing."""
+    """Run the blocks of the page in one folder, by a process that imports once for all of them."""
     given = MADE / "recorded"
     if not given.is_symlink():
         given.symlink_to(GIVEN)
@@ -64,23 +68,34 @@ def _run(text: str) -> None:
 
 
 def _run_here(text: str) -> None:
-    """Run the blocks of the page, first to last, in this process."""
+    """Run the blocks of the page, first to last, each command in a copy of this process."""
+    for package in LOADED:
+        import_module(package)
+    context = get_context("fork")
+    for language, block in BLOCK.findall(text):
+        commands = block.replace("\\\n", "").splitlines() if language == "sh" else [block]
+        for command in commands:
+            run, given = (_run_command, ()) if language == "sh" else (exec, ({},))
+            process = context.Process(target=run, args=(command, *given))
+            process.start()
+            process.join()
+            if process.exitcode:
+                sys.exit(command)
+
+
+def _run_command(command: str) -> None:
+    """Run a line of a shell: a command of ours, and the file to which its output goes."""
     from stagecut import cli
     from stagecut.commands.common import clock
 
-    for language, block in BLOCK.findall(text):
-        if language == "python":
-            exec(block, {})
-            continue
-        for command in block.replace("\\\n", "").splitlines():
-            clock.STARTED = time.monotonic()  # from where the command's time counts
-            (program, *words), *file = map(shlex.split, command.split(" > "))
-            assert program == "stagecut", command
-            with ExitStack() as opened:
-                for (name,) in file:
-                    opened.enter_context(redirect_stdout(opened.enter_context(open(name, "w"))))
-                if cli.run_command(words):
-                    sys.exit(command)
+    clock.STARTED = time.monotonic()  # from where its time counts
+    (program, *words), *file = map(shlex.split, command.split(" > "))
+    assert program == "stagecut", command
+    with ExitStack() as opened:
+        for (name,) in file:
+            opened.enter_context(redirect_stdout(opened.enter_context(open(name, "w"))))
+        code = cli.run_command(words)
+    sys.exit(code)
 
 
 def _state(text: str) -> str:
