@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,87 +23,19 @@ from .instances.common.escape import one_line
 #: What wrong options raise: Typer has its own copy of Click, in some releases.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
-#: Command → its module in `commands/`, the function or group in it, and the first line of its help.
+#: Command → its module in `commands/`, and the function or group in it.
 _COMMANDS = {
-    "solve": (
-        "solve",
-        "solve",
-        "Plan where the nodes of WORKLOAD run, with a bound on how good a plan can be.",
-    ),
-    "verify": (
-        "verify",
-        "verify",
-        "Recompute objective, memory, colours, support and contiguity of PLAN, by definition.",
-    ),
-    "simulate": (
-        "simulate",
-        "simulate",
-        "Run PLAN in the simulator: timeline, steady state, bubble, memory over time.",
-    ),
-    "explain": (
-        "explain",
-        "explain",
-        "Say which device limits PLAN, which transfers cost most, what would help.",
-    ),
-    "diff": (
-        "diff",
-        "diff",
-        "Show two plans side by side: objectives, devices, and the nodes that moved.",
-    ),
-    "estimate": (
-        "estimate",
-        "estimate",
-        "Price one training iteration of MODEL: seconds and bytes by term. Nothing is run.",
-    ),
-    "compare": (
-        "compare",
-        "compare",
-        "Run every workload with every method, each case in a process of its own.",
-    ),
-    "learn": (
-        "learn",
-        "learn",
-        "Train a policy that places graphs, by imitation and PPO.",
-    ),
-    "profile": (
-        "profile",
-        "profile",
-        "Trace MODEL and write it as a workload, its operators measured or estimated.",
-    ),
-    "run": (
-        "run",
-        "run",
-        "Run PLAN: train the model, or run it forward if the plan is for inference.",
-    ),
-    "measure": (
-        "measure",
-        "measure",
-        "Time messages between every pair of ranks, and write latency and bandwidth as a cluster.",
-    ),
-    "report": (
-        "report",
-        "report",
-        "Compare a recorded run of PLAN with its simulation: actions, stages, time of a step.",
-    ),
-    "export": (
-        "export",
-        "export",
-        "Write PLAN for another launcher; refuse with the reason if it cannot express it.",
-    ),
-    "export-model": (
-        "export",
-        "export_model",
-        "Write an integer program of a problem as MPS or LP file.",
-    ),
-    "warm": (
-        "warm",
-        "warm",
-        "Compile what large workloads need, once per machine, so that no plan waits for it.",
-    ),
-    "checkpoint": ("checkpoint", "app", "Checkpoints of runs."),
-    "instances": ("instances", "app", "List, show and convert workloads."),
-    "records": ("records", "app", "List, check and better the records."),
-}
+    **{
+        name: (name, name)
+        for name in (
+            "solve", "verify", "simulate", "explain", "diff", "estimate", "compare", "learn",
+            "profile", "run", "measure", "report", "export",
+        )
+    },
+    "export-model": ("export", "export_model"),
+    "warm": ("warm", "warm"),
+    **{name: (name, "app") for name in ("checkpoint", "instances", "records")},
+}  # fmt: skip
 
 
 class _Commands(TyperGroup):
@@ -112,11 +46,26 @@ class _Commands(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name and command else command, rest
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands, each of which has the first line of its help then."""
+        for name, command in self.commands.items():
+            command.help = _first_line(*_COMMANDS[name])
+        return super().list_commands(ctx)
+
+
+def _first_line(module: str, attribute: str) -> str:
+    """Return the first line of a command's help, from the text of its module: that is not slow."""
+    source = Path(__file__).with_name("commands") / f"{module}.py"
+    before = r"^app = typer\.Typer\(help=" if attribute == "app" else rf"^def {attribute}\(.*?^    "
+    found = re.search(rf'{before}"+(.+?)("|$)', source.read_text(encoding="utf-8"), re.M | re.S)
+    assert found is not None
+    return found[1]
+
 
 @cache
 def load_command(name: str) -> Any:
     """Return a command from its module."""
-    module, attribute, _ = _COMMANDS[name]
+    module, attribute = _COMMANDS[name]
     given = getattr(import_module(f".commands.{module}", __package__), attribute)
     if not isinstance(given, typer.Typer):
         alone = typer.Typer(add_completion=False)
@@ -136,8 +85,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for _name, (_, _, _text) in _COMMANDS.items():
-    app.command(_name, help=_text)(_stand_in)
+for _name in _COMMANDS:
+    app.command(_name)(_stand_in)
 
 
 def _show_version(asked: bool) -> None:

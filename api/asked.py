@@ -50,13 +50,18 @@ def chosen(
         cluster = devices_of(problem.topology)
     if cluster is None and isinstance(problem, Sharding):
         cluster = accelerators_and_cpus(problem.mesh.size)
-    problem = problem or (Throughput() if workload.layers is None else PipelineJob())
+    problem = problem or usual_problem(workload)
     if isinstance(problem, PipelineJob):
         problem = problem.for_workload(workload)
     cluster = cluster or suggested_cluster(workload, problem.name)
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
     return workload, cluster, problem
+
+
+def usual_problem(workload: Workload) -> Problem:
+    """Return the problem that is solved where none is given."""
+    return Throughput() if workload.layers is None else PipelineJob()
 
 
 def devices_of(topology: Topology) -> Cluster:

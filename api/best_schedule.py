@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..formulations.schedule.milp import ScheduleInstance, StagePass, schedule_model
 from ..instances import InputError, Status, gap_between
-from ..instances.common.arrays import Floats
 from ..instances.common.quantities import show_gap
 from ..instances.model.summary import Summarised
 from ..runtime.schedules import Action, Kind, Schedule, make_schedule, schedule_of
@@ -16,8 +15,7 @@ from ..runtime.simulate.result import Simulation
 from ..runtime.simulate.simulator import simulate_stages
 from ..runtime.simulate.stages import StageGraph
 from ..solvers import Limits
-from ..solvers.core.compiled_model import compile_model
-from ..solvers.core.milp_driver import IntegerProgram, solve_program
+from ..solvers.core.milp_driver import IntegerProgram, integer_program, solve_program
 from ..solvers.core.search import Point, Search
 
 #: The operations of each device, in order.
@@ -250,18 +248,12 @@ def _program(instance: ScheduleInstance, search: Search[Orders]) -> IntegerProgr
     horizon = search.objective
     if not math.isfinite(horizon):
         horizon = sum(operation.duration for operation in instance.operations)
-    stated = schedule_model(instance, horizon)
-    compiled = compile_model(stated.model)
-    start = None if search.best is None else compiled.start(stated.start(search.best))
-
-    def read(x: Floats) -> Orders:
-        return tuple(map(tuple, stated.read(lambda var: compiled.value(var, x))))
-
-    return IntegerProgram(
-        compiled=compiled,
-        read=read,
-        scale=stated.scale,
+    program = integer_program(
+        schedule_model(instance, horizon),
+        search.best,
         origin="schedule MILP",
         infeasible="no order keeps the memory of every device",
-        start=start,
     )
+    read = program.read
+    assert read is not None
+    return replace(program, read=lambda x: tuple(map(tuple, read(x))))

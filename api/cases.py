@@ -22,6 +22,7 @@ import msgspec
 
 from ..instances import InputError
 from ..instances.common.escape import csv
+from ..instances.common.quantities import show_count
 from ..instances.formats.files import load
 from ..instances.formats.source import Record, read_bytes
 from ..instances.formats.writing import write_whole
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Endings of the record beside a table, and of its damaged lines.
-RECORD, DAMAGED = ".jsonl", ".damaged"
+#: Ending of the record beside a table.
+RECORD = ".jsonl"
 
 
 def line(entry: tuple[str, Row]) -> str:
@@ -49,11 +50,6 @@ def _check(key: str, row: Row) -> str:
     stated = msgspec.to_builtins(msgspec.convert(row, RowRecord))  # 1 is 1.0 when read back
     text = json.dumps([key, stated], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def cut_off(record: Path) -> bool:
-    """Whether the last line lacks its newline."""
-    return record.exists() and record.read_bytes()[-1:] not in (b"", b"\n")
 
 
 class RowRecord(Record, omit_defaults=True):
@@ -81,22 +77,27 @@ class EntryRecord(Record):
     check: str | None = None
 
 
-def read_record(record: Path) -> tuple[dict[str, Row], list[bytes]]:
-    """Return the rows of a record by key, and its damaged lines; InputError if it is unreadable."""
-    lines = read_bytes(record).split(b"\n") if record.exists() else []
+def read_record(record: Path) -> tuple[dict[str, Row], int]:
+    """Return the rows of a record by key, and how many lines are damaged or cut off.
+
+    InputError if the file is unreadable.
+    """
     rows: dict[str, Row] = {}
-    damaged = []
-    for line in filter(None, lines):
+    if not record.exists():
+        return rows, 0
+    *lines, rest = read_bytes(record).split(b"\n")
+    damaged = int(rest != b"")
+    for one in filter(None, lines):
         try:
-            entry = msgspec.json.decode(line, type=EntryRecord)
+            entry = msgspec.json.decode(one, type=EntryRecord)
+            row = msgspec.to_builtins(entry.row)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            damaged.append(line)
+            damaged += 1
             continue
-        row = msgspec.to_builtins(entry.row)
         if entry.check in (None, _check(entry.key, row)):
             rows[entry.key] = row
         else:
-            damaged.append(line)
+            damaged += 1
     return rows, damaged
 
 
@@ -235,16 +236,11 @@ def run_cases(
     """
     record = output.with_name(output.name + RECORD)
     known, damaged = read_record(record)
-    if damaged or cut_off(record):
-        write_whole(record, "".join(map(line, known.items())))
     if damaged:
-        aside = record.with_name(record.name + DAMAGED)
-        write_whole(aside, b"".join(broken + b"\n" for broken in damaged))
+        write_whole(record, "".join(map(line, known.items())))
         if on_notice is not None:
-            on_notice(
-                f"{record}: {len(damaged)} of its lines are damaged: they are in {aside} now, and "
-                "their cases run again"
-            )
+            said = show_count(damaged, "damaged line")
+            on_notice(f"{record}: without {said}; their cases run again")
     rows = {case.key: known[case.key] for case in todo if case.key in known}
 
     def tell(case: ComparisonCase) -> None:

@@ -12,10 +12,8 @@ from ..instances import (
     Cluster,
     DeviceMesh,
     InputError,
-    PipelineJob,
     Problem,
     StagecutError,
-    Throughput,
     Workload,
 )
 from ..instances.common.quantities import show_percent
@@ -23,6 +21,7 @@ from ..instances.formats.files import load
 from ..instances.model.plan import gap_between
 from ..runtime import evaluate
 from ..solvers import METHODS, Limits, Result
+from .asked import usual_problem
 from .solve import solve
 
 if TYPE_CHECKING:
@@ -81,6 +80,7 @@ def compare(
 
     Examples
     --------
+    >>> from stagecut import Throughput
     >>> problems = [Throughput(), Throughput(split="contiguous")]
     >>> table = compare("gpt2-xl", problems, ["single", "greedy"])
     >>> table[["problem", "method", "status"]]
@@ -98,7 +98,8 @@ def compare(
     cases = [
         (name, workload, label, problem, method)
         for name, workload in named.items()
-        for label, problem in (asked or _own_problem(workload)).items()
+        for usual in [usual_problem(workload)]
+        for label, problem in (asked or {usual.name: usual}).items()
         for method in wanted
         if method.partition(":")[0] in METHODS[problem.name]
     ]
@@ -151,11 +152,6 @@ def _by_name(pairs: Sequence[tuple[str, Named]], what: str) -> dict[str, Named]:
     return named
 
 
-def _own_problem(workload: Workload) -> dict[str, Problem]:
-    problem = Throughput() if workload.layers is None else PipelineJob()
-    return {problem.name: problem}
-
-
 def _described(problem: Problem) -> str:
     """Return a problem's name with its options that differ from the defaults."""
     words = [problem.name]
@@ -201,6 +197,7 @@ def summaries(table: pd.DataFrame, units: Mapping[str, str], method: str = "auto
 
     Examples
     --------
+    >>> from stagecut import Throughput
     >>> table = compare("gpt2-xl", Throughput(), ["single", "greedy"])
     >>> summaries(table, {"gpt2-xl": "ms"}, "greedy")
     ['gpt2-xl: greedy 17.94 ms, 73.6 % faster than single, the best other method']

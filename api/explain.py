@@ -43,6 +43,7 @@ from ..runtime import Report, evaluate
 from ..runtime.simulate.simulator import simulate
 from ..runtime.verify.report import Load, loads_of
 from ..solvers import Limits
+from .asked import chosen
 from .explanation import Crossing, Explanation, Move, MoveGains
 from .gain import units_of
 from .remedies import made_feasible, remedies
@@ -146,11 +147,10 @@ def _searched(
     if not seconds:
         raise InputError("seconds: 0; without a plan a search must have time: give more")
     half = seconds / 2
+    workload, cluster, problem = chosen(workload, cluster, problem)
     result = solve(workload, cluster, problem, limits=Limits(seconds=half, gap=0.01))
     if result.plan is not None:
         return explain(workload, result.plan, node=node, seconds=half, most=most)
-    cluster = cluster or workload.cluster
-    assert cluster is not None  # or there would be no result
     why = f"Infeasible: {result.reason}."
     if result.status != "infeasible":
         why = f"No plan was found within {half:g} s, and none was ruled out."
@@ -161,13 +161,8 @@ def _searched(
         loads=(),
         limiting="",
         reasons=(why,),
-        remedies=made_feasible(workload, cluster, problem or _usual(workload), half),
+        remedies=made_feasible(workload, cluster, problem, half),
     )
-
-
-def _usual(workload: Workload) -> Problem:
-    """Return the problem that `solve` takes where none is given."""
-    return Throughput() if workload.layers is None else PipelineJob().for_workload(workload)
 
 
 #: From this share on a memory is called full, and a part called large.

@@ -83,6 +83,7 @@ def explain_job(
     >>> all(one.bound <= one.seconds for one in why.decisions)
     True
     """
+    begin = time.monotonic()
     costs = job_costs(plan.model, plan.cluster, plan.job, calibration=calibration)
     space = job_space(costs.model, costs.cluster, plan.job)
     terms = _terms(costs, plan.layout)
@@ -94,7 +95,6 @@ def explain_job(
     others = {name: other for name, other in others.items() if other.any() and seconds}
     usual = costs.usual()
     search = partial(search_job, space, costs.prices, costs.judge)
-    begin = time.monotonic()
     again = search(
         [plan.layout, *costs.starts(usual)], gap=TURNED_GAP, deadline=begin + seconds / 4
     )

@@ -40,8 +40,8 @@ from ..instances.pytorch.factory import Made, made_of, make
 from ..instances.pytorch.profile import profile
 from ..instances.pytorch.tracing.traced import export_failure
 from ..runtime import Report, evaluate
-from ..runtime.execution.steps import threads_per_process
 from ..runtime.export.registry import takers
+from ..runtime.measure.group import threads_per_process
 from ..runtime.verify.report import loads_of
 from ..solvers import Limits, Result
 from ..solvers.core.search import OPTIMAL_GAP

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..instances import Plan, Planned, Workload, plan_of
 
 if TYPE_CHECKING:
-    from ..runtime.execution.steps import StepResult
+    from ..runtime.execution.options import StepResult
 
 
 def run(

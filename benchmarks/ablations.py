@@ -123,7 +123,6 @@ def iteration() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Shipped training workloads of six families, under four schedules."""
     from stagecut.solvers.job.iteration import exact
     from stagecut.solvers.job.iteration import exact as prove
-    from stagecut.solvers.job.iteration.by_device import search as by_device
 
     cells = {
         f"{name} K={devices} M={microbatches} {schedule}": _shipped(
@@ -146,11 +145,7 @@ def iteration() -> tuple[dict[str, Cell], dict[str, Part]]:
     }
     parts = {
         "annealing": Part(((prove, "restarts"),), none_of),
-        "branch and bound": Part(((prove, "_branch"),), none_of),
-        "chains by device": Part(((prove, "chains_by_device"),), none_of),
-        "chains by device, pairs of stages": Part(
-            ((by_device, "Meeting"),), none_of, ((by_device, "Pairs"),)
-        ),
+        "best first": Part(((prove, "best_first"),), none_of),
         "splits of several orders first": Part(((exact, "_heuristics"),), nothing),
         "candidates": Part(((prove, "try_candidates"),), nothing),
         "splits of frameworks": Part(((exact, "first_plans"),), nothing),

@@ -86,7 +86,7 @@ REASONS = {
         throughput.relaxation:MARGIN latency.calls:CLOSE latency.label_dp:MARGIN
         sharding.messages:ROUNDING sharding.priced_memory:SLACK sharding.priced_memory:ROUNDING
         sharding.priced_memory:NEXT_TO_NONE job.iteration.annealing:IMPROVES
-        job.iteration.by_device.search:ALIKE job.iteration.sized:SLACK
+        job.iteration.best_first:ALIKE job.iteration.sized:SLACK
         job.iteration.stage_list:SLACK job.stream.dp:CLOSE mapping.parameters:MEMORY_LACK
         core.proofs:ROW_SLACK core.proofs:WHOLE core.proofs:UNDERFLOW core.proofs:LEAST_MULTIPLIER
         core.milp_driver:BOUND_SLACK core.milp_driver:LARGEST core.search:OPTIMAL_GAP
@@ -99,8 +99,8 @@ REASONS = {
         throughput.dp:MEMORY_SHARE throughput.dp:FEW_BYTES throughput.multilevel.least_load:MOST
         latency.label_dp:MOST_BYTES latency.label_dp:MOST_CODES sharding.elimination:MEMORY_SHARE
         sharding.elimination:ENTRY_BYTES sharding.elimination:MOST_ENTRIES
-        sharding.messages:MOST_ENTRIES job.iteration.by_device.pair_graph:LOOKED_AT
-        job.iteration.by_device.pair_graph:MOST job.iteration.stage_list:MAX_STAGES
+        sharding.messages:MOST_ENTRIES job.iteration.best_first:MAX_OPTIONS
+        job.iteration.best_first:MOST_ALIKE job.iteration.stage_list:MAX_STAGES
         job.iteration.stage_list:MAX_LOOKED_AT job.methods:MOST_ACTIONS job.stream.dp:MOST_IDEALS
         mapping.parameters:MEMORY_COUNTS mapping.parameters:MAX_SPREAD_DEVICES
         mapping.parameters:PROGRAMS.max_devices mapping.parameters:MAX_EXACT_DEVICES

@@ -16,8 +16,8 @@ from published_rows import cases, read_rows
 from published_runs import ADDED, Judged, judge
 
 from stagecut.instances.costs.clusters import training_cluster
-from stagecut.instances.costs.layout import Layout, check_layout
-from stagecut.instances.job.usual_layouts import row_of
+from stagecut.instances.costs.layout import RECIPES, Layout, Overlap, Recipe, check_layout
+from stagecut.instances.job.usual_layouts import NONE
 
 
 def fastest(judged: Iterable[Judged]) -> list[Judged]:
@@ -51,6 +51,35 @@ def row(one: Judged) -> dict[str, str]:
         **row_of(case.layout),
         "source": case.row["source"],
     }
+
+
+def row_of(layout: Layout) -> dict[str, str]:
+    """Return the columns of a layout that differ from the defaults."""
+    default = Layout()
+    names = (one.name for one in fields(Layout))
+    return {n: _text(n, layout) for n in names if getattr(layout, n) != getattr(default, n)}
+
+
+def _text(key: str, layout: Layout) -> str:
+    value = getattr(layout, key)
+    if isinstance(value, Recipe):
+        usual = RECIPES[value.name]
+        given = [one.name for one in fields(Recipe)]
+        changed = [n for n in given if getattr(value, n) != getattr(usual, n)]
+        return " ".join([value.name, *(f"{n}={getattr(value, n):g}" for n in changed)])
+    if isinstance(value, Overlap):
+        names = (one.name for one in fields(Overlap))
+        return " ".join(n for n in names if getattr(value, n)) or NONE
+    if key == "stage_layers":
+        runs: list[list[int]] = []
+        for count in value:
+            if not runs or runs[-1][0] != count:
+                runs.append([count, 0])
+            runs[-1][1] += 1
+        return " ".join(f"{count}x{times}" if times > 1 else str(count) for count, times in runs)
+    if isinstance(value, frozenset):
+        return " ".join(sorted(value)) or NONE
+    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def main() -> None:

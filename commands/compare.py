@@ -83,10 +83,10 @@ def compare(
 ) -> None:
     """Run every workload with every method, each case in a process of its own.
 
-    Resumes where it stopped: finished cases are kept in OUTPUT.jsonl; its damaged lines are set
-    aside, and their cases run again. A case that crashes is a row of the table. Gaps are those to
-    the best bound that any method has proved. With --global-batch, or plans of training jobs as
-    WORKLOADS: what is usually done beside them, planned or read.
+    Resumes where it stopped: finished cases are kept in OUTPUT.jsonl; those of damaged lines run
+    again. A case that crashes is a row of the table. Gaps are those to the best bound that any
+    method has proved. With --global-batch, or plans of training jobs as WORKLOADS: what is usually
+    done beside them, planned or read.
     """
     check_outputs(output)
     record = None if output is None else output.with_name(output.name + RECORD)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .common import options
+from .common.clock import seconds_left
 from .common.console import (
     INFEASIBLE,
     OUT,
@@ -71,17 +72,18 @@ def explain(
     loaded = load(workload)
     from ..api.explain import explain as explain_plan  # once the files are there
 
+    seconds = seconds_left(time_limit)
     asked = Asked(
         problem, settings or (), cluster, accelerators, cpus, memory, microbatches=microbatches
     )
     if plan is not None:
         refuse(dict.fromkeys(asked.words()[::2], True), "the plan says it")
         loaded, made = load_plan_with_form(plan, loaded)
-        found = explain_plan(loaded, made, node=node, seconds=time_limit, most=most)
+        found = explain_plan(loaded, made, node=node, seconds=seconds, most=most)
     else:
         loaded, posed, devices = build(state(asked, loaded, ()), asked, loaded)
         found = explain_plan(
-            loaded, cluster=devices, problem=posed, node=node, seconds=time_limit, most=most
+            loaded, cluster=devices, problem=posed, node=node, seconds=seconds, most=most
         )
     if plot is not None and found.plan is not None:
         from ..runtime import evaluate

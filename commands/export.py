@@ -103,17 +103,18 @@ def export(
             raise InputError(
                 "--model: the script makes the model; name its factory: my_model.py:make"
             )
-        said = _write_python(plan, loaded, model, batch, schedule, microbatches, output)
+        text, said = _python(plan, loaded, model, batch, schedule, microbatches, output)
     elif loaded is None:
         raise InputError(f"--workload: {to.value} needs what the plan was made for; name its file")
-    elif to is To.dtensor:
-        said = _write_dtensor(*load_plan_with_form(plan, loaded), output)
-    elif to is To.csv:
-        loaded, made = load_plan_with_form(plan, loaded)
-        said = _write_csv(loaded, made, schedule, microbatches, output)
     else:
         loaded, made = load_plan_with_form(plan, loaded)
-        said = _write_launcher(loaded, made, to, output)
+        if to is To.dtensor:
+            text, said = _dtensor(loaded, made, output), []
+        elif to is To.csv:
+            text, said = _csv(loaded, made, schedule, microbatches)
+        else:
+            text, said = _for_launcher(loaded, made, to)
+    write_whole(output, text)
     for line in said:
         OUT.say(line)
     tell_written(output)
@@ -127,48 +128,47 @@ def _check_options(to: To, given: dict[str, object], takers: tuple[str, ...]) ->
             raise InputError(f"{option}: {only}; leave it out")
 
 
-def _write_launcher(workload: Workload, plan: Plan, to: To, output: Path) -> list[str]:
+def _for_launcher(workload: Workload, plan: Plan, to: To) -> tuple[str, list[str]]:
     from ..runtime.export.registry import launcher_file
 
     if to is To.torchtitan and isinstance(plan.problem, Sharding):
         from ..runtime.export.shardings import torchtitan_sharding
 
-        write_whole(output, torchtitan_sharding(workload, plan))
-        return []
+        return torchtitan_sharding(workload, plan), []
     text, stages = launcher_file(workload, plan, to.value)
-    write_whole(output, text)
     if to is To.accelerate:
-        return []
-    return [stages.in_words] + [f"rank {r}: {name}" for r, name in enumerate(stages.devices)]
+        return text, []
+    return text, [stages.in_words, *(f"rank {r}: {name}" for r, name in enumerate(stages.devices))]
 
 
-def _write_dtensor(workload: Workload, plan: Plan, output: Path) -> list[str]:
+def _dtensor(workload: Workload, plan: Plan, output: Path) -> str:
     from ..runtime.export.shardings import dtensor_json, dtensor_python
 
-    if output.suffix not in (".py", ".json"):
-        raise InputError(f"--output: {output.name}; dtensor is written as .py or .json")
     if output.suffix == ".py":
-        write_whole(output, dtensor_python(workload, plan))
-    else:
-        write_whole(output, layout(dtensor_json(workload, plan)))
-    return []
+        return dtensor_python(workload, plan)
+    if output.suffix == ".json":
+        return layout(dtensor_json(workload, plan))
+    raise InputError(f"--output: {output.name}; dtensor is written as .py or .json")
 
 
-def _write_csv(
-    workload: Workload, plan: Plan, schedule: str | None, microbatches: int | None, output: Path
-) -> list[str]:
-    from ..runtime.export.torch_csv import torch_csv, torch_schedule
+def _csv(
+    workload: Workload, plan: Plan, schedule: str | None, microbatches: int | None
+) -> tuple[str, list[str]]:
+    from ..runtime.export.registry import torch_schedule
+    from ..runtime.schedules import write_csv
 
     made, devices = torch_schedule(workload, plan, schedule, microbatches)
-    write_whole(output, torch_csv(made))
-    return [f"{made.name}, {show_count(made.microbatches, 'microbatch')}, a row per rank"] + [
-        f"rank {r}: {plan.device_names[d]}, stages "
-        + ", ".join(map(str, sorted({action.stage for action in made.of(r)})))
-        for r, d in enumerate(devices)
+    return write_csv(made), [
+        f"{made.name}, {show_count(made.microbatches, 'microbatch')}, a row per rank",
+        *(
+            f"rank {r}: {plan.device_names[d]}, stages "
+            + ", ".join(map(str, sorted({action.stage for action in made.of(r)})))
+            for r, d in enumerate(devices)
+        ),
     ]
 
 
-def _write_python(
+def _python(
     plan: Path,
     workload: Workload | None,
     model: str,
@@ -176,7 +176,7 @@ def _write_python(
     schedule: str | None,
     microbatches: int | None,
     output: Path,
-) -> list[str]:
+) -> tuple[str, list[str]]:
     need("torch", "runtime")
     from ..instances.pytorch.factory import call_text, make
     from ..runtime.execution.chain import executed_schedule
@@ -212,11 +212,10 @@ def _write_python(
         title=f"{ready.plan.workload_name}, planned by {ready.plan.method}",
         mapped=mapped,
     )
-    write_whole(output, text)
     cut = show_count(len(ready.pieces), "stage")
     ranks = show_count(len(ready.devices), "rank")
     start = f"torchrun --nproc-per-node {len(ready.devices)} {shell(str(output))}"
-    return [f"{cut} on {ranks}; start: {start}"]
+    return text, [f"{cut} on {ranks}; start: {start}"]
 
 
 def export_model(

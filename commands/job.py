@@ -12,6 +12,7 @@ from ..instances import InputError, Status
 from ..instances.formats.problem_toml import make_record, read_setting
 from ..instances.formats.writing import PICTURES, write_whole
 from ..instances.job.problem import TrainingJob
+from .common.clock import seconds_left
 from .common.console import (
     INFEASIBLE,
     OUT,
@@ -281,17 +282,17 @@ def explain_job_plan(
 ) -> None:
     """Print what each decision of a plan is worth, and what a change would bring.
 
-    Half of the seconds of all searches are for other decisions; 0: none.
+    Half of the seconds, which began with the process, are for other decisions; 0: none.
     """
     from ..api.explain_job import explain_job
     from ..api.job import what_would_help
     from ..solvers import Limits
 
     plan = plan_of(model, path)
-    why = explain_job(plan, seconds=seconds / 2)
+    why = explain_job(plan, seconds=seconds_left(seconds) / 2)
     changes: tuple[WhatIf, ...] = ()
     if seconds:
-        changes = what_would_help(plan, Limits(seconds=seconds / 2, gap=1e-2))
+        changes = what_would_help(plan, Limits(seconds=seconds_left(seconds, 0.25), gap=1e-2))
     if plot is not None:
         _draw_estimate(plan, plot)
     if as_json:

@@ -140,7 +140,7 @@ def learn(
                 on,
                 output,
                 how,
-                command=_command(),
+                command=shlex.join(["stagecut", *sys.argv[1:]]),
                 resume=resume,
                 resumable=not weights_only,
                 told=told,
@@ -190,11 +190,6 @@ def _problems(
         raise InputError("--microbatches: only for --problem pipeline; leave it out")
     splits = [Split.CONTIGUOUS, Split.NONCONTIGUOUS] if split is None else [split]
     return tuple(Throughput(split=one) for one in splits)
-
-
-def _command() -> str:
-    """Return the command, for the file."""
-    return shlex.join(["stagecut", *sys.argv[1:]])
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ..instances import InputError
 from ..runtime.measure.measurement import LinkDetail
@@ -19,6 +18,7 @@ from .common.console import (
     OUT,
     check_outputs,
     need,
+    new_table,
     parse_bytes,
     print_json,
     show_bytes,
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 HOW = "torchrun --nproc-per-node 2 -m stagecut measure -o cluster.json"
 #: More pairs than this are not listed one by one.
 MOST_LISTED = 28
+#: Columns of a fit.
+_TITLES = ("latency", "bandwidth", "typical error", "worst error")
 
 
 def measure(
@@ -187,9 +189,8 @@ def _fit_dict(fit: Fit) -> dict[str, Any]:
 
 
 def _print(measurement: Measurement) -> None:
-    table = Table(title=f"{show_count(len(measurement.ranks), 'rank')} over {measurement.backend}")
-    for title in ("", "latency", "bandwidth", "typical error", "worst error"):
-        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    title = f"{show_count(len(measurement.ranks), 'rank')} over {measurement.backend}"
+    table = new_table(title, "", _TITLES)
     listed = sorted(measurement.pairs, key=lambda pair: pair.fit.link.bytes_per_s)[:MOST_LISTED]
     for pair in sorted(listed, key=lambda pair: (pair.first, pair.second)):
         table.add_row(f"ranks {pair.first}–{pair.second}", *_cells(pair.fit))
@@ -214,24 +215,20 @@ def _print(measurement: Measurement) -> None:
 
 def _print_axes(axes: tuple[MeasuredAxis, ...]) -> None:
     """Print the links of collectives, each round of which counts as a message."""
-    table = Table(title=f"collectives on {'x'.join(str(one.devices) for one in axes)} ranks")
-    for title in ("", "axis", "latency", "bandwidth", "typical error", "worst error"):
-        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    mesh = "x".join(str(one.devices) for one in axes)
+    table = new_table(f"collectives on {mesh} ranks", "", ("axis", *_TITLES))
     for axis, one in enumerate(axes):
         for name, fit in one.fits.items():
             table.add_row(name, str(axis), *_cells(fit))
         table.add_row("all by one link", str(axis), *_cells(one.common))
     OUT.print(table)
-    mesh = "x".join(str(one.devices) for one in axes)
     links = ",".join(show_link(one.link) for one in axes)
     each = ",".join(
         "+".join(
-            (
-                show_link(one.link),
-                *(f"{own.primitive}={show_link(own.link)}" for own in one.primitives(axis)),
-            )
+            [show_link(one.link)]
+            + [f"{name}={show_link(fit.link)}" for name, fit in one.fits.items()]
         )
-        for axis, one in enumerate(axes)
+        for one in axes
     )
     for what, text in (("shardings", links), ("by each collective's own link", each)):
         OUT.say(f"{what}: stagecut solve … --mesh {mesh}@{text}")

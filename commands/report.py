@@ -118,7 +118,7 @@ def _report_sharding(
 ) -> None:
     """Print a recorded run of a sharding beside what was predicted; no option is for it."""
     from ..runtime.accuracy.join import compare_sharded_run
-    from ..runtime.execution.sharded.recording import load_sharded_recording
+    from ..runtime.execution.recording_file import load_sharded_recording
 
     refuse(given, "the report of a sharding has none")
     print_sharded_run(compare_sharded_run(workload, plan, load_sharded_recording(recording)))

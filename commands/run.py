@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from ..instances.job.plan import JobPlan
     from ..instances.pytorch.factory import Made
     from ..runtime.execution.job.measured import MeasuredStep
-    from ..runtime.execution.options import RunOptions
-    from ..runtime.execution.steps import StepResult
+    from ..runtime.execution.options import RunOptions, StepResult
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ def run(
     per device: torchrun --nproc-per-node 2 -m stagecut run plan.json --model my_model.py:make
     """
     from ..instances.formats.files import load
-    from ..instances.formats.source import read_source
+    from ..instances.formats.outline import read_outline
     from ..instances.job.plan import is_job_plan
     from .common.pose import setting_record
 
@@ -168,7 +167,7 @@ def run(
         run_job_plan(Path(plan), model, tokens, asked, (rare.clip, show_report), others)
         return
     if model is None:
-        read_source(plan)  # a wrong path is named first
+        read_outline(plan)  # what is no plan is named first
         raise InputError("--model: name the factory that was profiled, such as my_model.py:make")
     if tokens is not None or rare.clip or show_report:
         raise InputError("--tokens, --report, --set clip: of training jobs alone; leave them out")
@@ -178,7 +177,7 @@ def run(
     if os.environ.get("RANK", "0") != "0":
         return
     if resume and not done:
-        OUT.tell(f"{checkpoint}: it has {steps} steps already; give more --steps")
+        OUT.tell(f"{checkpoint}: nothing is left; give more --steps than it has, and inputs")
     if len(done) < steps and not resume:
         OUT.tell(f"the inputs ended after {show_count(len(done), 'step')}")
     tell_written(record)
@@ -209,18 +208,22 @@ def run_job_plan(
     options of other plans by name, which must be left out.
     """
     from ..instances.job.plan import load_job_plan
-    from ..runtime.execution.job.planned import run_planned_job
-    from ..runtime.execution.job.run import JobOptions
+    from ..runtime.execution.job.run import JobOptions, run_planned_job
 
     rare = {"--set replicas": asked.replicas > 1, "--set recompute": asked.recompute}
     refuse({**others, **rare}, "the plan of a training job says it")
+    refuse({"--check": asked.check}, "jobs have `loss_alone` for it (docs/run.md)")
     plan, (clip, report) = load_job_plan(path), own
-    if report and asked.steps < 2:
-        raise InputError("--report: the first step does more than others; take at least 2 --steps")
+    measure = report or asked.record is not None
+    if measure and asked.steps < 2:
+        raise InputError(
+            f"--{'report' if report else 'record'}: the first step does more than others; take at "
+            "least 2 --steps"
+        )
     options = JobOptions(
         schedule=asked.schedule, clip=clip, device=asked.device, threads=asked.threads,
         checkpoint=asked.checkpoint, every=asked.every, resume=asked.resume,
-        measure=report or asked.record is not None, timeout_s=asked.timeout_s,
+        measure=measure, timeout_s=asked.timeout_s,
     )  # fmt: skip
     if os.environ.get("RANK", "0") == "0" and tokens is None:
         OUT.tell("no --tokens: the model trains on random ones")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ..instances import InputError, Plan, Sharding, Workload
 from ..instances.formats.source import read_source
@@ -17,6 +16,7 @@ from .common import names, options
 from .common.console import (
     OUT,
     check_outputs,
+    fold_titles,
     new_table,
     print_json,
     refuse,
@@ -40,7 +40,7 @@ def simulate(
     schedule: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.SIMULATED_SCHEDULE,
+            autocompletion=names.complete_simulated,
             help="gpipe, 1f1b, interleaved, pipedream, 2bw, zb-h1, zb-h2, single, inference; "
             "or a CSV file with a row of actions such as 0F0,0B0 per device. "
             "Default: 1f1b, for latency plans single, for pipelines their own.",
@@ -212,27 +212,23 @@ def print_simulation(name: str, run: Simulation) -> None:
     """Print the table of devices, then makespan, steady state, bubble and busiest link."""
     unit, microbatches, count = run.stages.time_unit, run.schedule.microbatches, run.stages.count
     batch = show_count(microbatches, "microbatch")
-    stages = f"{count} {'stage' if count == 1 else 'stages'}"
-    table = Table(title=f"{name}: {run.schedule.name}, {stages}, {batch}")
-    table.add_column("device", no_wrap=True)
-    frame = run.to_pandas()
-    computes = [f"{seconds:.5g}" for seconds in frame["compute"]]
-    wide = max(8, *(len(computes[d]) for d in run.used))
+    stages = show_count(count, "stage")
     compute = "compute" if unit == "unspecified" else f"compute ({unit})"
-    for title in (compute, "transfer", "idle", "bubble", "in flight", "peak memory"):
-        width = {compute: wide, "in flight": 6, "peak memory": 11}.get(title)  # these titles wrap
-        table.add_column(title, justify="right", min_width=width or len(title), max_width=width)
+    titles = (compute, "transfer", "idle", "bubble", "in flight", "peak memory")
+    table = new_table(f"{name}: {run.schedule.name}, {stages}, {batch}", "device", titles)
+    frame = run.to_pandas()
     for d in run.used:
         row = frame.iloc[d]
         table.add_row(
             run.stages.devices[d],
-            computes[d],
+            f"{row['compute']:.5g}",
             f"{row['transfer']:.3g}",
             f"{row['idle']:.5g}",
             show_percent(row["bubble"]),
             f"{row['in_flight']:.0f}",
             show_bytes(float(row["peak_bytes"])),
         )
+    fold_titles(table)
     OUT.print(table)
     rows = {
         "makespan": f"{show_time(run.makespan, unit)} for {batch}",

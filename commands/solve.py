@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,6 @@ from ..instances import (
     DeviceMapping,
     InputError,
     Plan,
-    Problem,
     ReplicaPlacement,
     Sharding,
     is_iteration,
@@ -36,7 +35,6 @@ from .common.runnable import Fitted, exports_of, fitted
 if TYPE_CHECKING:
     from ..instances import Workload
     from ..runtime import Report
-    from ..solvers import Result
 
 
 def solve(
@@ -55,7 +53,7 @@ def solve(
     method: Annotated[
         str,
         typer.Option(
-            autocompletion=names.METHOD,
+            autocompletion=names.complete_method,
             help="auto chooses, and says what it chose; a wrong name is answered with all. Behind "
             "a colon: milp:gurobi, learned:FILE.",
         ),
@@ -139,10 +137,16 @@ def solve(
             save(plan, output, loaded)
         if plot is not None:
             _draw(loaded, plan, report, plot)
+    from .show.pipeline import facts_of
+    from .show.plan import as_dict, print_result
+
+    apart = isinstance(posed, DeviceMapping | Sharding)
+    facts = facts_of(loaded, result, objective_given=problem is not None or apart)
     if as_json:
-        print_json(_as_json(loaded, posed, result, report, named=problem is not None))
+        print_json(as_dict(loaded, posed, result, report, facts))
     else:
-        _print(loaded, posed, result, report, launcher, named=problem is not None)
+        exports = "" if plan is None or apart else exports_of(loaded, plan, launcher)
+        print_result(loaded, posed, result, report, facts, exports)
         if report is not None:
             tell_written(output, plot)
     end_with(result)
@@ -158,55 +162,6 @@ def _without_all(stated: Statement) -> tuple[Statement, Table | None]:
     apart = {key: value for key, value in stated.fields.items() if key in ("schedule", "chunks")}
     kept = {key: value for key, value in stated.fields.items() if key not in apart}
     return replace(stated, fields=kept), apart
-
-
-def _as_json(
-    workload: Workload, problem: Problem, result: Result, report: Report | None, *, named: bool
-) -> dict[str, Any]:
-    """Return what `--json` prints: the same keys for all problems, and those of each.
-
-    A user who `named` the problem need not be told what else there is.
-    """
-    from ..runtime import ShardingReport
-    from .show.pipeline import facts_of
-    from .show.plan import as_dict, mapping_as_dict, sharding_as_dict
-
-    if isinstance(problem, DeviceMapping):
-        answer = mapping_as_dict(workload, problem, result, report)
-    elif isinstance(problem, Sharding):
-        assert report is None or isinstance(report, ShardingReport)
-        facts = facts_of(workload, result, objective_given=True)
-        answer = sharding_as_dict(workload, problem, result, report, facts)
-    else:
-        facts = facts_of(workload, result, objective_given=named)
-        answer = as_dict(workload, problem, result, report, facts)
-    return {**answer, "trace": [[p.seconds, p.objective, p.bound] for p in result.trace]}
-
-
-def _print(
-    workload: Workload,
-    problem: Problem,
-    result: Result,
-    report: Report | None,
-    launcher: str | None,
-    *,
-    named: bool,
-) -> None:
-    """Print tables of a result, and what they come to."""
-    from ..runtime import ShardingReport
-    from .show.pipeline import facts_of
-    from .show.plan import print_mapping, print_result, print_sharding
-
-    if isinstance(problem, DeviceMapping):
-        print_mapping(workload, problem, result, report)
-    elif isinstance(problem, Sharding):
-        assert report is None or isinstance(report, ShardingReport)
-        facts = facts_of(workload, result, objective_given=True)
-        print_sharding(workload, problem, result, report, facts)
-    else:
-        facts = facts_of(workload, result, objective_given=named)
-        exports = "" if result.plan is None else exports_of(workload, result.plan, launcher)
-        print_result(workload, result, report, facts, exports)
 
 
 def _draw(workload: Workload, plan: Plan, report: Report, path: Path) -> None:

@@ -26,3 +26,8 @@ def _age_s() -> float:
 #: `time.monotonic()` when the process began. Of three looks the latest: a pause between one clock
 #: and the other makes the process seem older.
 STARTED = max(time.monotonic() - _age_s() for _ in range(3))
+
+
+def seconds_left(limit: float, least: float = 0.5) -> float:
+    """Return what is left of a time limit that began with the process, but at least a part."""
+    return max(least * limit, STARTED + limit - time.monotonic())

@@ -47,10 +47,8 @@ class _Plain(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         """Print; a table is as wide as its numbers, also where the terminal is narrower."""
         for table in objects:
-            if isinstance(table, Table) and _least_width(table) > self.width:
-                table.padding = 0
-                if _least_width(table) > self.width:
-                    table.width, options["crop"] = _least_width(table), False
+            if isinstance(table, Table) and not _fits(table, self.width):
+                options["crop"] = False
         super().print(*objects, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
@@ -153,18 +151,28 @@ def file_of(reference: str) -> str | None:
     return behind if before == "nvidia" else before
 
 
-def _least_width(table: Table) -> int:
-    """Return the characters that a table's columns need: of those that wrap the longest word."""
-    widths = (
-        max(
-            cell_len(part)
-            for cell in (column.header, *column.cells)
-            for part in ([str(cell)] if column.no_wrap else str(cell).split() or [""])
-        )
-        for column in table.columns
-    )
-    _, right, _, left = table.padding
-    return sum(widths) + (left + right + 1) * len(table.columns) + 1
+def _fits(table: Table, room: int) -> bool:
+    """Narrow a table to a room without cutting words; say whether there is so much."""
+    cells = [[str(cell) for cell in (column.header, *column.cells)] for column in table.columns]
+    widths = [max(map(cell_len, own)) for own in cells]
+    words = [
+        width if column.no_wrap else max(map(cell_len, " ".join(own).split()), default=0)
+        for column, own, width in zip(table.columns, cells, widths, strict=True)
+    ]
+    for k, column in enumerate(table.columns):
+        widths[k] = max(words[k], min(widths[k], column.max_width or widths[k]))
+    border = 3 * len(words) + 1
+    if sum(words) + border > room:
+        table.padding, border = 0, len(words) + 1
+    if sum(widths) + border <= room:
+        return True
+    while sum(widths) + border > room and widths != words:
+        wide = [k for k in range(len(words)) if widths[k] > words[k]]
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    for column, width in zip(table.columns, widths, strict=True):
+        column.width = width
+    table.width = sum(widths) + border
+    return table.width <= room
 
 
 def new_table(title: str, first: str, titles: Iterable[str]) -> Table:
@@ -174,6 +182,14 @@ def new_table(title: str, first: str, titles: Iterable[str]) -> Table:
     for name in titles:
         table.add_column(name, justify="right", no_wrap=True)
     return table
+
+
+def fold_titles(table: Table) -> None:
+    """Break the titles of columns of numbers into lines."""
+    for column in table.columns[1:]:
+        column.no_wrap = False
+        words = [*map(str, column.cells), *str(column.header).split()]
+        column.max_width = max(map(cell_len, words))
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,12 @@ from ...instances import Cluster, PipelineJob, PipelinePlacement, Workload, is_i
 from ...runtime import Report
 from ...runtime.simulate.simulator import simulate
 from ...solvers import Result
-from ..common import clock
 from ..common.console import (
     INFEASIBLE,
     NO_PLAN,
     OUT,
     end,
+    fold_titles,
     new_table,
     print_json,
     progress,
@@ -152,7 +152,7 @@ def iteration_table(
             show_bytes(device.capacity_bytes),
             style="bold" if device.load == most else "",
         )
-    _fold(table)
+    fold_titles(table)
     return table
 
 
@@ -171,16 +171,8 @@ def schedule_table(ranked: pd.DataFrame, title: str, of_unit: str) -> Table:
             show_bytes(row["peak_bytes"]) if known else "",
             "yes" if fits else "no" if row["status"] == "infeasible" else "?",
         )
-    _fold(table)
+    fold_titles(table)
     return table
-
-
-def _fold(table: Table) -> None:
-    """Break column titles into lines, for narrow tables."""
-    for column in table.columns[1:]:
-        cells = [str(cell) for cell in column.cells]
-        column.no_wrap = False
-        column.max_width = max(map(len, [*cells, *str(column.header).split()]))
 
 
 def schedules_json(ranked: pd.DataFrame) -> list[dict[str, Any]]:
@@ -211,7 +203,7 @@ def rank(
             problem,
             chunks=chunks,
             method=method,
-            limits=replace(limits, since=clock.STARTED),
+            limits=limits,
             on_progress=on_progress,
         )
     best = ranked.iloc[0]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, replace
-from types import MappingProxyType
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -27,6 +26,7 @@ from ...instances.common.units import TIME_UNITS
 from ...instances.model.problem import objective_unit
 from ...instances.model.sharding import operator_groups
 from ...runtime import ShardingReport
+from ...runtime.verify.report import MappingReport
 from ...solvers import Result
 from ..common.console import ERR, OUT, new_table, show_bytes, show_count, show_time
 from .pipeline import Facts, facts_json, facts_rows, iteration_table
@@ -41,9 +41,12 @@ def as_dict(
     problem: Problem,
     result: Result,
     report: Report | None,
-    facts: Facts | None = None,
+    facts: Facts | None,
 ) -> dict[str, Any]:
-    """Return the object for `--json`; times in the workload's unit, sizes in bytes."""
+    """Return the object for `--json`; times in the workload's unit, sizes in bytes.
+
+    Its keys are the same for all problems, and those of each.
+    """
     answer: dict[str, Any] = {
         "workload": workload.name,
         "problem": problem.name,
@@ -60,8 +63,13 @@ def as_dict(
         "devices": [],
         "notes": list(result.notes),
         "reason": result.reason,
+        "trace": [[p.seconds, p.objective, p.bound] for p in result.trace],
     }
-    if report is not None:
+    if isinstance(report, MappingReport) and isinstance(problem, DeviceMapping):
+        answer |= _mapping(workload, problem, result, report)
+    elif isinstance(problem, Sharding):
+        answer |= _sharding(workload, problem, result, report)
+    elif report is not None:
         answer["devices"] = [_device(d) for d in report.devices] or [
             _stage(s) for s in report.stages
         ]
@@ -122,34 +130,39 @@ def _call(call: CallReport) -> dict[str, Any]:
 
 def print_result(
     workload: Workload,
+    problem: Problem,
     result: Result,
     report: Report | None,
-    facts: Facts | None = None,
+    facts: Facts | None,
     exports: str = "",
 ) -> None:
-    """Print the table of devices, stages or calls, then objective, bound, gap, method, time.
+    """Print the tables of a plan, then objective, bound, gap, method, time; or why there is none.
 
     `exports` says which launchers can take the plan; empty for no such line.
     """
     unit = workload.time_unit
-    problem = None if result.plan is None else result.plan.problem
     what = "per microbatch as profiled"
-    if report is not None:
+    if isinstance(problem, DeviceMapping):
+        what = "for the busiest link" if problem.objective == "busiest-link" else "per batch"
+        if isinstance(report, MappingReport):
+            _print_mapping(workload, problem, result, report)
+    elif isinstance(problem, Sharding):
+        what = "elements and bytes" if problem.objective == "distpar" else "per batch"
+        if isinstance(report, ShardingReport):
+            _print_sharding(workload, problem, report)
+    elif report is not None:
         of_unit = "" if unit == "unspecified" else f" ({unit})"
         edges = show_count(len(workload.edges), "edge")
         title = f"{workload.name}: {show_count(workload.n, 'node')}, {edges}"
+        solution = None if result.plan is None else result.plan.solution
         if report.stages:
             OUT.print(_stage_table(report, title, of_unit))
             what = "per microbatch"
         elif report.calls:
             OUT.print(_call_table(report, title, of_unit))
             what = "for one request"
-        elif (
-            result.plan is not None
-            and is_iteration(problem)
-            and isinstance(result.plan.solution, PipelinePlacement)
-        ):
-            OUT.print(iteration_table(report, problem, result.plan.solution, title, of_unit))
+        elif is_iteration(problem) and isinstance(solution, PipelinePlacement):
+            OUT.print(iteration_table(report, problem, solution, title, of_unit))
             each = show_time(report.objective / problem.batch, unit)
             named = "the schedule given" if problem.order else problem.schedule
             what = (
@@ -161,18 +174,13 @@ def print_result(
     rows = {} if facts is None else facts_rows(facts, unit)
     if exports:
         rows["export to"] = exports
-    print_end(workload, result, report, what, rows)
+    _print_end(objective_unit(problem, unit), result, report, what, rows)
 
 
-def print_end(
-    workload: Workload,
-    result: Result,
-    report: Report | None,
-    what: str,
-    more: Mapping[str, str] = MappingProxyType({}),
+def _print_end(
+    unit: str, result: Result, report: Report | None, what: str, more: Mapping[str, str]
 ) -> None:
     """Print notes, objective (`what` it is of), bound, gap, method, time and `more`; or why not."""
-    unit = workload.time_unit
     for note in result.notes:
         OUT.tell(note, style="dim")
     if report is None:
@@ -265,20 +273,16 @@ def _call_table(report: Report, title: str, of_unit: str) -> Table:
 NAMED = 4
 
 
-def mapping_as_dict(
-    workload: Workload, problem: DeviceMapping, result: Result, report: Report | None
+def _mapping(
+    workload: Workload, problem: DeviceMapping, result: Result, report: MappingReport
 ) -> dict[str, Any]:
-    """Return the object for `--json`: the keys of solve, the stages, and the busiest link."""
-    from ...runtime.verify.report import MappingReport
-
-    found = as_dict(workload, problem, result, report)
-    if not isinstance(report, MappingReport) or result.plan is None:
-        return found
+    """Return the stages of a mapping, and its busiest link."""
+    assert result.plan is not None
     solution = result.plan.solution
     assert isinstance(solution, ReplicaPlacement)
     unit = TIME_UNITS[workload.time_unit]
     topology = problem.topology
-    found["stages"] = [
+    stages = [
         {
             "devices": [topology.devices[d] for d in row],
             "sends_to": solution.sends_to[s].tolist() if s + 1 < problem.stages else [],
@@ -291,12 +295,12 @@ def mapping_as_dict(
         for s, (row, stage) in enumerate(zip(solution.slots.tolist(), report.mapped, strict=True))
     ]
     link = report.busiest_link
-    found["busiest_link"] = link and {
+    busiest = link and {
         "from": node_name(topology, link[0]),
         "to": node_name(topology, link[1]),
         "time": report.busiest_link_s / unit,
     }
-    return found
+    return {"stages": stages, "busiest_link": busiest}
 
 
 def node_name(topology: Topology, node: int) -> str:
@@ -306,65 +310,51 @@ def node_name(topology: Topology, node: int) -> str:
     return f"switch {node - topology.size}"
 
 
-def print_mapping(
-    workload: Workload, problem: DeviceMapping, result: Result, report: Report | None
+def _print_mapping(
+    workload: Workload, problem: DeviceMapping, result: Result, report: MappingReport
 ) -> None:
-    """Print a row per stage, the busiest link, objective, bound and gap."""
-    from ...runtime.verify.report import MappingReport
-
-    unit = workload.time_unit
-    if isinstance(report, MappingReport) and result.plan is not None:
-        solution = result.plan.solution
-        assert isinstance(solution, ReplicaPlacement)
-        topology = problem.topology
-        table = Table(title=f"{workload.name} on {topology.name}, {problem.mode}")
-        table.add_column("stage", justify="right")
-        for title in (f"time ({unit})", "compute", "transfer", "all-reduce"):
-            table.add_column(title, justify="right", no_wrap=True)
-        table.add_column("by")
-        table.add_column("devices")
-        worst = max(stage.total_s for stage in report.mapped)
-        scale = TIME_UNITS[unit]
-        for s, stage in enumerate(report.mapped):
-            row = [topology.devices[d] for d in solution.slots[s].tolist()]
-            more = f" … ({len(row)})" if len(row) > NAMED else ""
-            table.add_row(
-                str(s),
-                f"{stage.total_s / scale:.6g}",
-                f"{stage.compute_s / scale:.6g}",
-                f"{stage.transfer_s / scale:.4g}",
-                f"{stage.allreduce_s / scale:.4g}",
-                stage.allreduce_by,
-                "; ".join(row[:NAMED]) + more,
-                style="bold" if stage.total_s == worst else "",
-            )
-        OUT.print(table)
-        if report.busiest_link is not None:
-            a, b = (node_name(topology, node) for node in report.busiest_link)
-            seconds = show_time(report.busiest_link_s / scale, unit)
-            OUT.tell(f"busiest link: {a} → {b}, {seconds} per batch")
-    print_end(
-        workload,
-        result,
-        report,
-        "for the busiest link" if problem.objective == "busiest-link" else "per batch",
-    )
+    """Print a row per stage, and the busiest link."""
+    assert result.plan is not None
+    solution, topology, unit = result.plan.solution, problem.topology, workload.time_unit
+    assert isinstance(solution, ReplicaPlacement)
+    titles = (f"time ({unit})", "compute", "transfer", "all-reduce", "by", "devices")
+    table = new_table(f"{workload.name} on {topology.name}, {problem.mode}", "stage", titles)
+    for column in table.columns[-2:]:
+        column.justify, column.no_wrap = "left", False
+    worst = max(stage.total_s for stage in report.mapped)
+    scale = TIME_UNITS[unit]
+    for s, stage in enumerate(report.mapped):
+        row = [topology.devices[d] for d in solution.slots[s].tolist()]
+        more = f" … ({len(row)})" if len(row) > NAMED else ""
+        table.add_row(
+            str(s),
+            f"{stage.total_s / scale:.6g}",
+            f"{stage.compute_s / scale:.6g}",
+            f"{stage.transfer_s / scale:.4g}",
+            f"{stage.allreduce_s / scale:.4g}",
+            stage.allreduce_by,
+            "; ".join(row[:NAMED]) + more,
+            style="bold" if stage.total_s == worst else "",
+        )
+    OUT.print(table)
+    if report.busiest_link is not None:
+        a, b = (node_name(topology, node) for node in report.busiest_link)
+        seconds = show_time(report.busiest_link_s / scale, unit)
+        OUT.tell(f"busiest link: {a} → {b}, {seconds} per batch")
 
 
-def sharding_as_dict(
-    workload: Workload,
-    problem: Sharding,
-    result: Result,
-    report: ShardingReport | None,
-    facts: Facts | None,
+def _sharding(
+    workload: Workload, problem: Sharding, result: Result, report: Report | None
 ) -> dict[str, Any]:
-    """Return the object for `--json`: the keys of solve, properties, conversions, bytes."""
-    found = as_dict(workload, problem, result, report, facts)
+    """Return the properties, conversions and bytes of a sharding."""
     program = program_of(workload)
-    found["objective_of"] = problem.objective
-    found["mesh"] = asdict(problem.mesh)
-    found["without_rule"] = len(program.unruled)
-    if report is None or result.plan is None:
+    found: dict[str, Any] = {
+        "objective_of": problem.objective,
+        "mesh": asdict(problem.mesh),
+        "without_rule": len(program.unruled),
+    }
+    solution = None if result.plan is None else result.plan.solution
+    if not (isinstance(report, ShardingReport) and isinstance(solution, TensorSharding)):
         return found
     names = [tensor.name for tensor in program.tensors]
     found["compute"] = sum(report.times)
@@ -381,7 +371,7 @@ def sharding_as_dict(
     }
     found["operators"] = {
         str(o.name): [o.signatures[k].text for k in row]
-        for o, row in zip(program.operators, _rows(result), strict=True)
+        for o, row in zip(program.operators, solution.signature.tolist(), strict=True)
     }
     groups = operator_groups(program, problem.placement)
     found["groups"] = {
@@ -403,57 +393,37 @@ def sharding_as_dict(
     return found
 
 
-def _rows(result: Result) -> list[list[int]]:
-    assert result.plan is not None
-    solution = result.plan.solution
-    assert isinstance(solution, TensorSharding)
-    rows: list[list[int]] = solution.signature.tolist()
-    return rows
-
-
-def print_sharding(
-    workload: Workload,
-    problem: Sharding,
-    result: Result,
-    report: ShardingReport | None,
-    facts: Facts | None,
-) -> None:
-    """Print how parameters lie, a row per collective, objective, bound and gap."""
+def _print_sharding(workload: Workload, problem: Sharding, report: ShardingReport) -> None:
+    """Print how parameters lie, and a row per collective."""
     program = program_of(workload)
-    if report is not None:
-        mesh = problem.mesh.text
-        lies: Counter[str] = Counter()
-        sizes: Counter[str] = Counter()
-        for o in program.operators:
-            if o.role is Role.PARAMETER:
-                how = "x".join(report.lying[o.outputs[0]])
-                lies[how] += 1
-                sizes[how] += program.tensors[o.outputs[0]].size_bytes
-        table = new_table(f"{workload.name} on {mesh} devices", "parameters", ("number", "bytes"))
-        for how, count in lies.most_common():
-            table.add_row(how, str(count), show_bytes(sizes[how]))
-        OUT.print(table)
-        table = new_table(
-            "what the devices exchange", "collective", ("axis", "number", "bytes", "ms")
-        )
-        for (name, axis), (number, size, seconds) in collectives(report).items():
-            table.add_row(name, str(axis), str(number), show_bytes(size), f"{1e3 * seconds:.4g}")
-        OUT.print(table)
+    lies: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for o in program.operators:
+        if o.role is Role.PARAMETER:
+            how = "x".join(report.lying[o.outputs[0]])
+            lies[how] += 1
+            sizes[how] += program.tensors[o.outputs[0]].size_bytes
+    table = new_table(
+        f"{workload.name} on {problem.mesh.text} devices", "parameters", ("number", "bytes")
+    )
+    for how, count in lies.most_common():
+        table.add_row(how, str(count), show_bytes(sizes[how]))
+    OUT.print(table)
+    table = new_table("what the devices exchange", "collective", ("axis", "number", "bytes", "ms"))
+    for (name, axis), (number, size, seconds) in collectives(report).items():
+        table.add_row(name, str(axis), str(number), show_bytes(size), f"{1e3 * seconds:.4g}")
+    OUT.print(table)
+    OUT.say(
+        f"a device holds {show_bytes(report.memory_bytes)}: parameters, gradients and state "
+        f"{show_bytes(report.parameter_bytes)}, activations kept "
+        f"{show_bytes(report.activation_bytes)}"
+    )
+    if program.unruled:
+        kinds = ", ".join(sorted({o.kind for o in program.unruled}))
         OUT.say(
-            f"a device holds {show_bytes(report.memory_bytes)}: parameters, gradients and state "
-            f"{show_bytes(report.parameter_bytes)}, activations kept "
-            f"{show_bytes(report.activation_bytes)}"
+            f"without a rule, on every device: {show_count(len(program.unruled), 'operator')}, "
+            f"{kinds}"
         )
-        if program.unruled:
-            kinds = ", ".join(sorted({o.kind for o in program.unruled}))
-            OUT.say(
-                f"without a rule, on every device: {show_count(len(program.unruled), 'operator')}, "
-                f"{kinds}"
-            )
-    shown = replace(workload, time_unit=objective_unit(problem, workload.time_unit))
-    what = "elements and bytes" if problem.objective == "distpar" else "per batch"
-    rows = {} if facts is None else facts_rows(facts, workload.time_unit)
-    print_end(shown, result, report, what, rows)
 
 
 def collectives(report: ShardingReport) -> dict[tuple[str, int], tuple[int, float, float]]:

@@ -157,6 +157,11 @@ class Slots:
     data: StageOptions
     model: pyo.ConcreteModel
 
+    @property
+    def scale(self) -> float:
+        """Time units of the workload per unit of the model."""
+        return self.data.scale
+
     def read(self, value: Value) -> list[Stage]:
         """Return the stages of a solution, given the value of each variable."""
         staging, model = self.data.staging, self.model

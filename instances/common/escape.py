@@ -49,12 +49,6 @@ def script(value: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def graphviz(text: str) -> str:
-    """Return a text of Graphviz's language, with its quotes."""
-    escaped = plain(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
-
-
 def shell(text: str) -> str:
     """Return a word of a shell's line, with quotes where it needs them."""
     return shlex.quote(text)

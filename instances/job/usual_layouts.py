@@ -24,7 +24,7 @@ from ..common.quantities import show_bytes
 from ..costs.clusters import training_cluster
 from ..costs.description import ModelDescription
 from ..costs.hardware import NumberFormat, TrainingCluster
-from ..costs.layout import RECIPES, JobSchedule, Layout, Overlap, Recipe, Recompute, check_layout
+from ..costs.layout import RECIPES, JobSchedule, Layout, Overlap, Recompute, check_layout
 from ..costs.memory import fullest_rank
 from ..costs.models import shipped_model
 from ..costs.stages import device_memory
@@ -107,35 +107,6 @@ def _value(key: str, text: str, default: Layout) -> Any:
     if isinstance(usual, bool):
         return text == "1"
     return int(text) if usual is None else type(usual)(text)
-
-
-def row_of(layout: Layout) -> dict[str, str]:
-    """Return the columns of a layout that differ from the defaults."""
-    default = Layout()
-    names = (one.name for one in fields(Layout))
-    return {n: _text(n, layout) for n in names if getattr(layout, n) != getattr(default, n)}
-
-
-def _text(key: str, layout: Layout) -> str:
-    value = getattr(layout, key)
-    if isinstance(value, Recipe):
-        usual = RECIPES[value.name]
-        given = [one.name for one in fields(Recipe)]
-        changed = [n for n in given if getattr(value, n) != getattr(usual, n)]
-        return " ".join([value.name, *(f"{n}={getattr(value, n):g}" for n in changed)])
-    if isinstance(value, Overlap):
-        names = (one.name for one in fields(Overlap))
-        return " ".join(n for n in names if getattr(value, n)) or NONE
-    if key == "stage_layers":
-        runs: list[list[int]] = []
-        for count in value:
-            if not runs or runs[-1][0] != count:
-                runs.append([count, 0])
-            runs[-1][1] += 1
-        return " ".join(f"{count}x{times}" if times > 1 else str(count) for count, times in runs)
-    if isinstance(value, frozenset):
-        return " ".join(sorted(value)) or NONE
-    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 _NOTHING: frozenset[Recompute] = frozenset()

@@ -63,13 +63,13 @@ def calibrate(
     --------
     >>> import stagecut
     >>> from stagecut.runtime.execution.recording_file import Done, RankRecording, RunRecording
-    >>> from stagecut.runtime.schedules import Action, Kind
     >>> workload = stagecut.load("gpt2-xl")
     >>> plan = stagecut.solve(workload, stagecut.accelerators_and_cpus(1), method="single").plan
     >>> took_s = 2 * plan.objective / 1000  # twice as long as predicted
-    >>> done = (Done(0, Action(0, Kind.F, 0), 0.0, took_s),)
+    >>> done = (Done(0, "0F0", 0.0, took_s),)
     >>> rank = RankRecording(0, "host", "cuda:0", done)
-    >>> recording = RunRecording(workload.fingerprint, plan.placement, "inference", 1, (rank,))
+    >>> where = plan.placement.tolist()
+    >>> recording = RunRecording(workload.fingerprint, where, "inference", 1, (rank,))
     >>> comparison = stagecut.runtime.compare_run(workload, plan, recording)
     >>> factors = stagecut.runtime.calibrate(workload, plan, comparison, "run.json").factors
     >>> factors["factor"].round(6).tolist()

@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from ...instances import InputError
 from ...instances.common.escape import plain
 from ...instances.common.quantities import show_count, show_percent
+from ...instances.model.schedule import COMPUTES
 from ..pictures.gantt import LANE_IN, WIDTH_IN, add_legend, draw_lanes
 from ..pictures.marks import MOST_BARS, Bar, Marks, marks_of, what_of
 from ..pictures.style import names_as_they_are, save_picture
 from ..pictures.trace import trace_events, track_events
-from .join import COMPUTES, Comparison
+from .join import Comparison
 
 #: Process id of what was measured; the simulation's are 1 and 2.
 MEASURED = 3
@@ -85,11 +86,8 @@ def measured_marks(comparison: Comparison) -> Marks:
             )
     names = tuple(plain(run.stages.devices[d]) for d in run.used)
     span = max((bar.end for bar in found), default=0.0)
-    return Marks(names, len(names), tuple(sorted(found, key=_when)), span, "s")
-
-
-def _when(bar: Bar) -> tuple[int, float]:
-    return bar.lane, bar.start
+    found.sort(key=lambda bar: (bar.lane, bar.start))
+    return Marks(names, len(names), tuple(found), span, "s")
 
 
 def comparison_trace(comparison: Comparison) -> dict[str, Any]:

@@ -28,9 +28,9 @@ from ...instances import (
     program_of,
 )
 from ...instances.common.units import TIME_UNITS, UNSPECIFIED
+from ...instances.model.schedule import COMPUTES
 from ..execution.chain import Payload, executed_stages
-from ..execution.recording_file import Done, RunRecording
-from ..execution.sharded.recording import RecordedEvent, ShardedRecording
+from ..execution.recording_file import Done, RecordedEvent, RunRecording, ShardedRecording
 from ..pictures.marks import bars_of
 from ..schedules import Schedule, at_the_end, schedule_of
 from ..schedules.actions import Action, Kind
@@ -41,9 +41,6 @@ from ..simulate.result import Simulation
 from ..simulate.simulator import simulate_stages
 from ..simulate.stages import StageGraph
 from ..verify.sharding import ShardingReport, check
-
-#: What is compared one by one; the rest of a run is counted but not predicted.
-COMPUTES = (Kind.F, Kind.B, Kind.I, Kind.W)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +127,11 @@ class Comparison:
         slowest = []
         for step in self.steps:
             times = [
-                sum(d.end_s - d.start_s for d in rank.actions if _is_step(d, step))
+                sum(
+                    done.end_s - done.start_s
+                    for done in rank.actions
+                    if done.step == step and done.action.kind == Kind.STEP
+                )
                 for rank in self.recording.ranks
             ]
             slowest.append(max(times))
@@ -200,13 +201,13 @@ def compare_run(
     --------
     >>> import stagecut
     >>> from stagecut.runtime.execution.recording_file import Done, RankRecording, RunRecording
-    >>> from stagecut.runtime.schedules import Action, Kind
     >>> workload = stagecut.load("gpt2-xl")
     >>> plan = stagecut.solve(workload, stagecut.accelerators_and_cpus(1), method="single").plan
     >>> took_s = 2 * plan.objective / 1000  # twice as long as predicted
-    >>> done = (Done(0, Action(0, Kind.F, 0), 0.0, took_s),)
+    >>> done = (Done(0, "0F0", 0.0, took_s),)
     >>> rank = RankRecording(0, "host", "cuda:0", done)
-    >>> recording = RunRecording(workload.fingerprint, plan.placement, "inference", 1, (rank,))
+    >>> where = plan.placement.tolist()
+    >>> recording = RunRecording(workload.fingerprint, where, "inference", 1, (rank,))
     >>> round(stagecut.runtime.compare_run(workload, plan, recording).error, 6)
     -0.5
     """
@@ -302,10 +303,6 @@ def _check(comparison: Comparison) -> None:
                 f"recording: step {step}: {who} do {first}; give the schedule that was run "
                 f"({comparison.recording.schedule}), and whole steps"
             )
-
-
-def _is_step(done: Done, step: int) -> bool:
-    return done.step == step and done.action.kind == Kind.STEP
 
 
 def _error(predicted: pd.Series[float], measured: pd.Series[float]) -> pd.Series[float]:

@@ -22,8 +22,7 @@ from ..simulate.pieces import (
     weight_share_of,
 )
 from ..simulate.plan_stages import chains
-from ..simulate.relay import line_of
-from ..simulate.stages import BACKWARD, FORWARD, StageGraph
+from ..simulate.stages import BACKWARD, FORWARD, StageGraph, line_of
 
 #: Schedules that are one batch after the other.
 SYNCHRONOUS = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2")
@@ -80,10 +79,10 @@ def executed_stages(
                 moved[2 * a + side, 2 * b + side] = size
                 send[a, side], receive[b, side] = _paid(workload, plan, device[a], device[b], size)
     graph = PassGraph(nodes, present, rank, receive, send, moved)
-    stages = stage_graph(workload, plan.cluster, costs, where, graph, weight_share)
+    stages = stage_graph(workload, plan.cluster, costs, where, graph)
     if isinstance(plan.solution, ReplicaPlacement):
         stages = replace(stages, replicas=chains(plan.solution))
-    return stages
+    return replace(stages, weight_share=weight_share)
 
 
 def executed_schedule(

@@ -19,7 +19,7 @@ import shutil
 import struct
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -169,12 +169,6 @@ def keep_newest(folder: Path, count: int) -> None:
                 shutil.rmtree(old.rename(folder / f".{old.name}.unfinished"))
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove unfinished checkpoints of ended runs; the folder must be `locked`."""
-    for path in folder.glob(".step-*.unfinished"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def _to_disk(folder: Path) -> None:
     """Bring the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -197,12 +191,19 @@ def checkpoints(folder: Path) -> list[Path]:
     return [found[step] for step in sorted(found)]
 
 
-def newest(folder: Path) -> Checkpoint:
-    """Return the newest checkpoint in a folder; none, or a damaged one, is an InputError."""
+def newest(folder: Path, *, resume: bool = True) -> Checkpoint | None:
+    """Return the newest checkpoint in a folder to resume, or None for a new run's folder.
+
+    Raises InputError if there is none to resume or it is damaged, or a new run's folder holds some.
+    """
     found = checkpoints(folder)
-    if not found:
+    if found and not resume:
+        raise InputError(
+            f"{folder}: it holds checkpoints of a run; add --resume, or name another folder"
+        )
+    if resume and not found:
         raise InputError(f"{folder}: it holds no checkpoint; leave --resume out to begin")
-    return read_checkpoint(found[-1])
+    return read_checkpoint(found[-1]) if resume else None
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -414,17 +415,10 @@ def sole_writer(folder: Path | None, *, resume: bool) -> Iterator[None]:
         if folder is not None:
             if dist.get_rank() == 0 and (folder.is_dir() or not resume):
                 held.enter_context(locked(folder))
-                remove_unfinished(folder)
+                for path in folder.glob(".step-*.unfinished"):
+                    shutil.rmtree(path, ignore_errors=True)
             dist.barrier()
         yield
-
-
-def none_before(folder: Path, found: Sequence[Path]) -> None:
-    """Raise InputError if a folder for the checkpoints of a new run holds some."""
-    if found:
-        raise InputError(
-            f"{folder}: it holds checkpoints of a run; add --resume, or name another folder"
-        )
 
 
 def _damaged(path: Path) -> str:

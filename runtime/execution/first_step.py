@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 from ...instances import InputError, StagecutError
 from ...instances.pytorch.tracing.leaves import loss_of, tensors
@@ -41,7 +41,8 @@ def by_one_process(
     cards = [device] if device.type == "cuda" else []
     total = 0.0
     with torch.random.fork_rng(cards):
-        for args, kwargs in tree_map(_to(device), list(microbatches)):
+        there = tree_map_only(Tensor, lambda x: x.to(device), list(microbatches))
+        for args, kwargs in there:
             (loss, *others) = loss_of(tensors(alone(*args, **kwargs)))
             if others or loss.numel() != 1:
                 raise InputError("check: the model does not return its loss; leave --check out")
@@ -81,7 +82,3 @@ def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None
                 "of one process; the plan's execution is wrong for this model, or it draws random "
                 "numbers (dropout), which differ between the stages of a pipeline"
             )
-
-
-def _to(device: torch.device) -> Any:
-    return lambda x: x.to(device) if isinstance(x, Tensor) else x

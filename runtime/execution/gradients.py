@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..measure.group import rank_device
+
 
 class GradientSums:
     """All-reduce of the gradients of parameters shared with other ranks.
@@ -73,8 +75,7 @@ def clip_norm(
         for name, gradient in here.items()
         if rank == min(holders[name])
     ]
-    device = next((x.device for x in parameters.values()), torch.device("cpu"))
-    square = torch.stack(norms).square().sum() if norms else torch.zeros((), device=device)
+    square = torch.stack(norms).square().sum() if norms else torch.zeros((), device=rank_device())
     return scale_to_norm(list(here.values()), square, max_norm)
 
 

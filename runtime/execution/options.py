@@ -1,4 +1,4 @@
-"""Run options: those given by users, with defaults from the plan."""
+"""Run options, given by users with defaults from the plan, and what a step comes to."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class ProcessOptions:
         if self.checkpoint is None and (self.every is not None or self.resume):
             raise InputError("checkpoint: say in which folder checkpoints are")
 
-    def is_due(self, step: int, *, last: bool) -> bool:
-        """Return whether a checkpoint is due when so many steps are done."""
-        return last or (self.every is not None and step % self.every == 0)
+    def is_due(self, step: int) -> bool:
+        """Return whether a checkpoint is due when so many steps are done, before the last."""
+        return self.every is not None and step % self.every == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,3 +197,12 @@ class RunOptions(ProcessOptions):
                 f"every: {self.every} does not divide {self.steps} steps, as the schedule "
                 f"{self.schedule} needs: the pipeline is emptied for a checkpoint"
             )
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Result of a step: its number from 0 on, the mean loss, and seconds."""
+
+    number: int
+    loss: float
+    seconds: float

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, fx, nn
+from torch.utils.checkpoint import checkpoint
 
 from ...instances import (
     InputError,
@@ -20,6 +23,7 @@ from ...instances import (
     StagePlacement,
     Workload,
     is_stream,
+    layers_of,
     plan_of,
 )
 from ...instances.common.choices import Tied
@@ -35,9 +39,11 @@ from .chain import Payload, executed_stages, ranks_of
 from .guard.identity import graph_hash, plan_hash
 from .own_loop.loop import stage_chain
 from .own_loop.teams import Teams
-from .own_loop.training_pieces import ShardedLayer, training_pieces
 from .split import PieceModule, split
 from .stage import Tensors
+
+#: A layer, and its sharding as `Layers` has it.
+ShardedLayer = tuple[PieceModule, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +81,8 @@ class TracedInputs:
             name = next(tensors)
             if (value.shape, value.dtype) != (before.shape, before.dtype):
                 raise InputError(
-                    f"inputs: {name} is {_shown(value)}; every microbatch must be "
-                    f"{_shown(before)}, as it was traced"
+                    f"inputs: {name} is {shown(value)}; every microbatch must be "
+                    f"{shown(before)}, as it was traced"
                 )
         return given
 
@@ -89,8 +95,10 @@ class Prepared:
     are in the order in which they run, and `stages` are the same for schedules and the simulator,
     with the workload's times (of a training plan without, but with its replicas). `devices` has the
     plan's device of each rank, `training` whether there is a backward pass, `named` the inputs that
-    are given by name, in the order of the trace, and `recompute` the pieces that compute their
-    activations again. For `teams` and `layers` see `TrainingPieces`.
+    are given by name, in the order of the trace, and `recompute` the pieces that compute all of
+    their activations again (one of which only some layers do has that in its module). `teams` are
+    the ranks of each replica of a tensor degree above 1, and `layers` the layers of each piece that
+    is so spread, in order, with their shardings.
     """
 
     model: nn.Module = field(repr=False)
@@ -196,7 +204,7 @@ def split_model(
             return _uncut(model, args, kwargs, workload, made)
         raise InputError(f"{workload.name}: {export_failure(profile.traced)}")
     if isinstance(made.solution, StagePlacement):
-        return _staged(model, profile, workload, made, named)
+        return training_pieces(model, profile, workload, made, named)
     groups, order = groups_of(made)
     here = [workload.index[node] for node in profile.workload.ids]
     device, group = made.placement[here].tolist(), [groups[v] for v in here]
@@ -234,23 +242,172 @@ def _in_pieces(
     return Prepared(model, profile, workload, plan, pieces, stages, devices, training, named)
 
 
-def _staged(
-    model: nn.Module, profile: Profile, workload: Workload, plan: Plan, named: tuple[str, ...]
-) -> Prepared:
-    cut = training_pieces(profile, workload, plan)
-    rings = [[cut.devices[rank] for rank in ring] for ring in cut.ranks]
-    stages = stage_chain(rings, plan.cluster.size, training=True)
-    return Prepared(
-        model, profile, workload, plan, cut.pieces, stages, cut.devices, True, named,
-        cut.recompute, cut.teams, cut.layers,
-    )  # fmt: skip
-
-
 def payload(piece: PieceModule, training: bool) -> Payload:
     """Return the bytes that a piece hands on, and gets back."""
     values = [piece.values[name] for name in piece.outputs]
     back = sum(value.size_bytes for value in values if value.grad and training)
     return Payload(float(piece.payload_bytes), float(back))
+
+
+def training_pieces(
+    model: nn.Module, profile: Profile, workload: Workload, plan: Plan, named: tuple[str, ...] = ()
+) -> Prepared:
+    """Cut a model as a training plan says; `workload` has the profile's forward nodes, by id.
+
+    The device of a piece is the number of its stage in the plan.
+
+    Raises InputError if the plan is no training plan or made for something else, spreads layers of
+    which it is not known how, or recomputes some of the layers of a stage of a tensor degree.
+    """
+    plan.check_made_for(workload)
+    solution = plan.solution
+    if not isinstance(solution, StagePlacement):
+        raise InputError(f"plan: it is for {plan.problem.name}; give a training plan")
+    layers = layers_of(workload)
+    stage_of: dict[int | str, int] = {}
+    devices: list[list[tuple[int, ...]]] = []
+    again: list[frozenset[int]] = []
+    for s, stage in enumerate(solution.stages):
+        if stage.degree > 1 and not all(layers.sharding[c] for c in stage.configuration):
+            raise InputError(
+                f"stage {s}: its tensor degree is {stage.degree}, and the workload does not say "
+                "how its layers are split; profile with --degrees and give --workload, or plan "
+                "with --degrees 1"
+            )
+        pairs = zip(stage.nodes, stage.configuration, strict=True)
+        again.append(frozenset(v for v, c in pairs if layers.recomputes[c]))
+        if stage.degree > 1 and 0 < len(again[s]) < len(stage.nodes):
+            raise InputError(
+                f"stage {s}: some of its layers recompute, and a stage of tensor degree "
+                f"{stage.degree} recomputes as a whole; plan with --set recomputation=off"
+            )
+        first = int(solution.device[stage.nodes[0]])
+        starts = range(first, first + stage.replicas * stage.degree, stage.degree)
+        devices.append([tuple(range(d, d + stage.degree)) for d in starts])
+        stage_of |= {workload.ids[v]: s for v in stage.nodes}
+    ids = profile.workload.ids
+    forward = [ids[v] for v in np.flatnonzero(~profile.workload.backward).tolist()]
+    if set(forward) != set(stage_of):
+        odd = next(iter(set(forward) ^ set(stage_of)))
+        raise InputError(f"{workload.name}: node {odd} is not in both the plan and the model")
+    pieces = split(profile, [stage_of.get(node, 0) for node in ids])
+    if len(pieces) != len(solution.stages):
+        raise InputError("plan: a stage is not contiguous; verify the plan")
+    used = sorted({d for own in devices for team in own for d in team})
+    rank = {d: r for r, d in enumerate(used)}
+    order = tuple(piece.device for piece in pieces)
+    spread = [s for s, stage in enumerate(solution.stages) if stage.degree > 1]
+    partly = {s for s, own in enumerate(again) if 0 < len(own) < len(solution.stages[s].nodes)}
+    tied: frozenset[str] = frozenset()
+    if partly or spread:
+        tied, by_piece = _layers(profile, workload, solution, pieces)
+        pieces = tuple(
+            replace(piece, module=_recomputing(piece, by_piece[piece.index], again[piece.device]))
+            if piece.device in partly
+            else piece
+            for piece in pieces
+        )
+    members = tuple(tuple(rank[d] for d in team) for s in spread for team in devices[s])
+    texts = layers.sharding
+    split_by: dict[int, tuple[ShardedLayer, ...]] = {}
+    for piece in pieces:
+        stage = solution.stages[piece.device]
+        if stage.degree > 1:
+            text = {v: texts[c] for v, c in zip(stage.nodes, stage.configuration, strict=True)}
+            split_by[piece.index] = tuple((x, text[x.device]) for x in by_piece[piece.index])
+    rings = [[team[0] for team in devices[s]] for s in order]
+    stages = stage_chain(rings, plan.cluster.size, training=True)
+    recompute = frozenset(p for p, s in enumerate(order) if again[s] and s not in partly)
+    return Prepared(
+        model, profile, workload, plan, pieces, stages, tuple(used), True, named, recompute,
+        Teams(members, tied), split_by,
+    )  # fmt: skip
+
+
+def _layers(
+    profile: Profile, workload: Workload, solution: StagePlacement, pieces: tuple[PieceModule, ...]
+) -> tuple[frozenset[str], dict[int, tuple[PieceModule, ...]]]:
+    """Return the weights that several layers have, and the layers of each piece, in order."""
+    number = {node: v for v, node in enumerate(workload.ids)}
+    position = {v: k for k, v in enumerate(workload.order)}
+    stages = [solution.stages[piece.device] for piece in pieces]
+    order = [v for stage in stages for v in sorted(stage.nodes, key=position.__getitem__)]
+    cut = split(profile, [number.get(node, 0) for node in profile.workload.ids], order)
+    found: dict[int, tuple[PieceModule, ...]] = {}
+    begin = 0
+    for piece, stage in zip(pieces, stages, strict=True):
+        own = cut[begin : begin + len(stage.nodes)]
+        begin += len(own)
+        if (own[0].inputs, own[-1].outputs) != (piece.inputs, piece.outputs):
+            raise InputError(
+                f"stage {piece.device}: its layers do not run one after the other; plan with "
+                "--degrees 1 --set recomputation=off"
+            )
+        found[piece.index] = own
+    holding = Counter(name for layer in cut for name in layer.parameters)
+    return frozenset(name for name, count in holding.items() if count > 1), found
+
+
+def _recomputing(
+    piece: PieceModule, layers: Sequence[PieceModule], again: frozenset[int]
+) -> fx.GraphModule:
+    """Return a piece whose layers in `again` keep their inputs only.
+
+    Parameters stay where they are, under the model's names: such a layer is one node that takes
+    them beside its inputs.
+    """
+    graph = fx.Graph()
+    values: dict[str, fx.Node] = {name: graph.placeholder(name) for name in piece.inputs}
+    for layer in layers:
+        if layer.device in again:
+            run, held = _recomputed(layer)
+            taken = [values[name] for name in layer.inputs] + [graph.get_attr(n) for n in held]
+            made = graph.call_function(run, tuple(taken))
+            outputs: Sequence[Any] = [
+                graph.call_function(operator.getitem, (made, k)) for k in range(len(layer.outputs))
+            ]
+        else:
+            inner = layer.module.graph
+            given = [node for node in inner.nodes if node.op == "placeholder"]
+            known = {n: values[name] for n, name in zip(given, layer.inputs, strict=True)}
+            copied = graph.graph_copy(inner, known)
+            assert isinstance(copied, tuple)
+            outputs = copied
+        values = dict(zip(layer.outputs, outputs, strict=True))
+    graph.output(tuple(values[name] for name in piece.outputs))
+    return fx.GraphModule(piece.module, graph)
+
+
+def _recomputed(layer: PieceModule) -> tuple[Any, tuple[str, ...]]:
+    """Return a function that checkpoints a layer, and the tensors that it takes after inputs."""
+    graph = fx.Graph()
+    new: dict[fx.Node, Any] = {}
+    held: dict[str, fx.Node] = {}
+    nodes = list(layer.module.graph.nodes)
+    for node in nodes:
+        if node.op == "placeholder":
+            new[node] = graph.placeholder(node.name)
+    for node in nodes:
+        if node.op != "get_attr":
+            continue
+        if isinstance(operator.attrgetter(node.target)(layer.module), Tensor):
+            if node.target not in held:
+                held[node.target] = graph.placeholder(f"held_{len(held)}")
+            new[node] = held[node.target]
+    for node in nodes:
+        if node not in new and node.op != "output":
+            new[node] = graph.node_copy(node, new.__getitem__)
+    (ends,) = (node for node in nodes if node.op == "output")
+    graph.output(fx.map_arg(ends.args[0], new.__getitem__))
+    module = fx.GraphModule(layer.module, graph)
+
+    def recomputed(*tensors: Tensor) -> tuple[Tensor, ...]:
+        made: tuple[Tensor, ...] = checkpoint(module, *tensors, use_reentrant=False)
+        return made
+
+    # `place` moves what the graph makes itself, and asynchronous schedules refuse it
+    vars(recomputed).update(module=module, recomputes=True)
+    return recomputed, tuple(held)
 
 
 def check_same(found: Workload, planned: Workload) -> None:
@@ -299,6 +456,7 @@ def _trace_again(
     return workload_of
 
 
-def _shown(tensor: torch.Tensor) -> str:
+def shown(tensor: Any) -> str:
+    """Return shape and type of a tensor, in words."""
     shape = "×".join(map(str, tensor.shape)) or "a number"
     return f"{shape} {str(tensor.dtype).removeprefix('torch.')}"

@@ -1,95 +1,73 @@
-"""Recording files of runs: begin and end of every action of every rank. Without torch."""
+"""Recording files of runs: begin and end of every action of every rank. Without torch.
+
+Those of shardings have operators and collectives, a row each, as there are many: step, name, kind,
+whether an operator asks for it itself, axis of the mesh (−1 for computing), begin, end, bytes that
+the device sent.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
-import numpy as np
 
 from ...instances import InputError
-from ...instances.common.arrays import Ints, frozen
-from ...instances.common.errors import quote
-from ...instances.formats.source import Record, Source, Whole, read_source
+from ...instances.common.errors import prefix_errors, quote
+from ...instances.formats.source import Record, Whole, read_source
 from ...instances.formats.stagecut_json import read_file
-from ...instances.formats.versions import RECORDING
+from ...instances.formats.versions import RECORDING, SHARDED_RECORDING
 from ...instances.formats.writing import layout, write_whole
 from ..schedules.actions import Action, parse_action
 
+T = TypeVar("T", bound=Record)
+_parsed = lru_cache(maxsize=1 << 16)(parse_action)
 
-class Done(NamedTuple):
+
+class Done(Record):
     """An action as it was: of the optimizer step `step`, from `start_s` to `end_s`."""
 
     step: int
-    action: Action
+    name: str = msgspec.field(name="action")  # such as ``2F0``
     start_s: float
     end_s: float
 
+    @property
+    def action(self) -> Action:
+        """What was done."""
+        return _parsed(self.name)
 
-@dataclass(frozen=True, eq=False)
-class RankRecording:
-    """Recording of one rank.
 
-    Parameters
-    ----------
-    rank
-        Its number; it is the number of its device in the plan's cluster.
-    host, device
-        Where it ran, such as ``node7`` and ``cuda:1``.
-    actions
-        In the order in which they began. Waiting for data is no part of an action.
+class RankRecording(Record):
+    """Recording of one rank, which is the number of its device in the plan's cluster.
+
+    `actions` are in the order in which they began; waiting for data is no part of an action.
     """
 
     rank: int
-    host: str
+    host: str  # host, device: where it ran, such as ``node7`` and ``cuda:1``
     device: str
     actions: tuple[Done, ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "actions", tuple(self.actions))
 
-
-@dataclass(frozen=True, eq=False)
-class RunRecording:
-    """A run of a plan.
+class RunRecording(Record):
+    """A run of a plan, as files have it.
 
     Times are seconds on one clock that all ranks share: theirs if they are on one host, else each
-    rank's own, set to zero at a barrier before the first step.
-
-    Parameters
-    ----------
-    workload_fingerprint
-        Of the workload that the plan was made for.
-    placement
-        Shape (n,): the plan's device of each node, so that another plan is told apart.
-    schedule
-        Name of the schedule.
-    microbatches
-        Per step.
-    ranks
-        Rank 0, 1, ….
-
-    Raises
-    ------
-    InputError
-        If an action ends before it begins, occurs twice in a step, or belongs to a microbatch
-        that there is not; or ranks are missing.
+    rank's own, set to zero at a barrier before the first step. `placement` has the plan's device of
+    each node, so that another plan is told apart.
     """
 
     workload_fingerprint: str
-    placement: Ints
+    placement: list[Whole]
     schedule: str
-    microbatches: int
+    microbatches: int  # per step
     ranks: tuple[RankRecording, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "placement", frozen(self.placement, np.int64))
-        object.__setattr__(self, "ranks", tuple(self.ranks))
-        _check(self)
+    format: Literal["stagecut-recording"] = "stagecut-recording"
+    version: Literal[1] = 1
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -102,34 +80,46 @@ class RunRecording:
             yield from (done for done in rank.actions if done.step == step)
 
 
-class DoneRecord(Record):
-    """An action; times in seconds."""
+class RecordedEvent(NamedTuple):
+    """Event of a device in the step `step`, from `start_s` to `end_s`.
+
+    `name` is that of the operator or the converted tensor, `kind` ``forward``, ``backward`` or a
+    collective, and `within` tells whether an operator asks for it itself, for statistics. `axis` is
+    the mesh's, −1 for computing; `bytes` are those that this device sent.
+    """
 
     step: int
-    action: str
+    name: str
+    kind: str
+    within: bool
+    axis: int
     start_s: float
     end_s: float
+    bytes: float
 
 
-class RankRecord(Record):
-    """A rank."""
+class ShardedRank(Record):
+    """Events of one device in order."""
 
     rank: int
     host: str
-    device: str
-    actions: list[DoneRecord]
+    events: tuple[RecordedEvent, ...]
 
 
-class RecordingFile(Record):
-    """A recording file; see `RunRecording`."""
+class ShardedRecording(Record):
+    """A run of a sharding, as files have it.
 
-    format: Literal["stagecut-recording"]
-    version: Literal[1]
+    `plan` is a hash of what the plan decides, `mesh` has the devices along each axis, and `step_s`
+    the seconds of each step, the optimizer's included.
+    """
+
     workload_fingerprint: str
-    placement: list[Whole]
-    schedule: str
-    microbatches: int
-    ranks: list[RankRecord]
+    plan: str
+    mesh: tuple[int, ...]
+    step_s: tuple[float, ...]
+    ranks: tuple[ShardedRank, ...]
+    format: Literal["stagecut-sharded-recording"] = "stagecut-sharded-recording"
+    version: Literal[1] = 1
 
 
 def load_recording(path: str | Path) -> RunRecording:
@@ -157,62 +147,43 @@ def load_recording(path: str | Path) -> RunRecording:
     Traceback (most recent call last):
     stagecut.instances.common.errors.InputError: recording.json: no such file; check the path
     """
-    return read_recording(read_source(path))
+    return _load(path, RunRecording, RECORDING, _check)
 
 
 def save_recording(recording: RunRecording, path: str | Path) -> None:
     """Write a recording, whole or not at all."""
-    write_whole(path, layout(write_recording(recording)))
+    _save(recording, path, _check)
 
 
-def read_recording(source: Source) -> RunRecording:
-    """Return the recording in one of our files."""
-    file = read_file(source, RecordingFile, RECORDING)
+def load_sharded_recording(path: str | Path) -> ShardedRecording:
+    """Return the recording of a sharding in a file; InputError if it is broken."""
+    return _load(path, ShardedRecording, SHARDED_RECORDING, _check_sharded)
+
+
+def save_sharded_recording(recording: ShardedRecording, path: str | Path) -> None:
+    """Write a recording, whole or not at all; InputError if ranks did not do the same."""
+    _save(recording, path, _check_sharded)
+
+
+def _load(path: str | Path, kind: type[T], form: str, check: Callable[[T], None]) -> T:
+    source = read_source(path)
+    recording = read_file(source, kind, form)
     try:
-        ranks = [
-            RankRecording(r.rank, r.host, r.device, tuple(_done(r.rank, d) for d in r.actions))
-            for r in file.ranks
-        ]
-        return RunRecording(
-            file.workload_fingerprint,
-            np.array(file.placement, np.int64),
-            file.schedule,
-            file.microbatches,
-            tuple(ranks),
-        )
+        check(recording)
     except InputError as error:
         source.fail(str(error))
+    return recording
 
 
-def write_recording(recording: RunRecording) -> dict[str, object]:
-    """Return the file of `recording`, as JSON values."""
-    ranks = [
-        RankRecord(
-            rank.rank, rank.host, rank.device,
-            [
-                DoneRecord(d.step, str(d.action), float(d.start_s), float(d.end_s))
-                for d in rank.actions
-            ],
-        )
-        for rank in recording.ranks
-    ]  # fmt: skip
-    file = RecordingFile(
-        "stagecut-recording", 1, recording.workload_fingerprint, recording.placement.tolist(),
-        recording.schedule, recording.microbatches, ranks,
-    )  # fmt: skip
-    made: dict[str, object] = msgspec.to_builtins(file)
-    return made
-
-
-def _done(rank: int, record: DoneRecord) -> Done:
-    try:
-        action = parse_action(record.action)
-    except InputError as error:
-        raise InputError(f"rank {rank}: step {record.step}: {error}") from None
-    return Done(record.step, action, record.start_s, record.end_s)
+def _save(recording: T, path: str | Path, check: Callable[[T], None]) -> None:
+    check(recording)
+    data: dict[str, Any] = msgspec.to_builtins(recording)
+    head = {name: data.pop(name) for name in ("format", "version")}
+    write_whole(path, layout({**head, **data, "ranks": list(data["ranks"])}))
 
 
 def _check(recording: RunRecording) -> None:
+    """Raise InputError if ranks are missing, or an action cannot have been so."""
     if recording.microbatches < 1:
         raise InputError(f"microbatches is {recording.microbatches}; it must be at least 1")
     if not recording.ranks:
@@ -224,7 +195,7 @@ def _check(recording: RunRecording) -> None:
             )
         seen: set[tuple[int, Action]] = set()
         for done in rank.actions:
-            where = f"rank {number}: step {done.step}: {done.action}"
+            where = f"rank {number}: step {done.step}: {done.name}"
             if done.step < 0:
                 raise InputError(f"{where}: steps number from 0 on")
             if not (math.isfinite(done.start_s) and math.isfinite(done.end_s)):
@@ -234,10 +205,27 @@ def _check(recording: RunRecording) -> None:
                     f"{where}: it ends at {quote(done.end_s)}, before it begins at "
                     f"{quote(done.start_s)}"
                 )
-            if done.action.microbatch >= recording.microbatches:
+            with prefix_errors(f"rank {number}: step {done.step}", done.name):
+                action = done.action
+            if action.microbatch >= recording.microbatches:
                 raise InputError(f"{where}: there are {recording.microbatches} microbatches")
-            if (done.step, done.action) in seen:
+            if (done.step, action) in seen:
                 raise InputError(f"{where}: it occurs twice")
-            seen.add((done.step, done.action))
+            seen.add((done.step, action))
     if not any(rank.actions for rank in recording.ranks):
         raise InputError("no rank did anything; record a run with at least one step")
+
+
+def _check_sharded(recording: ShardedRecording) -> None:
+    """Raise InputError if ranks are missing, or one did other things than the others."""
+    if [rank.rank for rank in recording.ranks] != list(range(len(recording.ranks) or 1)):
+        raise InputError("ranks: list ranks 0, 1, …, each once")
+    first = [event[:5] for event in recording.ranks[0].events]
+    for rank in recording.ranks:
+        if [event[:5] for event in rank.events] != first:
+            raise InputError(f"rank {rank.rank}: it did other things than rank 0; run again")
+        numbers = [number for event in rank.events for number in event[5:]]
+        if not all(map(math.isfinite, (*numbers, *recording.step_s))):
+            raise InputError(f"rank {rank.rank}: times and bytes must be finite numbers")
+        if any(not event.start_s <= event.end_s for event in rank.events):
+            raise InputError(f"rank {rank.rank}: an event ends before it begins")

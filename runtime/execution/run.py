@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import socket
+import time
+from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import nn
 
 from ...instances import InputError, Plan, Sharding, Workload
 from ...instances.formats.outline import placed_ids
 from ...instances.formats.source import read_source
 from ...instances.pytorch.factory import Made
-from ..measure.group import process_group
-from .guard.failures import guarded
+from ..measure.group import alone_if_it_can_be, of_all_ranks, process_group, threads_per_process
+from .checkpoint import restore, save
+from .checkpoint_folder import newest, sole_writer
+from .first_step import by_one_process, check_first_step
+from .guard.failures import Guard, guarded
 from .guard.identity import random_hash, weights_hash
-from .options import RunOptions
+from .options import RunOptions, StepResult
 from .prepare import split_model
 from .sharded.prepare import PreparedSharding, prepare_sharding
 from .sharded.trainer import ShardedTrainer
-from .steps import StepResult, alone_if_it_can_be, common_zero, take_steps, threads_per_process
-from .trainer import PipelineTrainer, Trainer
+from .stage import Tensors
+from .trainer import PipelineTrainer
+
+#: What runs batches on this rank.
+Trainer = PipelineTrainer | ShardedTrainer
 
 
 def run(
@@ -66,8 +77,8 @@ def run(
             trainer = trainer_of(prepared, options, device)
             if guard is not None:
                 guard.count(trainer.actions)
-            zero_s = common_zero() if options.record is not None else 0.0
-            steps = take_steps(
+            zero_s = _common_zero() if options.record is not None else 0.0
+            steps = _take_steps(
                 trainer, prepared.inputs, given, reference, options, hashes, guard, on_step
             )
             if options.record is not None:
@@ -85,3 +96,82 @@ def _ways(plan: Plan | Path) -> tuple[Callable[..., Any], Callable[..., Trainer]
     if sharding:
         return prepare_sharding, ShardedTrainer
     return split_model, PipelineTrainer
+
+
+def _take_steps(
+    trainer: Trainer,
+    inputs: Callable[[tuple[Any, ...], Mapping[str, Any]], Tensors],
+    made: Made,
+    reference: nn.Module | None,
+    options: RunOptions,
+    hashes: Mapping[str, str],
+    guard: Guard | None,
+    on_step: Callable[[StepResult], None] | None,
+) -> list[StepResult]:
+    """Run until there are as many steps as asked for, or the inputs end; keep checkpoints.
+
+    The first step is checked against the `reference`, a model of the same numbers, if given.
+    """
+    with sole_writer(options.checkpoint, resume=options.resume):
+        folder = options.checkpoint
+        done, taken = (0, 0) if folder is None else _begin(folder, trainer, made, options, hashes)
+        steps: list[StepResult] = []
+
+        def keep() -> int:
+            if folder is not None:
+                save(folder, done, trainer.trained(), trainer.whole, microbatches=taken, **hashes)
+            return done
+
+        kept = done
+        count = trainer.at_once * trainer.per_batch
+        while done < options.steps:
+            each = list(islice(made.microbatches, count))
+            if len(each) < count:
+                break
+            batches = [inputs(args, kwargs) for args, kwargs in each]
+            expected = None
+            if reference is not None and not steps:
+                expected = by_one_process(reference, each, trainer.device)
+            dist.barrier()
+            begun = time.perf_counter()
+            losses = trainer.run(batches)
+            seconds = (time.perf_counter() - begun) / trainer.at_once
+            if expected is not None:
+                check_first_step(losses[0], trainer.trained(), expected)
+            for loss in losses:
+                steps.append(StepResult(done, loss, seconds))
+                done, taken = done + 1, taken + trainer.per_batch
+                if on_step is not None and dist.get_rank() == 0:
+                    on_step(steps[-1])
+            if guard is not None:
+                guard.tick()
+            if options.is_due(done):
+                kept = keep()
+        if kept < done:  # the inputs may have ended early
+            keep()
+        return steps
+
+
+def _begin(
+    folder: Path, trainer: Trainer, made: Made, options: RunOptions, hashes: Mapping[str, str]
+) -> tuple[int, int]:
+    """Return the steps and microbatches that are done: those of the newest checkpoint, or none."""
+    found = newest(folder, resume=options.resume)
+    if found is None:
+        return 0, 0
+    if found.manifest.model != hashes["model"]:
+        raise InputError(f"{found.path}: it is of another model; give the model that was trained")
+    taken = found.manifest.microbatches
+    if sum(1 for _ in islice(made.microbatches, taken)) < taken:
+        raise InputError(f"{folder}: the inputs end before {found.path.name} does")
+    restore(found, trainer.trained(), hashes["plan"])  # after the inputs, which may draw numbers
+    return found.step, taken
+
+
+def _common_zero() -> float:
+    """Return this rank's time of the begin that all ranks share."""
+    dist.barrier()
+    here = (socket.gethostname(), time.perf_counter())
+    everywhere = of_all_ranks(here)
+    one_host = len({host for host, _ in everywhere}) == 1
+    return everywhere[0][1] if one_host else here[1]

@@ -205,7 +205,8 @@ class _Cut:
         for name in self._changed_inputs(inputs, local):
             new[name] = graph.call_function(torch.ops.aten.clone.default, (new[name],))
         attributes: dict[str, Any] = {}
-        given = dict(zip(self._placeholders(), self.traced.inputs, strict=True))
+        placeholders = [n.name for n in self.nodes.values() if n.op == "placeholder"]
+        given = dict(zip(placeholders, self.traced.inputs, strict=True))
         for n in self.nodes.values():
             if n.name not in local:
                 continue
@@ -219,9 +220,6 @@ class _Cut:
             new[n.name] = copy
         graph.output(tuple(new[name] for name in outputs))
         return fx.GraphModule(attributes, graph)
-
-    def _placeholders(self) -> list[str]:
-        return [n.name for n in self.nodes.values() if n.op == "placeholder"]
 
     def _attribute(self, n: fx.Node) -> tuple[str, Any]:
         """Return the attribute of a node, and the first of its names in the model."""

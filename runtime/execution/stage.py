@@ -11,13 +11,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.utils.checkpoint import checkpoint
 
 from ...instances import StagecutError
 from ...instances.pytorch.tracing.leaves import loss_of
 from ..schedules.actions import Action, Kind
 from .backward import Halves
+from .guard.failures import first_line
 from .recording_file import Done
 from .split import PieceModule
 
@@ -48,7 +49,7 @@ class Recorder:
         """Record begin and end of the block."""
         begun = idle_at(self.device)
         yield
-        self.done.append(Done(self.step, action, begun, idle_at(self.device)))
+        self.done.append(Done(self.step, str(action), begun, idle_at(self.device)))
 
 
 @dataclass
@@ -185,8 +186,8 @@ class StageRunner:
                 yield
             self.actions += 1
         except RuntimeError as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise StagecutError(f"piece {self.piece.index}: {action} failed: {lines[0]}") from error
+            why = first_line(error)
+            raise StagecutError(f"piece {self.piece.index}: {action} failed: {why}") from error
 
 
 def mean_loss(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -200,6 +201,21 @@ def mean_loss(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
         return found[0].reshape(())
     means = [t.float().mean() for t in found or outputs if t.is_floating_point()]
     return torch.stack(means).sum() if means else torch.zeros(())
+
+
+def register(root: nn.Module, name: str, value: nn.Module | torch.Tensor) -> None:
+    """Give a module a part, parameter or buffer under a name such as ``layers.0.weight``."""
+    *path, leaf = name.split(".")
+    for part in path:
+        if part not in root._modules:
+            root.add_module(part, nn.Module())
+        root = root.get_submodule(part)
+    if isinstance(value, nn.Module):
+        root.add_module(leaf, value)
+    elif isinstance(value, nn.Parameter):
+        root.register_parameter(leaf, value)
+    else:
+        root.register_buffer(leaf, value)
 
 
 def place(module: fx.GraphModule, device: torch.device) -> None:

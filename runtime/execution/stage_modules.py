@@ -15,7 +15,7 @@ from .checkpoint import named_tensors, state_held
 from .gradients import GradientSums, clip_norm, holders_of
 from .prepare import Prepared
 from .split import PieceModule
-from .stage import place
+from .stage import place, register
 
 #: Arguments that say that an operator is to train, and what they are in evaluation.
 _OFF = {"train": False, "training": False, "use_input_stats": False, "dropout_p": 0.0}
@@ -122,7 +122,7 @@ def stage_modules(prepared: Prepared, device: torch.device | None = None) -> lis
     for stage in stages if device is not None else ():
         place(stage, device)
     for name, value in state_held(prepared.model, held).untouched.items():
-        _register(stages[0], name, value.detach())  # no optimizer has anything to do with it
+        register(stages[0], name, value.detach())  # no optimizer has anything to do with it
     return stages
 
 
@@ -206,22 +206,9 @@ def _named_as_in(model: nn.Module, stage: StageModule) -> list[tuple[str, torch.
     present = set(stage.state_dict(keep_vars=True))
     for name, value in whole.items():
         if id(value) in own and name not in present:
-            _register(stage, name, value)
+            register(stage, name, value)
     _order_as_in(model, stage)
     return held
-
-
-def _register(stage: nn.Module, name: str, value: torch.Tensor) -> None:
-    *path, leaf = name.split(".")
-    owner = stage
-    for part in path:
-        if part not in owner._modules:
-            owner.add_module(part, nn.Module())
-        owner = owner.get_submodule(part)
-    if isinstance(value, nn.Parameter):
-        owner.register_parameter(leaf, value)
-    else:
-        owner.register_buffer(leaf, value)
 
 
 def _order_as_in(model: nn.Module, stage: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Trainers of a run: batches through a plan, one after the other, on this rank."""
+"""Batches through the pieces of a plan, one after the other, on this rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -20,48 +19,17 @@ from ..schedules import Action, Schedule, make_schedule
 from ..schedules.actions import schedule_of
 from ..simulate.plan_stages import named_schedule
 from .chain import ASYNCHRONOUS, executed_schedule
-from .checkpoint import ModelState, Trained, named_tensors, state_held
+from .checkpoint import Trained, named_tensors, state_held
 from .options import RunOptions
 from .own_loop.loop import Loop
 from .own_loop.teams import join_teams
 from .own_loop.transport import Ranks
 from .prepare import Prepared
-from .recording_file import RankRecording, RunRecording, save_recording
+from .recording_file import Done, RankRecording, RunRecording, save_recording
 from .sharded.parts import LocalShards, own_parts
 from .sharded.stage import ShardedStage
 from .split import PieceModule
 from .stage import Recorder, Tensors, place
-
-
-class Trainer(Protocol):
-    """Protocol of executors of batches on this rank, which computes on `device`.
-
-    `at_once` batches of `per_batch` microbatches run without a pause; after them the pipeline is
-    empty. `whole` has the places of the model's `state_dict` in a checkpoint.
-    """
-
-    device: torch.device
-    at_once: int
-    per_batch: int
-    whole: ModelState
-
-    def run(self, microbatches: Sequence[Tensors]) -> list[float]:
-        """Run `at_once` batches; return the mean loss of each. All ranks call this together.
-
-        The gradients of the last one stay in the parameters until the next call.
-        """
-
-    def trained(self) -> Trained:
-        """Return parameters, buffers and optimizer of this rank."""
-
-    def actions(self) -> int:
-        """Return how many actions this rank has done."""
-
-    def save_recording(self, path: Path, zero_s: float, step_s: Sequence[float]) -> None:
-        """Write what all ranks did, times from `zero_s` on. All ranks call this together."""
-
-    def give_back(self, model: nn.Module) -> None:
-        """Write parameters that lie in parts, put together, into the model, on all ranks."""
 
 
 class PipelineTrainer:
@@ -69,8 +37,10 @@ class PipelineTrainer:
 
     Every rank makes it at the same time, from the same plan, model and settled options, and then
     runs the same batches. With `replicas` of the whole pipeline, rank r is device r modulo their
-    number, and microbatch j runs on replica j modulo the number of replicas. Raises InputError if
-    the number of ranks is not that of the plan's devices, or the schedule does not fit.
+    number, and microbatch j runs on replica j modulo the number of replicas. `at_once` batches of
+    `per_batch` microbatches run without a pause; after them the pipeline is empty. `whole` has the
+    places of the model's `state_dict` in a checkpoint. Raises InputError if the number of ranks is
+    not that of the plan's devices, or the schedule does not fit.
     """
 
     def __init__(
@@ -114,7 +84,10 @@ class PipelineTrainer:
         self.pieces = [pieces[p] for p in own]
 
     def run(self, microbatches: Sequence[Tensors]) -> list[float]:
-        """Run all batches; see `Trainer`."""
+        """Run `at_once` batches; return the mean loss of each. All ranks call this together.
+
+        The gradients of the last one stay in the parameters until the next call.
+        """
         self.loop.run(lambda j: tuple(x.to(self.device) for x in microbatches[j]))
         if self.recorder is not None:
             self.recorder.step += 1
@@ -142,21 +115,21 @@ class PipelineTrainer:
         return sum(stage.actions for stage in self.loop.stages.values())
 
     def save_recording(self, path: Path, zero_s: float, _step_s: Sequence[float]) -> None:
-        """Write the recording of the first replica's devices."""
+        """Write what the first replica's devices did, times from `zero_s` on. All ranks call it."""
         assert self.recorder is not None
         prepared, replicas = self.prepared, self.per_batch // self.schedule.microbatches
         number = {piece.index: piece.index for piece in prepared.pieces}
         if isinstance(prepared.plan.solution, StagePlacement):
             number = {piece.index: piece.device for piece in prepared.pieces}
         actions = tuple(
-            d._replace(
-                action=Action(
-                    number[d.action.stage], d.action.kind, d.action.microbatch // replicas
-                ),
-                start_s=d.start_s - zero_s,
-                end_s=d.end_s - zero_s,
+            Done(
+                d.step,
+                str(Action(number[stage], kind, microbatch // replicas)),
+                d.start_s - zero_s,
+                d.end_s - zero_s,
             )
             for d in self.recorder.done
+            for stage, kind, microbatch in [d.action]
         )
         here = (dist.get_rank(), socket.gethostname(), str(self.device), actions)
         done = {
@@ -165,7 +138,7 @@ class PipelineTrainer:
         }
         recording = RunRecording(
             prepared.workload.fingerprint,
-            prepared.plan.placement,
+            prepared.plan.placement.tolist(),
             self.schedule.name,
             self.schedule.microbatches,
             tuple(

@@ -19,10 +19,9 @@ import torch.distributed as dist
 from ...instances import InputError, Plan, Workload
 from ...instances.common.arrays import Floats
 from ...instances.pytorch.factory import Made
-from ..measure.group import process_group, rank_device
+from ..measure.group import process_group, rank_device, threads_per_process
 from .options import RunOptions
 from .prepare import split_model
-from .steps import threads_per_process
 from .trainer import PipelineTrainer
 
 #: Of plans that use all processes: seconds of a batch, relative to the first plan's.

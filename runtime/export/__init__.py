@@ -1,1 +1,1 @@
-"""Export of plans for other launchers, a module for each; files are read back."""
+"""Export of plans for other launchers, a module for each."""

@@ -7,7 +7,6 @@ Names are those of accelerate 1.15 (commands/launch.py, parallelism_config.py) a
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,9 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
                 f"{NAME}: module {module} is split between devices {where[module]} and {device}; "
                 f"it keeps it whole: plan with --for {NAME}"
             )
-    return _by_device(where)
+    devices = tuple(dict.fromkeys(where.values()))
+    modules = tuple(tuple(m for m, own in where.items() if own == d) for d in devices)
+    return ModuleStages(modules, len(devices), devices)
 
 
 def write(stages: ModuleStages) -> str:
@@ -55,17 +56,6 @@ def write(stages: ModuleStages) -> str:
         for module in own
     }
     return json.dumps(values, indent=2) + "\n"
-
-
-def read(text: str, _modules: Sequence[str]) -> ModuleStages:
-    """Return the stages that `write` wrote."""
-    return _by_device({module: str(device) for module, device in json.loads(text).items()})
-
-
-def _by_device(where: dict[str, str]) -> ModuleStages:
-    devices = tuple(dict.fromkeys(where.values()))
-    modules = tuple(tuple(m for m, own in where.items() if own == d) for d in devices)
-    return ModuleStages(modules, len(devices), devices)
 
 
 def _names(plan: Plan) -> list[str]:

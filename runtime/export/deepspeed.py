@@ -6,11 +6,10 @@ zero/config.py, zero/offload_config.py, precision_config.py, tensor_parallel/con
 
 from __future__ import annotations
 
-import ast
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, groupby
 from typing import Any
 
 from ...instances import InputError, Plan, Workload
@@ -18,7 +17,7 @@ from ...instances.common.escape import docstring
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import NumberFormat
 from ...instances.costs.layout import Dispatcher, Layout
-from .stages import ModuleStages, feeds, first_number, module_stages, modules_of
+from .stages import ModuleStages, feeds, first_number, layer_names, module_stages, modules_of
 
 NAME = "deepspeed"
 #: Those that it runs.
@@ -122,29 +121,6 @@ def write(stages: ModuleStages) -> str:
     )
 
 
-def read(text: str, _modules: Sequence[str]) -> ModuleStages:
-    """Return the stages that `write` wrote."""
-    values: dict[str, Any] = {}
-    for statement in ast.parse(text).body:
-        if isinstance(statement, ast.Assign):
-            names = [
-                node.id for node in ast.walk(statement.targets[0]) if isinstance(node, ast.Name)
-            ]
-            value = ast.literal_eval(statement.value)
-            values |= dict(zip(names, value, strict=True)) if len(names) > 1 else {names[0]: value}
-    layers, parts = values["LAYERS"], values["PARTS"]
-    return ModuleStages(
-        modules=tuple(tuple(layers[a:b]) for a, b in pairwise(parts)),
-        ranks=values["PIPELINE"],
-        devices=(),
-        replicas=values["DATA"],
-        degree=values["TENSOR"],
-        recomputes=values["RECOMPUTES"],
-        schedule="1f1b" if values["MICROBATCHES"] else "",
-        microbatches=values["MICROBATCHES"],
-    )
-
-
 #: Its names of how tokens go to experts.
 _DISPATCHERS = {Dispatcher.ALL_TO_ALL: "comm", Dispatcher.HIERARCHICAL: "deepep"}
 #: Files, as the launch line names them.
@@ -206,17 +182,9 @@ def _zero(layout: Layout) -> dict[str, Any]:
 
 def _stages(model: ModelDescription, layout: Layout) -> ModuleStages:
     """Return the model's layers by stage, with embedding and head as layers of their own."""
-    counts = layout.layers_of_stages(len(model.blocks))
-    modules = []
-    for stage, count in enumerate(counts):
-        begin = sum(counts[:stage])
-        own = [f"layers.{layer}" for layer in range(begin, begin + count)]
-        own = ["embedding", *own] if stage == 0 else own
-        if stage == layout.mtp_stage % layout.stages:
-            own += [f"mtp.{k}" for k in range(len(model.mtp))]
-        modules.append((*own, "norm", "head") if stage == layout.stages - 1 else tuple(own))
+    modules = layer_names(model, layout, "embedding", ("norm", "head"))
     return ModuleStages(
-        modules=tuple(modules),
+        modules=tuple(map(tuple, modules)),
         ranks=layout.pipeline,
         devices=(),
         replicas=layout.data,

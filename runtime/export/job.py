@@ -26,12 +26,8 @@ from ...instances.costs.layout import (
 from ...instances.job.launchers import runs
 from .accelerate import accelerate_files
 from .deepspeed import deepspeed_files
-from .megatron import bridge_files, megatron_arguments
+from .megatron import bridge_files, megatron_files
 from .torchtitan import schedule_files, torchtitan_files
-
-
-def _megatron_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
-    return {"megatron.sh": megatron_arguments(model, layout)}
 
 
 def _maxtext_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
@@ -79,7 +75,7 @@ JOB_LAUNCHERS: Mapping[str, Callable[[ModelDescription, Layout], dict[str, str]]
             "csv": schedule_files,
             "deepspeed": deepspeed_files,
             "maxtext": _maxtext_files,
-            "megatron": _megatron_files,
+            "megatron": megatron_files,
             "torchtitan": torchtitan_files,
         }
     )

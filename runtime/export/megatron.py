@@ -10,10 +10,8 @@ NVIDIA-NeMo/Megatron-Bridge), so what Megatron-LM is told by arguments is set fi
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from ...instances import InputError, Plan, Workload
 from ...instances.common.escape import docstring, one_line, shell
@@ -29,7 +27,7 @@ from ...instances.costs.layout import (
     Recompute,
 )
 from ...instances.job.launchers import layers_away
-from .stages import ModuleStages, first_number, module_stages, stack
+from .stages import ModuleStages, degrees_in_words, first_number, module_stages, stack
 
 NAME = "megatron"
 #: Those that it runs.
@@ -39,6 +37,12 @@ SCHEDULES = ("1f1b", "interleaved")
 _EMBEDDING, _LAYER, _AHEAD, _LOSS = "E", "t", "m", "L"
 #: Names of the modules that predict tokens after the next one.
 _AHEAD_PART = re.compile(r"mtp(_|$)|multi_token").match
+
+#: Arguments by name: a switch is True, several words are a list.
+Arguments = dict[str, object]
+_ALL_AGAIN: Arguments = {
+    "recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1,
+}  # fmt: skip
 
 
 def cut(workload: Workload, plan: Plan) -> ModuleStages:
@@ -71,72 +75,23 @@ def write(stages: ModuleStages) -> str:
         + _LOSS * (s == last)
         for s, (_, layers, _) in enumerate(counts)
     )
-    world = stages.ranks * stages.replicas * stages.degree
-    arguments = [
-        f"--num-layers {sum(layers for _, layers, _ in counts)}",
-        f"--tensor-model-parallel-size {stages.degree}",
-        f"--pipeline-model-parallel-size {stages.ranks}",
-        f"--pipeline-model-parallel-layout {shell(layout)}",
-    ]
+    arguments: Arguments = {
+        "num-layers": sum(layers for _, layers, _ in counts),
+        "tensor-model-parallel-size": stages.degree,
+        "pipeline-model-parallel-size": stages.ranks,
+        "pipeline-model-parallel-layout": layout,
+    }
     if any(ahead):
-        arguments.append(f"--mtp-num-layers {sum(ahead)}")
+        arguments["mtp-num-layers"] = sum(ahead)
+    said = [f"{stages.in_words}; the data-parallel degree follows from the number of ranks."]
     if stages.microbatches:  # of one sample each, unless both sizes are multiplied
-        batch = stages.microbatches * stages.replicas
-        arguments.append(f"--micro-batch-size 1 --global-batch-size {batch}")
+        count = show_count(stages.microbatches, "microbatch")
+        said.append(f"{count}; of n samples: n times both sizes.")
+        arguments["micro-batch-size"] = 1
+        arguments["global-batch-size"] = stages.microbatches * stages.replicas
     if stages.recomputes:
-        arguments.append(
-            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
-        )
-    lines = [
-        f"# {one_line(stages.in_words)}; the data-parallel degree follows from the number of ranks."
-    ]
-    if stages.microbatches:
-        lines.append(
-            f"# {show_count(stages.microbatches, 'microbatch')}; of n samples: n times both sizes."
-        )
-    lines += [f"WORLD_SIZE={world}", "MEGATRON_ARGS=("]
-    lines += [f"    {argument}" for argument in arguments]
-    return "\n".join([*lines, ")"]) + "\n"
-
-
-def read(text: str, modules: Sequence[str]) -> ModuleStages:
-    """Return the stages that `write` wrote, for a model of these modules, in order."""
-    words = shlex.split(text, comments=True)
-    value = dict(pairwise(words))
-    world = int(next(w for w in words if w.startswith("WORLD_SIZE=")).partition("=")[2])
-    ranks = int(value["--pipeline-model-parallel-size"])
-    degree = int(value["--tensor-model-parallel-size"])
-    parts = _expand(value["--pipeline-model-parallel-layout"]).split("|")
-    left = list(modules)
-    numbered = [_is_layer(module) for module in left]
-    before = left[: numbered.index(True)]
-    after = left[len(left) - numbered[::-1].index(True) :]
-    layers = left[len(before) : len(left) - len(after)]
-    wanted = sum(part.count(_LAYER) for part in parts)
-    if wanted != len(layers):
-        raise InputError(f"{NAME}: its layout has {wanted} layers; there are {len(layers)}")
-    own, taken = [], 0
-    for part in parts:
-        count = part.count(_LAYER)
-        middle = layers[taken : taken + count]
-        taken += count
-        end = [x for x in after if (_AHEAD if _is_ahead(x) else _LOSS) in part]
-        own.append((*before * (_EMBEDDING in part), *middle, *end))
-    if value.get("--mtp-num-layers", "0") != str(sum(part.count(_AHEAD) for part in parts)):
-        raise InputError(f"{NAME}: its layout and --mtp-num-layers differ")
-    replicas = world // (ranks * degree)
-    microbatches = int(value.get("--global-batch-size", 0)) // replicas
-    interleaved = len(parts) > ranks
-    return ModuleStages(
-        modules=tuple(own),
-        ranks=ranks,
-        devices=(),
-        replicas=replicas,
-        degree=degree,
-        recomputes="--recompute-granularity" in words,
-        schedule="" if not microbatches else "interleaved" if interleaved else "1f1b",
-        microbatches=microbatches,
-    )
+        arguments |= _ALL_AGAIN
+    return _shell(said, stages.ranks * stages.replicas * stages.degree, arguments)
 
 
 def _ends(counts: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
@@ -148,7 +103,7 @@ def _ends(counts: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
 
 def _counts(stages: ModuleStages) -> list[tuple[int, int, int]]:
     """Return each stage's modules before, in and after the decoder, without prediction heads."""
-    kept = tuple(tuple(x for x in own if not _is_ahead(x)) for own in stages.modules)
+    kept = tuple(tuple(x for x in own if not is_ahead(x)) for own in stages.modules)
     return stack(replace(stages, modules=kept), NAME)[1]
 
 
@@ -178,7 +133,7 @@ def _check_ahead(stages: ModuleStages, counts: Sequence[tuple[int, int, int]]) -
 def unit(path: str) -> str:
     """Return the layer, and of multi-token prediction without numbers the whole of it."""
     layer = first_number(path)
-    if not _is_ahead(layer) or layer.rpartition(".")[2].isdecimal():
+    if not is_ahead(layer) or layer.rpartition(".")[2].isdecimal():
         return layer
     parts = layer.split(".")
     return ".".join(parts[: next(k for k, part in enumerate(parts) if _AHEAD_PART(part)) + 1])
@@ -186,16 +141,13 @@ def unit(path: str) -> str:
 
 def _ahead(own: Sequence[str]) -> int:
     """Return how many layers of multi-token prediction are among modules."""
-    found = [x for x in own if _is_ahead(x)]
+    found = [x for x in own if is_ahead(x)]
     return sum(x.rpartition(".")[2].isdecimal() for x in found) or bool(found)
 
 
-def _is_ahead(module: str) -> bool:
+def is_ahead(module: str) -> bool:
+    """Return whether a module predicts tokens after the next one."""
     return any(map(_AHEAD_PART, module.split(".")))
-
-
-def _is_layer(module: str) -> bool:
-    return module.rpartition(".")[2].isdecimal() and not _is_ahead(module)
 
 
 def repeated(letter: str, layers: int) -> str:
@@ -203,12 +155,14 @@ def repeated(letter: str, layers: int) -> str:
     return letter * layers if layers < 3 else f"{letter}*{layers}"
 
 
-def _expand(layout: str) -> str:
-    """Undo the short forms ``t*3`` and ``(tt|)*2``."""
-    layout = layout.replace(",", "")
-    for pattern in (r"\(([^()]*)\)\*(\d+)", r"(.)\*(\d+)"):
-        layout = re.sub(pattern, lambda found: found[1] * int(found[2]), layout)
-    return layout
+def _shell(comments: Sequence[str], world: int, arguments: Arguments) -> str:
+    """Return the lines of a file that a shell takes: comments, number of ranks, arguments."""
+    lines = [f"# {one_line(text)}" for text in comments]
+    lines += [f"WORLD_SIZE={world}", "MEGATRON_ARGS=("]
+    for name, value in arguments.items():
+        values = [] if value is True else value if isinstance(value, list) else [value]
+        lines.append(" ".join([f"    --{name}", *(shell(str(word)) for word in values)]))
+    return "\n".join([*lines, ")"]) + "\n"
 
 
 _CONTEXT = {
@@ -216,76 +170,73 @@ _CONTEXT = {
     ContextKind.ALL_GATHER: "allgather",
     ContextKind.ALL_TO_ALL: "a2a",
 }
-_PRECISION = {
-    NumberFormat.BF16: "--bf16",
-    NumberFormat.FP16: "--fp16",
-    NumberFormat.FP8: "--bf16 --fp8-format hybrid --fp8-recipe delayed",
-    NumberFormat.FP8_BLOCK: "--bf16 --fp8-format e4m3 --fp8-recipe blockwise",
-    NumberFormat.MXFP8: "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8",
-    NumberFormat.NVFP4: "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4",
+_PRECISION: dict[NumberFormat, Arguments] = {
+    NumberFormat.BF16: {"bf16": True},
+    NumberFormat.FP16: {"fp16": True},
+    NumberFormat.FP8: {"bf16": True, "fp8-format": "hybrid", "fp8-recipe": "delayed"},
+    NumberFormat.FP8_BLOCK: {"bf16": True, "fp8-format": "e4m3", "fp8-recipe": "blockwise"},
+    NumberFormat.MXFP8: {"bf16": True, "fp8-format": "e4m3", "fp8-recipe": "mxfp8"},
+    NumberFormat.NVFP4: {"bf16": True, "fp4-format": "e2m1", "fp4-recipe": "nvfp4"},
 }
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-_RANKS: dict[tuple[str, ...], str] = {
-    ("tensor", "context", "data", "pipeline"): "",
-    ("tensor", "context", "pipeline", "data"): "--use-tp-pp-dp-mapping",
-}
 
 
-def megatron_arguments(model: ModelDescription, layout: Layout) -> str:
+def megatron_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
     """Return arguments for a shell: source the file, then pass ``"${MEGATRON_ARGS[@]}"``.
 
     Raises `InputError` if Megatron-LM has no argument for a part of the layout.
     """
-    groups = [
-        _parallelism(model, layout), _batch(layout), _states(model, layout),
-        _recomputation(model, layout),
-        _precision(layout), _overlap(layout),
-    ]  # fmt: skip
-    lines = [
-        f"# {one_line(model.name)}: tensor {layout.tensor} x context {layout.context} x pipeline "
-        f"{layout.pipeline} x data {layout.data}, {show_count(layout.microbatches, 'microbatch')}.",
-        f"WORLD_SIZE={layout.devices}",
-        "MEGATRON_ARGS=(",
-        *(f"    {argument}" for group in groups for argument in group if argument),
-        ")",
-    ]
-    return "\n".join(lines) + "\n"
+    words = f"{degrees_in_words(model, layout)}, {show_count(layout.microbatches, 'microbatch')}."
+    return {"megatron.sh": _shell([words], layout.devices, megatron_arguments(model, layout))}
 
 
-def _parallelism(model: ModelDescription, layout: Layout) -> Sequence[str]:
-    """Return degrees and stages: megatron/core/model_parallel_config.py, training/arguments.py."""
+def megatron_arguments(model: ModelDescription, layout: Layout) -> Arguments:
+    """Return the arguments of a layout; an `InputError` if there is none for a part of it."""
+    return {
+        **_parallelism(model, layout), **_states(model, layout),
+        **_recomputation(model, layout), **_precision(layout), **_overlap(layout),
+    }  # fmt: skip
+
+
+def _parallelism(model: ModelDescription, layout: Layout) -> Arguments:
+    """Return degrees, stages and batch: core/model_parallel_config.py, training/arguments.py."""
     if model.encoder:
         raise InputError(f"{model.name}: its encoder is no stage of megatron's pipeline layout")
-    found = [
-        f"--num-layers {len(model.blocks)}",
-        f"--tensor-model-parallel-size {layout.tensor}",
-        f"--pipeline-model-parallel-size {layout.pipeline}",
-        _RANKS[layout.order],
-    ]
+    found: Arguments = {
+        "num-layers": len(model.blocks),
+        "tensor-model-parallel-size": layout.tensor,
+        "pipeline-model-parallel-size": layout.pipeline,
+    }
+    if layout.order != Layout.order:
+        found["use-tp-pp-dp-mapping"] = True
     if layout.tensor > 1 and layout.sequence_parallel:
-        found.append("--sequence-parallel")
+        found["sequence-parallel"] = True
     if layout.context > 1:
-        found.append(f"--context-parallel-size {layout.context}")
-        found.append(f"--cp-comm-type {_CONTEXT[layout.context_kind]}")
+        found["context-parallel-size"] = layout.context
+        found["cp-comm-type"] = _CONTEXT[layout.context_kind]
     if any(block.experts for block in model.blocks):
-        found.append("--moe-grouped-gemm")
-        found.append(f"--expert-model-parallel-size {layout.expert}")
-        found.append(f"--expert-tensor-parallel-size {layout.expert_tensor}")
-        found.append(  # core/transformer/transformer_config.py
-            "--moe-token-dispatcher-type alltoall"
-            if layout.dispatcher is Dispatcher.ALL_TO_ALL
-            else "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
-        )
+        found["moe-grouped-gemm"] = True
+        found["expert-model-parallel-size"] = layout.expert
+        found["expert-tensor-parallel-size"] = layout.expert_tensor
+        if layout.dispatcher is Dispatcher.ALL_TO_ALL:  # core/transformer/transformer_config.py
+            found["moe-token-dispatcher-type"] = "alltoall"
+        else:
+            found["moe-token-dispatcher-type"] = "flex"
+            found["moe-flex-dispatcher-backend"] = "deepep"
         if layout.expert_capacity:
-            found.append(f"--moe-expert-capacity-factor {layout.expert_capacity:g}")
+            found["moe-expert-capacity-factor"] = layout.expert_capacity
     if model.mtp:
-        found.append(f"--mtp-num-layers {len(model.mtp)}")
+        found["mtp-num-layers"] = len(model.mtp)
     if layout.pipeline > 1:
-        found.append(_stages(model, layout))
-    return found
+        found |= _stages(model, layout)
+    return found | {  # training/config/training_config.py
+        "seq-length": layout.sequence,
+        "micro-batch-size": layout.microbatch,
+        "global-batch-size": layout.global_batch,
+    }
 
 
-def _stages(model: ModelDescription, layout: Layout) -> str:
+def _stages(model: ModelDescription, layout: Layout) -> Arguments:
     """Return the layers of the model stages, as a layout string where they differ.
 
     Its letters are explained in docs/user-guide/features/pipeline_parallel_layout.md.
@@ -294,8 +245,8 @@ def _stages(model: ModelDescription, layout: Layout) -> str:
     ahead = layout.mtp_stage % layout.stages
     if len(set(counts)) == 1 and (not model.mtp or ahead == layout.stages - 1):
         if layout.chunks == 1:
-            return ""
-        return f"--num-virtual-stages-per-pipeline-rank {layout.chunks}"
+            return {}
+        return {"num-virtual-stages-per-pipeline-rank": layout.chunks}
     parts = [
         "E" * (stage == 0)
         + repeated("t", layers)
@@ -303,45 +254,36 @@ def _stages(model: ModelDescription, layout: Layout) -> str:
         + "L" * (stage == layout.stages - 1)
         for stage, layers in enumerate(counts)
     ]
-    return f"--pipeline-model-parallel-layout {shell('|'.join(parts))}"
+    return {"pipeline-model-parallel-layout": "|".join(parts)}
 
 
-def _batch(layout: Layout) -> Sequence[str]:
-    """Return sequences per pass and iteration: training/config/training_config.py."""
-    return (
-        f"--seq-length {layout.sequence}",
-        f"--micro-batch-size {layout.microbatch} --global-batch-size {layout.global_batch}",
-    )
-
-
-def _states(model: ModelDescription, layout: Layout) -> Sequence[str]:
+def _states(model: ModelDescription, layout: Layout) -> Arguments:
     """Return what data-parallel ranks divide: training/arguments.py, core/optimizer.
 
     ZeRO 2 and 3 are Megatron-FSDP, whose checkpoints have a format of their own.
     """
-    found = []
-    if layout.zero == 1:
-        found.append("--use-distributed-optimizer")
+    found: Arguments = {}
     if layout.zero >= 2:
-        found.append("--use-megatron-fsdp --use-distributed-optimizer --ckpt-format fsdp_dtensor")
-        found.append(f"--data-parallel-sharding-strategy {_SHARDING[layout.zero]}")
-    if layout.zero and layout.shards < layout.replicas:
-        copies = layout.replicas // layout.shards
-        found.append(f"--num-distributed-optimizer-instances {copies}")
+        found["use-megatron-fsdp"] = True
+        found["ckpt-format"] = "fsdp_dtensor"
+        found["data-parallel-sharding-strategy"] = _SHARDING[layout.zero]
+    if layout.zero:
+        found["use-distributed-optimizer"] = True
+        if layout.shards < layout.replicas:
+            copies = layout.replicas // layout.shards
+            found["num-distributed-optimizer-instances"] = copies
     if layout.recipe.optimizer is OptimizerRecipe.MUON:
-        found.append("--optimizer muon")
+        found["optimizer"] = "muon"
     if layout.offload_optimizer:
-        found.append(
-            "--use-precision-aware-optimizer --optimizer-cpu-offload --optimizer-offload-fraction "
-            f"{layout.offload_optimizer:g}"
-        )
+        found["use-precision-aware-optimizer"] = found["optimizer-cpu-offload"] = True
+        found["optimizer-offload-fraction"] = layout.offload_optimizer
     if layout.offload_activations:
         count = layers_away(layout.offload_activations, model.layers)
-        found.append(f"--cpu-offloading-num-layers {count}")
+        found["cpu-offloading-num-layers"] = count
     return found
 
 
-def _recomputation(model: ModelDescription, layout: Layout) -> Sequence[str]:
+def _recomputation(model: ModelDescription, layout: Layout) -> Arguments:
     """Return what is computed again: ``recompute_*`` of core/transformer/transformer_config.py.
 
     Megatron has one number of layers for all model stages, of which a smaller stage has all.
@@ -350,110 +292,90 @@ def _recomputation(model: ModelDescription, layout: Layout) -> Sequence[str]:
     counts = [layout.recomputed_layers(stage, count) for stage, count in enumerate(layers)]
     most = max(counts)
     if not most:
-        return ()
+        return {}
     if Recompute.FULL not in layout.recompute:
-        modules = " ".join(sorted(module.value for module in layout.recompute))
-        return (f"--recompute-granularity selective --recompute-modules {modules}",)
+        modules = sorted(module.value for module in layout.recompute)
+        return {"recompute-granularity": "selective", "recompute-modules": modules}
     if counts == list(layers):
-        how = "--recompute-method uniform --recompute-num-layers 1"
-    elif counts == [min(count, most) for count in layers]:
-        how = f"--recompute-method block --recompute-num-layers {most}"
-    else:
-        raise InputError(
-            f"recompute_layers: {', '.join(map(str, counts))}; megatron has one number for all "
-            "model stages"
-        )
-    return (f"--recompute-granularity full {how}",)
+        return _ALL_AGAIN
+    if counts == [min(count, most) for count in layers]:
+        return {**_ALL_AGAIN, "recompute-method": "block", "recompute-num-layers": most}
+    raise InputError(
+        f"recompute_layers: {', '.join(map(str, counts))}; megatron has one number for all "
+        "model stages"
+    )
 
 
-def _precision(layout: Layout) -> Sequence[str]:
+def _precision(layout: Layout) -> Arguments:
     """Return the recipe: ``fp8*`` and ``fp4*`` of transformer_config.py, training/arguments.py."""
-    recipe = layout.recipe
-    found = [_PRECISION.get(recipe.compute, "")]
-    if recipe.compute is NumberFormat.FP16 and recipe.gradient_bytes == 4:
-        found.append("--accumulate-allreduce-grads-in-fp32")
-    if recipe.compute is not NumberFormat.FP32 and recipe.reduce_bytes == 2:
-        found.append("--grad-reduce-in-bf16" if recipe.compute is not NumberFormat.FP16 else "")
+    recipe, half = layout.recipe, layout.recipe.compute is NumberFormat.FP16
+    found = dict(_PRECISION.get(recipe.compute, {}))
+    if half and recipe.gradient_bytes == 4:
+        found["accumulate-allreduce-grads-in-fp32"] = True
+    if not half and recipe.compute is not NumberFormat.FP32 and recipe.reduce_bytes == 2:
+        found["grad-reduce-in-bf16"] = True
     if recipe.gather_bytes == 1:
-        found.append("--fp8-param-gather")
+        found["fp8-param-gather"] = True
     return found
 
 
-def _overlap(layout: Layout) -> Sequence[str]:
+def _overlap(layout: Layout) -> Arguments:
     """Return what runs beside computation, and recorded graphs: training/arguments.py."""
-    beside, found = layout.overlap, []
-    if beside.gradients:
-        found.append("--overlap-grad-reduce")
-        if beside.parameters and layout.zero:
-            found.append("--overlap-param-gather")
-    if beside.tensor and layout.tensor > 1:
-        if not layout.sequence_parallel:
-            raise InputError("overlap.tensor: megatron has it with sequence_parallel alone")
-        found.append("--tp-comm-overlap")
-    if beside.experts and layout.expert > 1:
-        if layout.pipeline > 1 and layout.chunks == 1:
-            raise InputError("overlap.experts: megatron has it in interleaved pipelines alone")
-        found.append("--overlap-moe-expert-parallel-comm")
-    if not beside.messages and layout.pipeline > 1:
-        found.append("--no-overlap-p2p-communication")
+    beside = layout.overlap
+    if beside.tensor and layout.tensor > 1 and not layout.sequence_parallel:
+        raise InputError("overlap.tensor: megatron has it with sequence_parallel alone")
+    if beside.experts and layout.expert > 1 and layout.pipeline > 1 and layout.chunks == 1:
+        raise InputError("overlap.experts: megatron has it in interleaved pipelines alone")
+    switches = {
+        "overlap-grad-reduce": beside.gradients,
+        "overlap-param-gather": beside.gradients and beside.parameters and layout.zero,
+        "tp-comm-overlap": beside.tensor and layout.tensor > 1,
+        "overlap-moe-expert-parallel-comm": beside.experts and layout.expert > 1,
+        "no-overlap-p2p-communication": not beside.messages and layout.pipeline > 1,
+    }
+    found: Arguments = {name: True for name, on in switches.items() if on}
     if layout.graphs is Graphs.MODULES:
-        found.append("--cuda-graph-impl transformer_engine")
+        found["cuda-graph-impl"] = "transformer_engine"
     if layout.graphs is Graphs.ITERATION:
-        found.append("--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad")
+        found["cuda-graph-impl"] = "full_iteration"
+        found["no-check-for-nan-in-loss-and-grad"] = True
     return found
 
 
-#: Fields by arguments; ``int``, ``float``, ``str`` or ``list`` are the type of what follows, and
-#: other values are set as they are.
-_FIELDS: dict[str, tuple[tuple[str, ...], object]] = {
-    "num-layers": (("model.num_layers",), int),
-    "tensor-model-parallel-size": (("model.tensor_model_parallel_size",), int),
-    "pipeline-model-parallel-size": (("model.pipeline_model_parallel_size",), int),
-    "num-virtual-stages-per-pipeline-rank": (("model.virtual_pipeline_model_parallel_size",), int),
-    "pipeline-model-parallel-layout": (("model.pipeline_model_parallel_layout",), str),
-    "sequence-parallel": (("model.sequence_parallel",), True),
-    "context-parallel-size": (("model.context_parallel_size",), int),
-    "cp-comm-type": (("model.cp_comm_type",), str),
-    "expert-model-parallel-size": (("model.expert_model_parallel_size",), int),
-    "expert-tensor-parallel-size": (("model.expert_tensor_parallel_size",), int),
-    "moe-grouped-gemm": (("model.moe_grouped_gemm",), True),
-    "moe-token-dispatcher-type": (("model.moe_token_dispatcher_type",), str),
-    "moe-flex-dispatcher-backend": (("model.moe_flex_dispatcher_backend",), str),
-    "moe-expert-capacity-factor": (("model.moe_expert_capacity_factor",), float),
-    "mtp-num-layers": (("model.mtp_num_layers",), int),
-    "use-tp-pp-dp-mapping": (("dist.use_tp_pp_dp_mapping",), True),
-    "seq-length": (("model.seq_length", "dataset.sequence_length"), int),
-    "micro-batch-size": (("train.micro_batch_size",), int),
-    "global-batch-size": (("train.global_batch_size",), int),
+#: Fields of the arguments whose field is not ``model.`` and their name.
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "num-virtual-stages-per-pipeline-rank": ("model.virtual_pipeline_model_parallel_size",),
+    "use-tp-pp-dp-mapping": ("dist.use_tp_pp_dp_mapping",),
+    "seq-length": ("model.seq_length", "dataset.sequence_length"),
+    "micro-batch-size": ("train.micro_batch_size",),
+    "global-batch-size": ("train.global_batch_size",),
+    "use-megatron-fsdp": ("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"),
+    "ckpt-format": ("checkpoint.ckpt_format",),
+    "data-parallel-sharding-strategy": ("ddp.data_parallel_sharding_strategy",),
     "use-distributed-optimizer": (
-        ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"), True,
+        "ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer",
     ),
-    "use-megatron-fsdp": (("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"), True),
-    "ckpt-format": (("checkpoint.ckpt_format",), str),
-    "data-parallel-sharding-strategy": (("ddp.data_parallel_sharding_strategy",), str),
-    "num-distributed-optimizer-instances": (("ddp.num_distributed_optimizer_instances",), int),
-    "optimizer": (("optimizer.optimizer",), str),
-    "use-precision-aware-optimizer": (("optimizer.use_precision_aware_optimizer",), True),
-    "optimizer-cpu-offload": (("optimizer.optimizer_cpu_offload",), True),
-    "optimizer-offload-fraction": (("optimizer.optimizer_offload_fraction",), float),
-    "cpu-offloading-num-layers": (("model.cpu_offloading_num_layers",), int),
-    "recompute-granularity": (("model.recompute_granularity",), str),
-    "recompute-method": (("model.recompute_method",), str),
-    "recompute-num-layers": (("model.recompute_num_layers",), int),
-    "recompute-modules": (("model.recompute_modules",), list),
-    "accumulate-allreduce-grads-in-fp32": (("ddp.grad_reduce_in_fp32",), True),
-    "grad-reduce-in-bf16": (("ddp.grad_reduce_in_fp32",), False),
-    "fp8-param-gather": (("ddp.fp8_param_gather",), True),
-    "overlap-grad-reduce": (("ddp.overlap_grad_reduce",), True),
-    "overlap-param-gather": (("ddp.overlap_param_gather",), True),
-    "tp-comm-overlap": (("model.tp_comm_overlap",), True),
-    "overlap-moe-expert-parallel-comm": (("model.overlap_moe_expert_parallel_comm",), True),
-    "no-overlap-p2p-communication": (("model.overlap_p2p_comm",), False),
-    "cuda-graph-impl": (("model.cuda_graph_impl",), str),
+    "num-distributed-optimizer-instances": ("ddp.num_distributed_optimizer_instances",),
+    "optimizer": ("optimizer.optimizer",),
+    "use-precision-aware-optimizer": ("optimizer.use_precision_aware_optimizer",),
+    "optimizer-cpu-offload": ("optimizer.optimizer_cpu_offload",),
+    "optimizer-offload-fraction": ("optimizer.optimizer_offload_fraction",),
+    # a switch of its own, which the argument sets
+    "cpu-offloading-num-layers": ("model.cpu_offloading_num_layers", "model.cpu_offloading"),
+    "accumulate-allreduce-grads-in-fp32": ("ddp.grad_reduce_in_fp32",),
+    "grad-reduce-in-bf16": ("ddp.grad_reduce_in_fp32",),
+    "fp8-param-gather": ("ddp.fp8_param_gather",),
+    "overlap-grad-reduce": ("ddp.overlap_grad_reduce",),
+    "overlap-param-gather": ("ddp.overlap_param_gather",),
+    "no-overlap-p2p-communication": ("model.overlap_p2p_comm",),
     "no-check-for-nan-in-loss-and-grad": (
-        ("ddp.check_for_nan_in_grad", "rerun_state_machine.check_for_nan_in_loss"), False,
+        "ddp.check_for_nan_in_grad", "rerun_state_machine.check_for_nan_in_loss",
     ),
 }  # fmt: skip
+#: Switches that set their fields off.
+_OFF = (
+    "grad-reduce-in-bf16", "no-overlap-p2p-communication", "no-check-for-nan-in-loss-and-grad",
+)  # fmt: skip
 #: Arguments of a precision, which `MIXED_PRECISION` names as a whole.
 _OF_PRECISION = ("bf16", "fp16", "fp8-format", "fp8-recipe", "fp4-format", "fp4-recipe")
 #: Recipes of src/megatron/bridge/training/mixed_precision.py.
@@ -483,34 +405,23 @@ def planned(config):
 
 def bridge_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
     """Return the module, by file; an `InputError` if Megatron-Core lacks a field of the layout."""
-    lines = [f"config.{name} = {value!r}" for name, value in bridge_fields(model, layout)]
-    words = (
-        f"{model.name}, tensor {layout.tensor} x context {layout.context} x pipeline "
-        f"{layout.pipeline} x data {layout.data}"
-    )
+    lines = [f"    config.{name} = {value!r}" for name, value in bridge_fields(model, layout)]
     text = _TEMPLATE.format(
-        words=docstring(words), file="planned", devices=layout.devices,
-        lines="\n".join(f"    {line}" for line in lines),
+        words=docstring(degrees_in_words(model, layout)), file="planned", devices=layout.devices,
+        lines="\n".join(lines),
     )  # fmt: skip
     return {"planned.py": text}
 
 
 def bridge_fields(model: ModelDescription, layout: Layout) -> Iterator[tuple[str, object]]:
     """Yield names below the configuration and their values."""
-    words = shlex.split(megatron_arguments(model, layout), comments=True)
-    inside = words[words.index("MEGATRON_ARGS=(") + 1 : -1]
-    begins = [k for k, word in enumerate(inside) if word.startswith("--")]
-    for begin, end in zip(begins, [*begins[1:], len(inside)], strict=True):
-        name, values = inside[begin].removeprefix("--"), inside[begin + 1 : end]
+    for name, value in megatron_arguments(model, layout).items():
         if name in _OF_PRECISION:
             continue
-        fields, kind = _FIELDS[name]
-        value: object = kind
-        if isinstance(kind, type):
-            value = values if kind is list else kind(values[0])
-        yield from ((field, value) for field in fields)
-        if name == "cpu-offloading-num-layers":  # a switch of its own, which the argument sets
-            yield "model.cpu_offloading", True
+        if name in _OFF:
+            value = False
+        for field in _FIELDS.get(name, (f"model.{name.replace('-', '_')}",)):
+            yield field, field == "model.cpu_offloading" or value
     precision = layout.recipe.compute
     if precision in MIXED_PRECISION:
         yield "mixed_precision", MIXED_PRECISION[precision]

@@ -8,21 +8,19 @@ script has a ``with`` block.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import fx, nn
 from torch._ops import HigherOrderOperator
 
-from ...instances import InputError, StagecutError
+from ...instances import InputError
 from ...instances.common.errors import quote
 from ...instances.common.escape import docstring
 from ..execution.split import PieceModule
-from ..schedules import Schedule, read_csv, write_csv
+from ..schedules import Schedule, write_csv
 from ..schedules.actions import Action, Kind, schedule_of
 
 TEMPLATE = '''\
@@ -219,22 +217,6 @@ _KNOWN = {"inf", "nan", "NoneType", "torch", "device", "fx_pytree", "pytree"}
 
 
 @dataclass(frozen=True)
-class Script:
-    """Content of a script, for comparison."""
-
-    #: Its text: a row per rank.
-    schedule: str
-    #: Of each stage: names of the traced model's nodes that it computes, in order.
-    nodes: tuple[tuple[str, ...], ...]
-    #: Of each stage: names of the tensors (or modules) that it takes.
-    tensors: tuple[tuple[str, ...], ...]
-    #: Whether it has backward passes.
-    training: bool
-    #: Ranks of each replica of the pipeline, in the order of the schedule's rows.
-    pipelines: tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True)
 class MappedRanks:
     """Ranks of a mapped plan: of each replica of the pipeline, in the order of its stages.
 
@@ -256,7 +238,7 @@ def python_script(
     title: str = "A plan",
     mapped: MappedRanks | None = None,
 ) -> str:
-    """Return the script of a model and the plan's pieces in order, read back and compared.
+    """Return the script of a model and the plan's pieces in order.
 
     The schedule has a row per rank, of a mapping a row per stage, whose ranks are `mapped`.
     `factory`, as in ``module:factory`` or ``file.py:factory``, makes the model by the expression
@@ -273,7 +255,7 @@ def python_script(
         places = {s: _places(own, mapped) for s, own in enumerate(zip(*pipelines, strict=True))}
     order = schedule if training else with_backward(schedule)
     loss_words, loss = _loss(pieces[-1], training)
-    text = TEMPLATE.format(
+    return TEMPLATE.format(
         title=docstring(title),
         ranks=len(pipelines) * len(rows),
         pipelines=list(map(list, pipelines)),
@@ -289,40 +271,6 @@ def python_script(
         loss_words=loss_words,
         loss=loss,
     )
-    said = Script(
-        write_csv(order),
-        tuple(computed(p.module.graph) for p in pieces),
-        tuple(tuple(sorted(taken(p.module.graph))) for p in pieces),
-        training,
-        pipelines,
-    )
-    if read_script(text) != said:
-        raise StagecutError("python: what was written reads back as another plan: a fault of ours")
-    return text
-
-
-def read_script(text: str) -> Script:
-    """Return the content of a script."""
-    values: dict[str, Any] = {}
-    nodes, tensors = [], []
-    for part in ast.parse(text).body:
-        if isinstance(part, ast.Assign):
-            name = getattr(part.targets[0], "id", "")
-            if name in ("SCHEDULE", "TRAINING", "PIPELINES"):
-                values[name] = ast.literal_eval(part.value)
-        if isinstance(part, ast.ClassDef) and re.fullmatch(r"Stage\d+", part.name):
-            body = {item.name: item for item in part.body if isinstance(item, ast.FunctionDef)}
-            inside = [s.body if isinstance(s, ast.With) else [s] for s in body["forward"].body]
-            made = [s.targets[0] for own in inside for s in own if isinstance(s, ast.Assign)]
-            nodes.append(tuple(target.id for target in made if isinstance(target, ast.Name)))
-            calls = [n for n in ast.walk(body["__init__"]) if isinstance(n, ast.Call)]
-            names = [_names(call) for call in calls]
-            tensors.append({name for own in names for name in own})
-    read_csv(values["SCHEDULE"])
-    return Script(
-        values["SCHEDULE"], tuple(nodes), tuple(map(tuple, map(sorted, tensors))),
-        values["TRAINING"], tuple(map(tuple, values["PIPELINES"])),
-    )  # fmt: skip
 
 
 def with_backward(schedule: Schedule) -> Schedule:
@@ -337,13 +285,6 @@ def with_backward(schedule: Schedule) -> Schedule:
         behind = [Action(s, Kind.B, m) for m in range(schedule.microbatches) for s in stages]
         rows.append([*own, *behind])
     return schedule_of(rows, name=schedule.name, microbatches=schedule.microbatches)
-
-
-def _names(call: ast.Call) -> list[str]:
-    """Return the names of tensors that a call of `take` or `put` registers."""
-    called = call.func.id if isinstance(call.func, ast.Name) else ""
-    given = {"take": call.args[2:], "put": call.args[1:2]}.get(called, [])
-    return [ast.literal_eval(argument) for argument in given]
 
 
 def _check(pieces: Sequence[PieceModule], rank_of: Mapping[int, int]) -> None:
@@ -433,11 +374,6 @@ def taken(graph: fx.Graph) -> tuple[str, ...]:
     """Return the names of the tensors and modules that a graph reads."""
     found = [str(n.target) for n in graph.nodes if n.op in ("get_attr", "call_module")]
     return tuple(dict.fromkeys(found))
-
-
-def computed(graph: fx.Graph) -> tuple[str, ...]:
-    """Return the names of a graph's computed values, in order."""
-    return tuple(n.name for n in graph.nodes if n.op not in ("placeholder", "output"))
 
 
 def _forward(piece: PieceModule, source: str, last: bool) -> list[str]:

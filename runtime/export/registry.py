@@ -1,12 +1,13 @@
-"""Registry of launchers by name."""
+"""Registry of launchers by name, torch's own schedules among them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+
+import numpy as np
 
 from ...instances import (
     InputError,
@@ -14,15 +15,17 @@ from ...instances import (
     Placement,
     Plan,
     Planned,
-    StagecutError,
     TensorSharding,
     Workload,
+    is_iteration,
     plan_of,
 )
 from ...instances.common.units import ON_NUMBERS
+from ...instances.model.schedule import COMPUTES
+from ..schedules import Schedule, make_schedule
+from ..simulate.plan_stages import named_schedule, schedule_to_run, stages_of, usual_schedule
 from . import accelerate, deepspeed, megatron, torchtitan, vllm
 from .stages import ModuleStages, first_number, modules_of
-from .torch_csv import torch_schedule
 
 #: What takes pieces of any kind: a script of our own, and torch's schedules.
 PYTHON, CSV = "python", "csv"
@@ -34,11 +37,8 @@ class Launcher:
 
     #: Returns the plan's stages, or raises InputError with the reason why it cannot.
     cut: Callable[[Workload, Plan], ModuleStages]
-    #: Returns the text of the file.
+    #: Returns the text of its file.
     write: Callable[[ModuleStages], str]
-    #: Returns the stages that a text written so says, given the names of the modules in the order
-    #: in which they run.
-    read: Callable[[str, Sequence[str]], ModuleStages]
     #: Returns the module that is kept whole, from the path of one inside it.
     unit: Callable[[str], str]
     #: Those that it runs; empty if it is told none.
@@ -52,19 +52,17 @@ class Launcher:
     layer_on_each: bool = False
 
 
-def _launcher(module: Any, unit: Callable[[str], str], **more: Any) -> Launcher:
-    return Launcher(module.cut, module.write, module.read, unit, **more)
-
-
 LAUNCHERS: Mapping[str, Launcher] = MappingProxyType(
     {
-        torchtitan.NAME: _launcher(
-            torchtitan, torchtitan.unit, schedules=tuple(torchtitan.SCHEDULES)
+        torchtitan.NAME: Launcher(
+            torchtitan.cut, torchtitan.write, torchtitan.unit, tuple(torchtitan.SCHEDULES)
         ),
-        megatron.NAME: _launcher(megatron, megatron.unit, schedules=megatron.SCHEDULES, ends=True),
-        deepspeed.NAME: _launcher(deepspeed, first_number, schedules=deepspeed.SCHEDULES),
-        vllm.NAME: _launcher(vllm, first_number, ends=True, layer_on_each=True),
-        accelerate.NAME: _launcher(accelerate, str, pipeline=False),
+        megatron.NAME: Launcher(
+            megatron.cut, megatron.write, megatron.unit, megatron.SCHEDULES, ends=True
+        ),
+        deepspeed.NAME: Launcher(deepspeed.cut, deepspeed.write, first_number, deepspeed.SCHEDULES),
+        vllm.NAME: Launcher(vllm.cut, vllm.write, first_number, ends=True, layer_on_each=True),
+        accelerate.NAME: Launcher(accelerate.cut, accelerate.write, str, pipeline=False),
     }
 )
 
@@ -130,15 +128,39 @@ def _as_script(workload: Workload, plan: Plan) -> None:
             )
 
 
+def torch_schedule(
+    workload: Workload, plan: Plan, name: str | None = None, microbatches: int | None = None
+) -> tuple[Schedule, tuple[int, ...]]:
+    """Return the schedule that torch runs, a row per rank, and the plan's device of each rank.
+
+    Stages are the plan's pieces in the order in which they can run. Devices without a piece have no
+    rank. Raises `InputError` if torch cannot run the schedule, or it does not fit the plan.
+    """
+    stages = stages_of(workload, plan)
+    if not is_iteration(plan.problem):
+        name = name or str(usual_schedule(plan))
+    name, microbatches = schedule_to_run(plan, name, microbatches)
+    planned = named_schedule(plan, name)
+    made = make_schedule(planned, stages, microbatches) if isinstance(planned, str) else planned
+    if made.versions != "one":
+        raise InputError(
+            f"csv: {name} keeps versions of weights, which torch.distributed.pipelining does "
+            "not; export a synchronous schedule such as 1f1b"
+        )
+    devices, rows = [], []
+    for d, table in enumerate(made.actions):
+        own = table[np.isin(table[:, 1], COMPUTES)]
+        if len(own):
+            devices.append(d)
+            rows.append(own)
+    return Schedule(name, microbatches, tuple(rows)), tuple(devices)
+
+
 def launcher_file(workload: Workload, plan: Plan | Planned, name: str) -> tuple[str, ModuleStages]:
-    """Return the file of a plan for a launcher, read back and compared, and its content.
+    """Return the file of a plan for a launcher, and its content.
 
     Raises `InputError` if the launcher cannot express the plan.
     """
     launcher = LAUNCHERS[name]
     stages = launcher.cut(workload, plan_of(plan))
-    text = launcher.write(stages)
-    back = launcher.read(text, [module for own in stages.modules for module in own])
-    if replace(back, devices=stages.devices) != stages:
-        raise StagecutError(f"{name}: what was written reads back as another plan: a fault of ours")
-    return text, stages
+    return launcher.write(stages), stages

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ...instances import (
     InputError,
@@ -19,6 +20,8 @@ from ...instances import (
     is_iteration,
 )
 from ...instances.common.units import ROOT_MODULE
+from ...instances.costs.description import ModelDescription
+from ...instances.costs.layout import Layout
 from ..simulate.pieces import forward_pieces_of, groups_of
 
 _FURTHER_CALL = re.compile(r"#\d+$")
@@ -57,6 +60,30 @@ class ModuleStages:
     def in_words(self) -> str:
         """The degrees, for people."""
         return f"pipeline {self.ranks} × data {self.replicas} × tensor {self.degree}"
+
+
+def degrees_in_words(model: ModelDescription, layout: Layout) -> str:
+    """Return a model and the degrees of its layout, for people."""
+    return (
+        f"{model.name}, tensor {layout.tensor} x context {layout.context} x pipeline "
+        f"{layout.pipeline} x data {layout.data}"
+    )
+
+
+def layer_names(
+    model: ModelDescription, layout: Layout, first: str, last: Sequence[str]
+) -> list[list[str]]:
+    """Return the names of the modules of each model stage, between a launcher's first and last."""
+    counts = layout.layers_of_stages(len(model.blocks))
+    ends = accumulate(counts)
+    found = [
+        [f"layers.{layer}" for layer in range(end - count, end)]
+        for count, end in zip(counts, ends, strict=True)
+    ]
+    found[0].insert(0, first)
+    found[layout.mtp_stage % layout.stages] += [f"mtp.{k}" for k in range(len(model.mtp))]
+    found[-1] += last
+    return found
 
 
 @dataclass(frozen=True)

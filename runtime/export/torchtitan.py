@@ -7,9 +7,7 @@ know is an error there and not ignored.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -19,10 +17,10 @@ from ...instances.common.quantities import show_count
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import NumberFormat
 from ...instances.costs.layout import ContextKind, Dispatcher, Graphs, Layout, Recompute
-from ..schedules import Schedule, make_schedule
+from ...instances.model.schedule import COMPUTES
+from ..schedules import Schedule, make_schedule, write_csv
 from ..simulate.stages import chain
-from .stages import ModuleStages, module_stages
-from .torch_csv import COMPUTES, torch_csv
+from .stages import ModuleStages, degrees_in_words, layer_names, module_stages
 
 NAME = "torchtitan"
 
@@ -106,31 +104,6 @@ def write(stages: ModuleStages) -> str:
     return configured(stages.in_words, stages.ranks * stages.replicas * stages.degree, lines)
 
 
-def read(text: str, _modules: Sequence[str]) -> ModuleStages:
-    """Return the stages that `write` wrote."""
-    value: dict[str, Any] = {}
-    for statement in ast.walk(ast.parse(text)):
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute):
-            name = statement.targets[0].attr
-            value[name] = FULL in ast.dump(statement.value)
-            if name != "activation_checkpoint":
-                value[name] = ast.literal_eval(statement.value)
-    if value["data_parallel_shard_degree"] != 1:
-        raise InputError(f"{NAME}: shards of replicas are no part of a plan")
-    microbatches = value.get("local_batch_size", 0)
-    ours = {theirs: name for name, theirs in SCHEDULES.items()}
-    return ModuleStages(
-        modules=tuple(map(tuple, value["module_fqns_per_model_part"])),
-        ranks=value["pipeline_parallel_degree"],
-        devices=(),
-        replicas=value["data_parallel_replicate_degree"],
-        degree=value["tensor_parallel_degree"],
-        recomputes=value["activation_checkpoint"],
-        schedule=ours[value["pipeline_parallel_schedule"]] if microbatches else "",
-        microbatches=microbatches,
-    )
-
-
 def unit(path: str) -> str:
     """Return the child of the model, or the item of its list, that a path goes through."""
     parts = path.split(".")
@@ -179,10 +152,7 @@ def torchtitan_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
                 "torchtitan has no pipeline: plan with --set pipeline=1, or a model without it"
             )
         lines.append(f"# Tokens ahead: give model_registry num_mtp_layers={len(model.mtp)}.")
-    words = (
-        f"{model.name}, tensor {layout.tensor} x context {layout.context} x pipeline "
-        f"{layout.pipeline} x data {layout.data}"
-    )
+    words = degrees_in_words(model, layout)
     return {"planned.py": configured(words, layout.devices, lines), **files}
 
 
@@ -212,13 +182,7 @@ def _parallelism(
     }
     if layout.pipeline == 1:
         return fields, {}
-    counts = layout.layers_of_stages(len(model.blocks))
-    parts = []
-    for stage, count in enumerate(counts):
-        begin = sum(counts[:stage])
-        own = [f"layers.{layer}" for layer in range(begin, begin + count)]
-        own = ["tok_embeddings", *own] if stage == 0 else own
-        parts.append([*own, "norm", "lm_head"] if stage == layout.stages - 1 else own)
+    parts = layer_names(model, layout, "tok_embeddings", ("norm", "lm_head"))
     fields["module_fqns_per_model_part"] = parts
     fields["pipeline_parallel_microbatch_size"] = layout.microbatch
     if layout.schedule.value in _NAMED:
@@ -237,7 +201,7 @@ def schedule_files(_model: ModelDescription, layout: Layout) -> dict[str, str]:
     stages = chain([1.0] * layout.stages, [2.0] * layout.stages, device=layout.stage_ranks)
     made = make_schedule(layout.schedule.value, stages, layout.microbatches)
     rows = tuple(table[np.isin(table[:, 1], COMPUTES)] for table in made.actions)
-    return {SCHEDULE_FILE: torch_csv(Schedule(made.name, made.microbatches, rows))}
+    return {SCHEDULE_FILE: write_csv(Schedule(made.name, made.microbatches, rows))}
 
 
 def _training(layout: Layout) -> Mapping[str, object]:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
-
 from ...instances import InputError, Plan, Workload
 from ...instances.common.escape import one_line
 from .stages import ModuleStages, first_number, module_stages, stack
@@ -49,25 +45,4 @@ def write(stages: ModuleStages) -> str:
         f"    --pipeline-parallel-size {stages.ranks} \\\n"
         f"    --tensor-parallel-size {stages.degree} \\\n"
         f"    --data-parallel-size {stages.replicas}\n"
-    )
-
-
-def read(text: str, modules: Sequence[str]) -> ModuleStages:
-    """Return the stages that `write` wrote, for a model of these modules, in order."""
-    words = shlex.split(text.replace("\\\n", " "), comments=True)
-    value = dict(pairwise(words))
-    (partition,) = (w.partition("=")[2] for w in words if w.startswith(f"{VARIABLE}="))
-    ends = [0, *accumulate(int(count) for count in partition.split(","))]
-    numbered = [module.rpartition(".")[2].isdecimal() for module in modules]
-    first = numbered.index(True)
-    bounds = [first + end for end in ends]
-    bounds[0], bounds[-1] = 0, len(modules)
-    if ends[-1] != sum(numbered):
-        raise InputError(f"{NAME}: {partition} are {ends[-1]} layers; there are {sum(numbered)}")
-    return ModuleStages(
-        modules=tuple(tuple(modules[a:b]) for a, b in pairwise(bounds)),
-        ranks=int(value["--pipeline-parallel-size"]),
-        devices=(),
-        replicas=int(value["--data-parallel-size"]),
-        degree=int(value["--tensor-parallel-size"]),
     )

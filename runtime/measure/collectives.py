@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ...instances import DeviceMesh, InputError, Link, PrimitiveLink
+from ...instances import DeviceMesh, InputError, Link
 from ...instances.common.arrays import Floats
 from ...instances.model.tensor_program import COPIED, FIRST, PARTIAL
 from ..execution.sharded.collectives import Place, join_mesh, step
@@ -19,7 +19,7 @@ from ..verify.sharding import collective_rounds
 from .fit import Fit, fit_postal
 from .group import of_all_ranks
 from .measurement import Timed
-from .timing import WARM_UP, counts_within, turns
+from .timing import timed_together
 
 #: From how a tensor lies to how it shall lie.
 COLLECTIVES: Mapping[str, tuple[int, int]] = {
@@ -63,10 +63,6 @@ class MeasuredAxis:
     def link(self) -> Link:
         """The common one."""
         return self.common.link
-
-    def primitives(self, axis: int) -> tuple[PrimitiveLink, ...]:
-        """Return each collective's own link, as the axis of this number of a mesh has it."""
-        return tuple(PrimitiveLink(name, fit.link, axis=axis) for name, fit in self.fits.items())
 
     def _rounds(self, name: str) -> tuple[Floats, Floats]:
         """Return bytes and seconds of a round, by a ring as shardings price it."""
@@ -130,6 +126,4 @@ def _times(
         step(part, before, after, axis, place)
         return time.perf_counter() - begin
 
-    counts = torch.tensor(counts_within(turns(parts, [WARM_UP] * len(parts), once), budget))
-    dist.broadcast(counts, 0)
-    return whole, turns(parts, counts.tolist(), once)
+    return whole, timed_together(parts, once, budget)

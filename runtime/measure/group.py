@@ -1,19 +1,21 @@
-"""Process group under torchrun for the time of a measurement."""
+"""Process group under torchrun for the time of a run or measurement."""
 
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import psutil
 import torch
 import torch.distributed as dist
 
 from ...instances import InputError, StagecutError
-from ..execution.guard.failures import Guard
+from ..execution.guard.failures import Guard, first_line
 
 T = TypeVar("T")
 #: So long a rank waits for another before it gives up.
@@ -45,12 +47,36 @@ def process_group(device: str, guard: Guard | None = None) -> Iterator[torch.dev
             guard.fail(error)  # before anything waits for ranks that are gone
         elif isinstance(error, RuntimeError):
             raise StagecutError(
-                f"rank {rank}: another rank stopped answering ({_first_line(error)}); "
+                f"rank {rank}: another rank stopped answering ({first_line(error)}); "
                 "see what the others say first"
             ) from None
         raise
     finally:
         leave_group()
+
+
+def alone_if_it_can_be(processes: int) -> None:
+    """Set up a group of one process where torchrun did not, or say how to start."""
+    if "RANK" in os.environ:
+        return
+    if processes > 1:
+        raise InputError(
+            f"the plan runs on {processes} processes; start it with: "
+            f"torchrun --nproc-per-node {processes} -m stagecut run …"
+        )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK="0", WORLD_SIZE="1")
+
+
+def threads_per_process(processes: int | None = None) -> int:
+    """Return the cores that this process may use, shared by the processes on this host.
+
+    Default: as many as torchrun started here.
+    """
+    cores = len(psutil.Process().cpu_affinity()) if psutil.LINUX else os.cpu_count() or 1
+    return max(1, cores // (processes or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def rank_device() -> torch.device:
@@ -89,8 +115,3 @@ def _choose(device: str) -> torch.device:
     place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(place)
     return place
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

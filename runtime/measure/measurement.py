@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ...instances import Cluster, DeviceKind, InputError, Link, PairLink
+from ...instances import Cluster, DeviceKind, Link, PairLink
 from ...instances.common.arrays import Floats, frozen
 from ...instances.common.choices import Choice
 from ...instances.common.quantities import show_percent
@@ -63,8 +63,6 @@ class Timed:
         object.__setattr__(self, "size_bytes", frozen(self.size_bytes, np.float64))
         own = tuple(frozen(times, np.float64) for times in self.seconds)
         object.__setattr__(self, "seconds", own)
-        if len(own) != len(self.size_bytes) or not all(map(len, own)):
-            raise InputError("measure: a size without a message; time each size at least once")
 
     @cached_property
     def quartiles_s(self) -> Floats:
@@ -95,30 +93,12 @@ class RankPair:
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """Messages between all pairs of R ranks, and all-reduces of all of them.
+    """Messages between all pairs of R ranks, and all-reduces of all of them."""
 
-    Raises
-    ------
-    InputError
-        If there is one rank only, or a pair is missing.
-    """
-
-    #: Of torch.distributed: `gloo` or `nccl`.
-    backend: str
-    #: Where each runs; at least two.
-    ranks: tuple[RankMachine, ...]
-    #: Each pair once.
-    pairs: tuple[RankPair, ...]
-    #: Of all ranks together.
-    all_reduce: Timed
-
-    def __post_init__(self) -> None:
-        size = len(self.ranks)
-        if size < 2:
-            raise InputError(f"measure: {size} rank; links are between at least 2")
-        wanted = [(a, b) for a in range(size) for b in range(a + 1, size)]
-        if sorted((pair.first, pair.second) for pair in self.pairs) != wanted:
-            raise InputError(f"measure: {size} ranks have {len(wanted)} pairs; give each once")
+    backend: str  # of torch.distributed: ``gloo`` or ``nccl``
+    ranks: tuple[RankMachine, ...]  # where each runs; at least two
+    pairs: tuple[RankPair, ...]  # each pair once
+    all_reduce: Timed  # of all ranks together
 
     @cached_property
     def ring(self) -> Fit:

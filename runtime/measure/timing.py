@@ -147,6 +147,13 @@ def _all_reduce(buffers: list[torch.Tensor], budget: float) -> list[Floats]:
         _finish(buffer)
         return time.perf_counter() - begin
 
+    return timed_together(buffers, once, budget)
+
+
+def timed_together(
+    buffers: list[torch.Tensor], once: Callable[[torch.Tensor], float], budget: float
+) -> list[Floats]:
+    """Return the seconds of every call of `once` with each buffer, as often on all ranks."""
     warm = turns(buffers, [WARM_UP] * len(buffers), once)
     counts = torch.tensor(counts_within(warm, budget), device=buffers[0].device)
     dist.broadcast(counts, 0)

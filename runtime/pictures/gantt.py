@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ...instances.common.escape import plain
-from ...instances.common.quantities import show_percent, show_time
+from ...instances.common.quantities import show_count, show_percent, show_time
 from ..schedules.actions import parse_action
 from ..simulate.result import Simulation
 from .marks import Bar, Marks, bands, drawn, marks_of, rows, what_of
@@ -95,7 +95,8 @@ def draw_lanes(chart: Axes, marks: Marks, span: float | None = None) -> None:
     """
     bars = marks.bars
     shapes = np.empty((len(bars), 4, 2))
-    places = [(bar.lane + low, bar.lane + high) for bar, (low, high) in _placed(bars)]
+    placed = zip(bars, bands(bars), strict=True)
+    places = [(bar.lane + low, bar.lane + high) for bar, (low, high) in placed]
     for i, (bar, (low, high)) in enumerate(zip(bars, places, strict=True)):
         shapes[i] = ((bar.start, low), (bar.start, high), (bar.end, high), (bar.end, low))
     fine = len(bars) < FINE
@@ -141,23 +142,17 @@ def add_legend(figure: Figure, bars: Iterable[Bar], *, numbers: str) -> None:
     )
 
 
-def _placed(bars: tuple[Bar, ...]) -> Iterable[tuple[Bar, tuple[float, float]]]:
-    return zip(bars, bands(bars), strict=True)
-
-
 def _headline(simulation: Simulation) -> str:
-    number, unit = simulation.schedule.microbatches, simulation.stages.time_unit
+    unit = simulation.stages.time_unit
+    number, used = len(drawn(simulation)), len(simulation.used)
+    left_out = f"; {number} of {used} devices, one per stage" if number < used else ""
     return (
-        f"{simulation.schedule.name}, {number} microbatch{'es' if number > 1 else ''}: "
+        f"{simulation.schedule.name}, "
+        f"{show_count(simulation.schedule.microbatches, 'microbatch')}: "
         f"makespan {show_time(simulation.makespan, unit)}, steady state "
         f"{show_time(simulation.time_per_sample, unit)} per microbatch, "
-        f"bubble {show_percent(simulation.bubble)}{_left_out(simulation)}"
+        f"bubble {show_percent(simulation.bubble)}{left_out}"
     )
-
-
-def _left_out(simulation: Simulation) -> str:
-    number, used = len(drawn(simulation)), len(simulation.used)
-    return f"; {number} of {used} devices, one per stage" if number < used else ""
 
 
 #: Units of memory by the power of two that they are, the largest first.

@@ -1,8 +1,7 @@
 """The computation graph as a picture: coloured by device or property, or divided by relaxed shares.
 
-Coloured graphs are drawn by Graphviz where it is installed, else by matplotlib: nodes in layers,
-edges between them led past other nodes. Backward passes stand beside their forward passes and run
-upwards, so that an edge from a node to its own backward pass is short.
+Nodes are in layers, edges between them led past other nodes. Backward passes stand beside their
+forward passes and run upwards, so that an edge from a node to its own backward pass is short.
 
 References
 ----------
@@ -12,8 +11,6 @@ structures", IEEE Transactions on Systems, Man, and Cybernetics 11, 1981.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -37,7 +34,7 @@ from ...instances import (
     plan_of,
     program_of,
 )
-from ...instances.common.escape import graphviz, markup, plain
+from ...instances.common.escape import plain
 from ...instances.common.quantities import show_count, show_time
 from ...instances.formats.writing import PICTURES, check_target
 from ...instances.model.sharding import operator_groups
@@ -72,8 +69,6 @@ EDGE, OUTLINE = "#8a929e", "#5d6673"
 
 #: Graphs of more nodes are drawn by stages.
 MOST_NODES = 240
-
-DOT_SECONDS = 60
 
 
 def draw_graph(
@@ -127,6 +122,7 @@ def _title(workload: Workload, plan: Plan) -> str:
     return plain(f"{workload.name}: {plan.method}, objective {objective}")
 
 
+@names_as_they_are
 def draw_coloured(graph: nx.DiGraph[int], names: Sequence[str], title: str, path: Path) -> None:
     """Draw a graph whose nodes have a label, whether they are backward, and a device by number."""
     legend = [(plain(name), FILLS[i % len(FILLS)]) for i, name in enumerate(names)]
@@ -134,11 +130,41 @@ def draw_coloured(graph: nx.DiGraph[int], names: Sequence[str], title: str, path
         legend = [(f"[{i}] {name}", colour) for i, (name, colour) in enumerate(legend)]
         for _, node in graph.nodes(data=True):
             node["label"] = f"[{node['device']}] {node['label']}"
-    fill = {i: colour for i, (_, colour) in enumerate(legend)}
-    dot = shutil.which("dot")
-    if dot is not None and _with_graphviz(dot, graph, fill, legend, title, path):
-        return
-    _with_matplotlib(graph, fill, legend, title, path)
+    layout = layers(graph)
+    labels = [str(node["label"]) for _, node in graph.nodes(data=True)]
+    words = max(len(line) for text in labels for line in text.split("\n"))
+    lines = 1 + max(text.count("\n") for text in labels)
+    wide, high = 0.35 + 0.085 * words, 0.26 + 0.16 * lines
+    left, right, bottom = _extent(layout)
+    size = (
+        max(6.0, min(60.0, wide * (right - left))),
+        max(2.5, min(120.0, high * (bottom + 0.6) + 0.9)),
+    )
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    for (_, target), way in layout.ways.items():
+        text = max(str(graph.nodes[target]["label"]).split("\n"), key=len)
+        _draw_way(axes, way, 0.5 * 0.2 * lines / high, 2.25 * len(text) + 5)
+    for v, node in graph.nodes(data=True):
+        axes.text(
+            *layout.spots[v], node["label"], ha="center", va="center", fontsize=8, zorder=3,
+            bbox={
+                "boxstyle": "round,pad=0.3", "facecolor": FILLS[node["device"] % len(FILLS)],
+                "edgecolor": OUTLINE, "linestyle": "--" if node["backward"] else "-",
+            },
+        )  # fmt: skip
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, -0.6)
+    axes.axis("off")
+    axes.set_title(title, loc="left", fontsize=11)
+    entries = [Patch(facecolor=fill, edgecolor=OUTLINE, label=name) for name, fill in legend]
+    if any(late for _, late in graph.nodes(data="backward")):
+        entries.append(Patch(facecolor="white", edgecolor=OUTLINE, ls="--", label="backward"))
+    figure.legend(
+        handles=entries, loc="outside lower center", frameon=False,
+        ncols=max(1, min(len(entries), int(figure.get_figwidth() / 1.7))),
+    )  # fmt: skip
+    save_picture(figure, path, dpi=110)
 
 
 def shortened(name: str, side: int) -> str:
@@ -178,93 +204,6 @@ def _by_stages(workload: Workload, plan: Plan, stages: StageGraph) -> nx.DiGraph
         if task_of[u] != task_of[v]:
             graph.add_edge(task_of[u], task_of[v])
     return graph
-
-
-def _with_graphviz(
-    dot: str,
-    graph: nx.DiGraph[int],
-    fill: dict[int, str],
-    legend: list[tuple[str, str]],
-    title: str,
-    path: Path,
-) -> bool:
-    """Draw with Graphviz; False if it takes too long."""
-    cells = "".join(
-        f'<TD BGCOLOR="{colour}" CELLPADDING="5">{markup(name)}</TD>' for name, colour in legend
-    )
-    heading = (
-        f'<<TABLE BORDER="0" CELLSPACING="6"><TR><TD COLSPAN="{len(legend)}" ALIGN="LEFT">'
-        f"{markup(title)}</TD></TR><TR>{cells}</TR></TABLE>>"
-    )
-    lines = [
-        "digraph plan {",
-        f'graph [label={heading}, labelloc=t, labeljust=l, fontname="DejaVu Sans", fontsize=16,',
-        "  nodesep=0.15, ranksep=0.3, dpi=96];",
-        'node [shape=box, style="filled,rounded", fontname="DejaVu Sans", fontsize=11,',
-        '  height=0.3, margin="0.1,0.04", color="#5d6673"];',
-        'edge [color="#8a929e", arrowsize=0.6];',
-    ]
-    for v, node in graph.nodes(data=True):
-        style = ', style="filled,rounded,dashed"' if node["backward"] else ""
-        text = graphviz(node["label"])
-        lines.append(f'{v} [label={text}, fillcolor="{fill[node["device"]]}"{style}];')
-    lines += [f"{u} -> {v};" for u, v in graph.edges]
-    kind = path.suffix.lower()[1:]
-    command = [dot, f"-T{kind}", "-o", str(path)]
-    try:
-        subprocess.run(
-            command, input="\n".join([*lines, "}"]), text=True, check=True, capture_output=True,
-            timeout=DOT_SECONDS,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
-@names_as_they_are
-def _with_matplotlib(
-    graph: nx.DiGraph[int],
-    fill: dict[int, str],
-    legend: list[tuple[str, str]],
-    title: str,
-    path: Path,
-) -> None:
-    """Draw layer by layer; edges over several layers pass between the nodes."""
-    layout = layers(graph)
-    labels = [str(node["label"]) for _, node in graph.nodes(data=True)]
-    words = max(len(line) for text in labels for line in text.split("\n"))
-    lines = 1 + max(text.count("\n") for text in labels)
-    wide, high = 0.35 + 0.085 * words, 0.26 + 0.16 * lines
-    left, right, bottom = _extent(layout)
-    size = (
-        max(6.0, min(60.0, wide * (right - left))),
-        max(2.5, min(120.0, high * (bottom + 0.6) + 0.9)),
-    )
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots()
-    for (_, target), way in layout.ways.items():
-        text = max(str(graph.nodes[target]["label"]).split("\n"), key=len)
-        _draw_way(axes, way, 0.5 * 0.2 * lines / high, 2.25 * len(text) + 5)
-    for v, node in graph.nodes(data=True):
-        axes.text(
-            *layout.spots[v], node["label"], ha="center", va="center", fontsize=8, zorder=3,
-            bbox={
-                "boxstyle": "round,pad=0.3", "facecolor": fill[node["device"]],
-                "edgecolor": OUTLINE, "linestyle": "--" if node["backward"] else "-",
-            },
-        )  # fmt: skip
-    axes.set_xlim(left, right)
-    axes.set_ylim(bottom, -0.6)
-    axes.axis("off")
-    axes.set_title(title, loc="left", fontsize=11)
-    entries = [Patch(facecolor=fill, edgecolor=OUTLINE, label=name) for name, fill in legend]
-    if any(late for _, late in graph.nodes(data="backward")):
-        entries.append(Patch(facecolor="white", edgecolor=OUTLINE, ls="--", label="backward"))
-    figure.legend(
-        handles=entries, loc="outside lower center", frameon=False,
-        ncols=max(1, min(len(entries), int(figure.get_figwidth() / 1.7))),
-    )  # fmt: skip
-    save_picture(figure, path, dpi=110)
 
 
 def _extent(layout: GraphLayout) -> tuple[float, float, float]:

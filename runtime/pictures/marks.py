@@ -172,10 +172,6 @@ def what_of(kind: Kind) -> str:
     """Return which colour an action has."""
     if kind in (Kind.F, Kind.B, Kind.I, Kind.W):
         return kind.name
-    if kind in (Kind.RECV_F, Kind.RECV_B):
-        return "receive"
-    if kind in (Kind.SEND_F, Kind.SEND_B):
-        return "send"
     return "reduce" if kind == Kind.REDUCE_GRAD else "step"
 
 

@@ -23,9 +23,9 @@ from .actions import (
     schedule_of,
     write_csv,
 )
-from .communication import at_the_end, with_transfers
 from .cyclic import flushed, gpipe, inference, pipedream, pipedream_2bw
 from .patterns import (
+    at_the_end,
     held,
     interleaved,
     is_interleaved,
@@ -43,7 +43,7 @@ def one_f_one_b(stages: StageGraph, microbatches: int, network: Network) -> Sche
     """1F1B: its pattern where each device holds one stage, else the cyclic order that it is."""
     if all(len(own) <= 1 for own in held(stages)):
         return plain_1f1b(stages, microbatches)
-    return flushed(stages, microbatches, network, "1f1b")
+    return flushed(stages, microbatches, network)
 
 
 def interleaved_1f1b(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
@@ -75,7 +75,7 @@ def _enough(stages: StageGraph, network: Network) -> Ints:
     """Microbatches in flight that keep the bottleneck busy, shape (P,): 1F1B's where it applies."""
     if all(len(own) <= 1 for own in held(stages)):
         return stages.in_flight
-    depth = flushed(stages, 1, network, "1f1b").depth or 1
+    depth = flushed(stages, 1, network).depth or 1
     return np.maximum(stages.in_flight, depth)
 
 
@@ -166,6 +166,5 @@ __all__ = [
     "schedule_of",
     "step_table",
     "validate",
-    "with_transfers",
     "write_csv",
 ]

@@ -30,8 +30,7 @@ from ...instances.common.arrays import Floats, Ints
 from ..simulate.network import HostMemory, Links, Network, message_times
 from ..simulate.stages import BACKWARD, StageGraph
 from .actions import Kind, Schedule, WeightVersions
-from .communication import all_reduce_actions
-from .patterns import Slot, forward_only, rounds
+from .patterns import Slot, all_reduce_actions, forward_only, rounds
 
 #: Slack in units of the period for rounding of sums.
 SLACK = 1e-12
@@ -170,11 +169,10 @@ def gpipe(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     return replace(order, actions=tuple(tables), engines=(), cyclic=False)
 
 
-def flushed(stages: StageGraph, microbatches: int, network: Network, name: str) -> Schedule:
+def flushed(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     """Return the cyclic order for one batch: what 1F1B is for any plan."""
-    return replace(
-        asynchronous(stages, microbatches, network, name, WeightVersions.ONE), engines=()
-    )
+    order = asynchronous(stages, microbatches, network, "1f1b", WeightVersions.ONE)
+    return replace(order, engines=())
 
 
 def _has_engines(network: Network) -> bool:

@@ -8,12 +8,23 @@ deadlock if every task that waits for another has a larger (k, position).
 free takes a ready backward task, else a forward task, else a weight gradient. Forward tasks are
 held back while too many microbatches are in flight. Every stage takes microbatches in order, so the
 oldest one can always go on: no deadlock.
+
+With one version of the weights, all replicas of a stage reduce their gradients at the end of the
+batch. PipeDream has no batches: replicas reduce after every round, in which each has done one
+microbatch. 2BW reduces the gradients of a batch while the next one runs, in equal slices, one after
+every round: so no device stops for long, and stages next to each other do not wait for it.
+
+References
+----------
+Narayanan et al., "PipeDream", SOSP 2019, section 3.3 (replicated stages); "Memory-Efficient
+Pipeline-Parallel DNN Training", ICML 2021 (2BW). Slices are ours.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +32,9 @@ import numpy as np
 from ...instances import InputError
 from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.model.chunk_schedules import V_CHUNKS, interleaved_rows, v_rows
+from ..simulate.network import Network, all_reduce_times
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
-from .actions import ActionTable, Kind, Schedule
+from .actions import ActionTable, Kind, Schedule, WeightVersions
 from .kernels import place_tasks
 
 
@@ -227,14 +239,13 @@ def list_schedule(
     name: str,
     *,
     limit: Ints,
-    weight_limit: Ints | None = None,
+    weight_limit: Ints,
 ) -> Schedule:
     """Return the schedule of the rule, in O(actions · (log devices + stages on a device)).
 
     `limit`, (P,), is the most microbatches between forward and backward, per replica of a stage;
-    `weight_limit` that between forward and weight gradient, None not to split the backward.
+    `weight_limit` that between forward and weight gradient.
     """
-    split = weight_limit is not None
     owner, replica, number = [], [], []
     first = [0]
     for own in held(stages):
@@ -245,9 +256,8 @@ def list_schedule(
         first.append(len(owner))
     duration = np.zeros((stages.count, 3))
     duration[:, :2] = stages.duration
-    if split:
-        duration[:, 2] = stages.weight_share * stages.compute[:, 1]
-        duration[:, 1] -= duration[:, 2]
+    duration[:, 2] = stages.weight_share * stages.compute[:, 1]
+    duration[:, 1] -= duration[:, 2]
     starts = np.zeros(2 * stages.count + 1, dtype=np.int64)
     order = np.argsort(stages.edges[:, 0], kind="stable")
     np.add.at(starts, stages.edges[:, 0] + 1, 1)
@@ -264,12 +274,10 @@ def list_schedule(
         np.cumsum(starts),
         stages.edges[order, 1].copy(),
     )
-    limits = InFlightLimits(
-        np.array(limit), np.array(limit if weight_limit is None else weight_limit)
-    )
+    limits = InFlightLimits(np.array(limit), np.array(weight_limit))
     replicas = np.array([len(devices) for devices in stages.replicas])
-    done, count = place_tasks(placed, tasks, limits, where, replicas, microbatches, split)
-    kinds = np.array([Kind.F, Kind.I if split else Kind.B, Kind.W], dtype=np.int32)
+    done, count = place_tasks(placed, tasks, limits, where, replicas, microbatches)
+    kinds = np.array([Kind.F, Kind.I, Kind.W], dtype=np.int32)
     done = done[:count]
     done[:, 2] = kinds[done[:, 2]]
     tables = [done[done[:, 0] == d][:, 1:] for d in range(len(stages.devices))]
@@ -280,3 +288,31 @@ def list_schedule(
         depth=(int(limit.max()) + 1) * max(number),
         repeat=math.lcm(*number),
     )
+
+
+def all_reduce_actions(
+    stages: StageGraph, versions: WeightVersions | str, network: Network
+) -> Floats:
+    """Return, shape (P,), how long one all-reduce action of each stage takes.
+
+    InputError if nothing says how fast replicas talk to each other.
+    """
+    times = all_reduce_times(stages, network)
+    if versions != WeightVersions.TWO:
+        return times
+    number = np.array([len(ring) for ring in stages.replicas])
+    batch = stages.batch or int(number.max())
+    sliced: Floats = times * np.minimum(1.0, number / batch)
+    return sliced
+
+
+def at_the_end(schedule: Schedule, stages: StageGraph) -> Schedule:
+    """Return the schedule of one batch with an all-reduce per replicated stage at its end."""
+    tables = list(schedule.actions)
+    for stage in np.argsort(stages.rank[1::2], kind="stable").tolist():
+        ring = stages.replicas[stage]
+        if len(ring) > 1 and stages.present[stage, BACKWARD]:
+            row = np.array([[stage, Kind.REDUCE_GRAD, 0]], dtype=np.int32)
+            for d in ring:
+                tables[d] = np.concatenate((tables[d], row))
+    return replace(schedule, actions=tuple(tables))

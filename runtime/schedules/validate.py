@@ -9,14 +9,13 @@ from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...instances import InputError
 from ...instances.common.arrays import Bools, Ints
 from ...instances.model.schedule import check_size
+from ..simulate.network import HostMemory
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 from .actions import PER_BATCH, TRANSFERS, Action, Kind, Schedule
-from .kernels import run_in_steps
 
 #: Steps that a table shows before and after the marked place.
 SHOWN = 6
@@ -98,6 +97,7 @@ def check_actions(schedule: Schedule, stages: StageGraph) -> None:
         stage, what, which = table[:, 0], table[:, 1], table[:, 2]
         _first(schedule, d, stage >= count, f"the plan has stages 0 to {count - 1}")
         _first(schedule, d, which >= m, f"there are microbatches 0 to {m - 1}")
+        _first(schedule, d, np.isin(what, TRANSFERS), "transfers follow from the stages")
         batch = np.isin(what, PER_BATCH)
         here = np.where(
             batch, (where[stage] == d).any(axis=1), where[stage, which % number[stage]] == d
@@ -130,9 +130,6 @@ def check_actions(schedule: Schedule, stages: StageGraph) -> None:
                 f"schedule: {Action(s, kind, j)} is missing; "
                 f"it belongs on {stages.devices[d]} (row {d})"
             )
-    explicit = seen[Kind.RECV_F : Kind.SEND_B + 1].any()
-    if explicit:
-        _check_transfers(stages, seen)
     for s in np.flatnonzero(seen[Kind.REDUCE_GRAD].any(axis=1)).tolist():
         for d in stages.replicas[s]:
             table = schedule.actions[d]
@@ -151,21 +148,6 @@ def _name_repeated(schedule: Schedule) -> None:
         _first(schedule, d, again, "it occurs twice")
 
 
-def _check_transfers(stages: StageGraph, seen: NDArray[np.uint8]) -> None:
-    for a, b in stages.edges.tolist():
-        if stages.replicas[a // 2] == stages.replicas[b // 2]:
-            continue
-        for task, base in ((a, Kind.SEND_F), (b, Kind.RECV_F)):
-            kind = Kind(base + 2 * (task % 2))
-            gone = seen[kind, task // 2] == 0
-            if gone.any():
-                action = Action(task // 2, kind, int(np.argmax(gone)))
-                raise InputError(
-                    f"schedule: {action} is missing; a schedule that lists some transfers must "
-                    "list all"
-                )
-
-
 def _first(schedule: Schedule, device: int, wrong: Bools, why: str) -> None:
     if wrong.any():
         index = int(np.argmax(wrong))
@@ -175,27 +157,21 @@ def _first(schedule: Schedule, device: int, wrong: Bools, why: str) -> None:
 
 
 def execution_steps(schedule: Schedule, stages: StageGraph) -> tuple[list[Ints], Ints]:
-    """Return at which step each action runs if all take one step, and how many run per device."""
-    count = stages.count
-    remote = [stages.replicas[a // 2] != stages.replicas[b // 2] for a, b in stages.edges.tolist()]
-    kinds = {int(k) for t in schedule.actions for k in np.unique(t[:, 1])}
-    explicit = bool(kinds & set(TRANSFERS))
-    # Points of a microbatch: tasks 0 … 2P−1, receives 2P …, sends 4P …; what each waits for.
-    before: list[list[int]] = [[] for _ in range(6 * count)]
-    for (a, b), far in zip(stages.edges.tolist(), remote, strict=True):
-        if far and explicit:
-            before[4 * count + a] = [a]
-            before[2 * count + b].append(4 * count + a)
-            if 2 * count + b not in before[b]:
-                before[b].append(2 * count + b)
-        else:
-            before[b].append(a)
-    at = np.cumsum([0, *map(len, before)])
-    to = np.array([p for points in before for p in points], dtype=np.int64)
-    table = np.concatenate(schedule.actions).astype(np.int64).reshape(-1, 3)
-    first = np.cumsum([0, *map(len, schedule.actions)])
-    step, reached = run_in_steps(first, table, at, to, count, schedule.microbatches)
-    return [step[first[d] : first[d + 1]] for d in range(len(first) - 1)], reached
+    """Return at which step each action runs if all take one step, and how many run per device.
+
+    The step of what never runs is -1.
+    """
+    from ..simulate.engine_kernel import execute  # which imports schedules
+    from ..simulate.program import compile_program
+
+    alike = replace(stages, all_reduce=np.zeros(stages.count))
+    program = compile_program(alike, schedule, HostMemory())
+    one = np.ones_like(program.actions.duration)
+    times = execute(
+        replace(program, actions=program.actions._replace(duration=one)), schedule.microbatches
+    )
+    step = np.where(np.isfinite(times.start), times.start, -1).astype(np.int64)
+    return np.split(step, program.actions.first[1:-1]), times.reached
 
 
 def deadlock(schedule: Schedule, stages: StageGraph) -> ScheduleError:

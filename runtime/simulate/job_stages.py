@@ -43,9 +43,8 @@ from ...instances import (
 from ...instances.common.arrays import frozen
 from ..schedules.actions import Action, Schedule, schedule_of
 from ..verify.report import StageReport
-from .pieces import Passes, cut, price_stages
-from .relay import line_of, relay_line
-from .stages import BACKWARD, FORWARD, StageGraph
+from .pieces import Passes, cut, price_stages, relay_line
+from .stages import BACKWARD, FORWARD, StageGraph, edges_of, line_of
 
 #: The forward's share of a layer's time where the file does not say it: a guess.
 FORWARD_SHARE = 1 / 3
@@ -68,26 +67,19 @@ def stages_of_iteration(
     cluster: Cluster,
     problem: PipelineJob,
     solution: PipelinePlacement,
-    *,
-    weight_share: float | None = None,
 ) -> StageGraph:
-    """Return the stages of a plan for an iteration; an `InputError` if it cannot be executed.
-
-    `weight_share` is the part of a backward pass that computes gradients of weights, by default the
-    problem's.
-    """
+    """Return the stages of a plan for an iteration; an `InputError` if it cannot be executed."""
     device = solution.device.tolist()
-    share = problem.weight_share if weight_share is None else weight_share
     if problem.split != "contiguous":
-        graph = cut(workload, cluster, device, weight_share=share)
+        graph = cut(workload, cluster, device)
     elif problem.relayed:
         stages = passes_of(workload, solution)
-        graph = relay_line(workload, cluster, device, stages, weight_share=share)
+        graph = relay_line(workload, cluster, device, stages)
     else:
         stages = passes_of(workload, solution)
         waits, present, rank = line_of(len(stages), bool(workload.backward.any()))
-        graph = price_stages(workload, cluster, device, stages, present, rank, share, waits)
-    return replace(graph, batch=problem.batch)
+        graph = price_stages(workload, cluster, device, stages, present, rank, waits)
+    return replace(graph, batch=problem.batch, weight_share=problem.weight_share)
 
 
 def iteration_schedule(
@@ -118,8 +110,6 @@ def stages_of_stream(
     plan: Plan,
     problem: PipelineJob,
     solution: StagePlacement,
-    *,
-    weight_share: float = 0.5,
 ) -> StageGraph:
     """Return the stages of a plan for a stream, in O(n + m + devices).
 
@@ -162,21 +152,20 @@ def stages_of_stream(
     edges = {(2 * a, 2 * b): size for (a, b), size in payload.items()}
     edges |= {(2 * b + 1, 2 * a + 1): size for (a, b), size in payload.items()}
     edges |= {(2 * s, 2 * s + 1): 0.0 for s in range(count)}
-    pairs = sorted(edges)
-    rank = np.zeros(2 * count, np.int64)
-    rank[0::2], rank[1::2] = np.arange(count), 2 * count - 1 - np.arange(count)
+    tasks, payload_bytes = edges_of(edges)
+    _, present, rank = line_of(count, trains=True)
     per_batch = [r.replicas if problem.in_flight == "pipedream" else microbatches for r in reports]
     configurations = [list(stage.configuration) for stage in solution.stages]
     return StageGraph(
         devices=tuple(names),
         replicas=tuple(replicas),
         compute=frozen(compute, np.float64),
-        present=frozen(np.ones((count, 2)), np.bool_),
+        present=present,
         receive=frozen(receive, np.float64),
         send=frozen(send, np.float64),
-        edges=frozen(np.array(pairs, np.int64).reshape(-1, 2), np.int64),
-        payload_bytes=frozen([edges[pair] for pair in pairs], np.float64),
-        rank=frozen(rank, np.int64),
+        edges=tasks,
+        payload_bytes=payload_bytes,
+        rank=rank,
         weight_bytes=frozen([layers.weight_bytes[c].sum() for c in configurations], np.float64),
         activation_bytes=frozen(
             [layers.bytes_per_microbatch[c].sum() for c in configurations], np.float64
@@ -188,7 +177,6 @@ def stages_of_stream(
         capacity_bytes=frozen(
             [reports[s].capacity_bytes for s, ring in enumerate(replicas) for _ in ring], np.float64
         ),
-        weight_share=weight_share,
         time_unit=workload.time_unit,
         all_reduce=frozen(
             [r.synchronise * n for r, n in zip(reports, per_batch, strict=True)], np.float64

@@ -3,6 +3,15 @@
 A device's nodes need not be convex: work may leave a device and come back. They are cut into
 pieces that can be executed one after the other, forward and backward apart. A *stage* is a forward
 piece with the backward piece that undoes it; either may be missing.
+
+Data moves straight to whoever needs it, or it is relayed: the stages stand in one line, and each
+talks to its neighbours only. That is how `torch.distributed.pipelining` runs a plan: every piece
+hands on its *live set*, all that it or a piece before it has made and a later one needs; gradients
+go back the same way. A value crosses every boundary between the piece that makes it and the last
+(for what goes back: the first) that needs it, and where two neighbours are on different devices,
+both pay for it. A piece that only passes things on takes part in both passes. A plan for relayed
+data (`Throughput.relayed`) names the order of its devices; of others, the pieces stand in the order
+in which they can be executed.
 """
 
 from __future__ import annotations
@@ -27,15 +36,13 @@ from ...instances import (
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ...instances.model.contiguity import representatives
 from ...instances.model.workload import kept_bytes
-from .stages import BACKWARD, FORWARD, StageGraph
+from .stages import BACKWARD, FORWARD, StageGraph, edges_of, line_of
 
 #: Nodes of a stage's forward and backward pass.
 Passes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def cut(
-    workload: Workload, cluster: Cluster, device: Sequence[int], *, weight_share: float = 0.5
-) -> StageGraph:
+def cut(workload: Workload, cluster: Cluster, device: Sequence[int]) -> StageGraph:
     """Return the stages of a placement, one per convex piece.
 
     A contiguous placement gives one stage per device in use. Activations are
@@ -47,7 +54,7 @@ def cut(
     """
     stages, rank = convex_stages(workload, device)
     present = np.array([[bool(nodes) for nodes in passes] for passes in stages])
-    return price_stages(workload, cluster, device, stages, present, rank, weight_share)
+    return price_stages(workload, cluster, device, stages, present, rank)
 
 
 def convex_stages(workload: Workload, device: Sequence[int]) -> tuple[list[Passes], Ints]:
@@ -104,7 +111,8 @@ def groups_of(plan: Plan) -> tuple[list[int], tuple[int, ...]]:
     """
     if isinstance(plan.solution, ReplicaPlacement):
         return plan.solution.stage.tolist(), tuple(range(len(plan.solution.slots)))
-    if isinstance(plan.solution, PipelinePlacement) and _is_chain(plan):
+    chain = is_iteration(plan.problem) and plan.problem.split == "contiguous"
+    if isinstance(plan.solution, PipelinePlacement) and chain:
         return plan.solution.stage.tolist(), tuple(range(len(plan.solution.devices)))
     order = plan.solution.order if isinstance(plan.solution, Placement) else ()
     return plan.placement.tolist(), order
@@ -113,10 +121,6 @@ def groups_of(plan: Plan) -> tuple[list[int], tuple[int, ...]]:
 def weight_share_of(plan: Plan) -> float:
     """Return the part of a backward pass that computes gradients of weights, as the plan counts."""
     return plan.problem.weight_share if is_iteration(plan.problem) else 0.5
-
-
-def _is_chain(plan: Plan) -> bool:
-    return is_iteration(plan.problem) and plan.problem.split == "contiguous"
 
 
 def _pieces(
@@ -194,7 +198,6 @@ def price_stages(
     stages: Sequence[Passes],
     present: Bools,
     rank: Ints,
-    weight_share: float,
     waits: Iterable[tuple[int, int]] = (),
 ) -> StageGraph:
     """Return the stages of a placement whose data moves straight to whoever needs it.
@@ -231,7 +234,7 @@ def price_stages(
     for s in np.flatnonzero(present.all(axis=1)).tolist():
         moved.setdefault((2 * s, 2 * s + 1), 0.0)  # what it undoes, even if no edge says so
     graph = PassGraph(stages, present, rank, receive, send, moved)
-    return stage_graph(workload, cluster, costs, device, graph, weight_share)
+    return stage_graph(workload, cluster, costs, device, graph)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +255,6 @@ def stage_graph(
     costs: Costs,
     device: Sequence[int],
     passes: PassGraph,
-    weight_share: float,
 ) -> StageGraph:
     """Return the stages of a placement with compute and memory, given their passes.
 
@@ -267,7 +269,7 @@ def stage_graph(
             compute[s, side] = costs.compute[costs.kind_of[own[s]], list(nodes)].sum()
     if not np.isfinite(compute).all():
         raise InputError("plan: a node is on a device that does not support it; verify the plan")
-    edges = sorted(passes.bytes)
+    edges, payload_bytes = edges_of(passes.bytes)
     weight, resident, activation = kept_bytes(workload)
     return StageGraph(
         devices=tuple(d.name for d in cluster.devices),
@@ -276,14 +278,103 @@ def stage_graph(
         present=frozen(passes.present, np.bool_),
         receive=frozen(passes.receive, np.float64),
         send=frozen(passes.send, np.float64),
-        edges=frozen(np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
-        payload_bytes=frozen([passes.bytes[edge] for edge in edges], np.float64),
+        edges=edges,
+        payload_bytes=payload_bytes,
         rank=frozen(passes.rank, np.int64),
         weight_bytes=frozen([weight[nodes].sum() for nodes in everything], np.float64),
         activation_bytes=frozen([activation[list(a)].sum() for a, _ in stages], np.float64),
         resident_bytes=frozen([resident[nodes].sum() for nodes in everything], np.float64),
         nodes=tuple(stages),
         capacity_bytes=frozen(costs.capacity_bytes[costs.kind_of], np.float64),
-        weight_share=weight_share,
         time_unit=workload.time_unit,
     )
+
+
+def cut_relayed(workload: Workload, plan: Plan) -> StageGraph:
+    """Return the stages of a placement, in a line.
+
+    InputError if data would have to go against it.
+
+    O(n + m + values · stages).
+    """
+    device = plan.placement.tolist()
+    passes, rank = convex_stages(workload, device)
+    _, order = groups_of(plan)
+    stages = _by_device(workload, device, order) if order else _in_line(workload, passes, rank)
+    return relay_line(workload, plan.cluster, device, stages)
+
+
+def relay_line(
+    workload: Workload,
+    cluster: Cluster,
+    device: Sequence[int],
+    stages: list[Passes],
+) -> StageGraph:
+    """Return a chain of stages that talk to their neighbours only.
+
+    InputError if data would have to go against the line.
+    """
+    count = len(stages)
+    costs = price(workload, cluster)
+    own_device = [device[(a or b)[0]] for a, b in stages]
+    place = np.zeros(workload.n, np.int64)
+    for s, both in enumerate(stages):
+        place[[*both[FORWARD], *both[BACKWARD]]] = s
+    _check_line(workload, place)
+    waits, present, rank = line_of(count, bool(workload.backward.any()))
+    receive, send = np.zeros((count, 2)), np.zeros((count, 2))
+    moved = dict.fromkeys(waits, 0.0)
+    for u, successors in enumerate(workload.successors):
+        own = int(place[u])
+        users = [int(place[v]) for v in successors]
+        up = [(b, b + 1, FORWARD) for b in range(own, max([own, *users]))]
+        down = [(b, b - 1, BACKWARD) for b in range(own, min([own, *users]), -1)]
+        for a, b, side in up + down:
+            source, target = own_device[a], own_device[b]
+            if source == target:
+                continue
+            send[a, side] += costs.sent(u, source, (target,))
+            receive[b, side] += costs.received(u, source, target)
+            if workload.output_bytes is not None:
+                moved[2 * a + side, 2 * b + side] += float(workload.output_bytes[u])
+    graph = PassGraph(stages, present, rank, receive, send, moved)
+    return stage_graph(workload, cluster, costs, device, graph)
+
+
+def _by_device(workload: Workload, device: Sequence[int], order: tuple[int, ...]) -> list[Passes]:
+    """Return a stage per device, in the order that the plan names."""
+    nodes: dict[int, tuple[list[int], list[int]]] = {d: ([], []) for d in order}
+    for v, d in enumerate(device):
+        nodes[d][int(workload.backward[v])].append(v)
+    return [(tuple(a), tuple(b)) for a, b in nodes.values()]
+
+
+def _in_line(workload: Workload, stages: list[Passes], rank: Ints) -> list[Passes]:
+    """Return the stages so that forward passes go up the line and backward passes down."""
+    import networkx as nx
+
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(len(stages)))
+    for side, direction in ((FORWARD, 1), (BACKWARD, -1)):
+        own = [s for s in range(len(stages)) if stages[s][side]]
+        own.sort(key=lambda s: direction * int(rank[2 * s + side]))
+        nx.add_path(graph, own)
+    try:
+        return [stages[s] for s in nx.lexicographical_topological_sort(graph)]
+    except nx.NetworkXUnfeasible:
+        raise InputError(
+            f"relayed: the backward pieces of {workload.name} do not come in the opposite order "
+            "of its forward pieces, so no line of stages can pass data on; simulate without"
+        ) from None
+
+
+def _check_line(workload: Workload, place: Ints) -> None:
+    for u, v in workload.edges.tolist():
+        back = bool(workload.backward[u]), bool(workload.backward[v])
+        if (back == (False, False) and place[u] > place[v]) or (
+            back == (True, True) and place[u] < place[v]
+        ):
+            raise InputError(
+                f"relayed: node {workload.ids[v]} needs node {workload.ids[u]}, whose piece comes "
+                "later in the line of stages; simulate without"
+            )

@@ -14,7 +14,8 @@ replica of the next stage that the plan matched it with. Two ways to move data:
   that share a link in one direction compete for it. All-reduces take the time of the definition;
   their traffic does not compete with messages.
 
-A latency plan as stages: every call is one, and every node on a CPU is one.
+A latency plan as stages: every call is one, and every node on a CPU is one, with the times that
+`runtime.verify.latency` finds.
 
 A call waits for all its inputs, transfers them in, computes, transfers out; its results appear when
 it has ended. That is what a stage without overlap does. What a call needs from another call on the
@@ -24,6 +25,8 @@ message. CPUs are an unlimited pool: as many cores are shown as compute at a tim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -53,12 +56,13 @@ from ...instances.common.units import TIME_UNITS
 from ...instances.model.stage_costs import accelerator_seconds, device_slowdowns
 from ...instances.model.workload import kept_bytes
 from ..schedules.actions import Schedule
+from ..verify import latency
 from ..verify.mapping import link_table, stage_reports
+from ..verify.report import CallReport
 from .job_stages import iteration_schedule, stages_of_iteration, stages_of_stream
 from .network import HostMemory, Links, Network
-from .pieces import cut, weight_share_of
-from .relay import cut_relayed
-from .stages import BACKWARD, FORWARD, StageGraph
+from .pieces import cut, cut_relayed, weight_share_of
+from .stages import BACKWARD, FORWARD, StageGraph, edges_of, line_of
 
 #: How many microbatches are simulated, and run, unless the plan or the caller says otherwise.
 DEFAULT_MICROBATCHES = 8
@@ -85,23 +89,26 @@ def stages_of(
     plan.check_made_for(workload)
     if isinstance(plan.solution, TensorSharding):
         raise InputError("the plan is a sharding: it has no stages; stagecut simulate shows it")
-    weight_share = weight_share_of(plan) if weight_share is None else weight_share
+    graph = _stages(workload, plan, relayed=relayed)
+    return replace(
+        graph, weight_share=weight_share_of(plan) if weight_share is None else weight_share
+    )
+
+
+def _stages(workload: Workload, plan: Plan, *, relayed: bool | None) -> StageGraph:
     match plan.problem, plan.solution:
         case Latency(), CallPlacement(device, call):
             return stages_of_calls(workload, plan.cluster, device, call)
         case PipelineJob() as problem, StagePlacement() as solution:
-            return stages_of_stream(workload, plan, problem, solution, weight_share=weight_share)
+            return stages_of_stream(workload, plan, problem, solution)
         case DeviceMapping() as problem, ReplicaPlacement() as solution:
-            return stages_of_mapping(workload, plan, problem, solution, weight_share=weight_share)
+            return stages_of_mapping(workload, plan, problem, solution)
         case PipelineJob() as problem, PipelinePlacement() as solution:
-            return stages_of_iteration(
-                workload, plan.cluster, problem, solution, weight_share=weight_share
-            )
+            return stages_of_iteration(workload, plan.cluster, problem, solution)
         case Throughput() as problem, _ if problem.relayed if relayed is None else relayed:
-            return cut_relayed(workload, plan, weight_share=weight_share)
+            return cut_relayed(workload, plan)
         case _, Placement() as solution:
-            device = solution.device.tolist()
-            return cut(workload, plan.cluster, device, weight_share=weight_share)
+            return cut(workload, plan.cluster, solution.device.tolist())
         case _:
             raise InputError(
                 f"plan: it is for {plan.problem.name}; only placements can be cut into pieces"
@@ -170,8 +177,6 @@ def stages_of_mapping(
     plan: Plan,
     problem: DeviceMapping,
     solution: ReplicaPlacement,
-    *,
-    weight_share: float = 0.5,
 ) -> StageGraph:
     """Return the stages of a mapped plan, priced by the mapping's definition.
 
@@ -188,25 +193,20 @@ def stages_of_mapping(
     trains = bool(workload.backward.any())
     replicas = chains(solution)
     routes = problem.topology.routes
-    edges: dict[tuple[int, int], float] = {}
+    waits, present, rank = line_of(count, trains)
+    moved = dict.fromkeys(waits, 0.0)
     for s in range(count - 1):
         sizes = float(costs.forward_bytes[s]), float(costs.backward_bytes[s] * problem.gradients)
-        edges[2 * s, 2 * s + 2] = sizes[FORWARD]
+        moved[2 * s, 2 * s + 2] = sizes[FORWARD]
         if trains:
-            edges[2 * s + 3, 2 * s + 1] = sizes[BACKWARD]
+            moved[2 * s + 3, 2 * s + 1] = sizes[BACKWARD]
         pairs = np.array([replicas[s], replicas[s + 1]])
         latency = routes.latency_s[pairs[0], pairs[1]]
         bandwidth = routes.bytes_per_s[pairs[0], pairs[1]]
         there, back = ((latency + size / bandwidth) * (size > 0) / unit for size in sizes)
         slowest = int((there + back).argmax())
         send[s, FORWARD], receive[s, BACKWARD] = there[slowest], back[slowest]
-    if trains:
-        edges |= {(2 * s, 2 * s + 1): 0.0 for s in range(count)}
-    pairs_of_tasks = sorted(edges)
-    present = np.ones((count, 2), np.bool_)
-    present[:, BACKWARD] = trains
-    rank = np.zeros(2 * count, np.int64)
-    rank[0::2], rank[1::2] = np.arange(count), 2 * count - 1 - np.arange(count)
+    edges, payload_bytes = edges_of(moved)
     weight, resident, activation = kept_bytes(workload)
     reports = stage_reports(costs, problem, solution.slots, solution.sends_to, slow)
     nodes = [np.flatnonzero(solution.stage == s) for s in range(count)]
@@ -218,12 +218,12 @@ def stages_of_mapping(
         devices=problem.topology.devices,
         replicas=replicas,
         compute=frozen(compute, np.float64),
-        present=frozen(present, np.bool_),
+        present=present,
         receive=frozen(receive, np.float64),
         send=frozen(send, np.float64),
-        edges=frozen(np.array(pairs_of_tasks, np.int64).reshape(-1, 2), np.int64),
-        payload_bytes=frozen([edges[pair] for pair in pairs_of_tasks], np.float64),
-        rank=frozen(rank, np.int64),
+        edges=edges,
+        payload_bytes=payload_bytes,
+        rank=rank,
         weight_bytes=summed(weight),
         activation_bytes=summed(activation),
         resident_bytes=summed(resident),
@@ -232,7 +232,6 @@ def stages_of_mapping(
             [plan.cluster.kinds[device.kind].memory_bytes for device in plan.cluster.devices],
             np.float64,
         ),
-        weight_share=weight_share,
         time_unit=workload.time_unit,
         all_reduce=frozen([report.allreduce_s / unit for report in reports], np.float64),
         batch=problem.microbatches * problem.replicas,
@@ -286,97 +285,71 @@ def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: In
     """Return the stages of a latency plan; simulate them with the schedule ``single``.
 
     `call` numbers each node's call on its accelerator, in the order in which they run; −1 for nodes
-    on CPUs. O((n + m) log n); InputError if the calls wait for each other in a circle.
+    on CPUs. InputError if the calls cannot be executed.
     """
-    costs = price(workload, cluster)
-    groups: dict[tuple[int, int], list[int]] = {}
-    for v in workload.order:
-        d, number = int(device[v]), int(call[v])
-        groups.setdefault((d, number) if number >= 0 else (-1, v), []).append(v)
+    import networkx as nx
+
+    placement = CallPlacement(device, call)
+    report = latency.check(workload, cluster, price(workload, cluster), Latency(), placement)
+    if np.isinf(report.objective):
+        raise InputError(f"plan: {report.violations[-1]}; verify the plan")
+    nodes = [[workload.index[name] for name in one.nodes] for one in report.calls]
+    count = len(nodes)
     of = np.zeros(workload.n, dtype=np.int64)
-    for k, nodes in enumerate(groups.values()):
-        of[nodes] = k
-    where = [int(device[nodes[0]]) for nodes in groups.values()]
-    kind = costs.kind_of[where]
-    compute, receive, send = (np.zeros((len(groups), 2)) for _ in range(3))
-    for k, nodes in enumerate(groups.values()):
-        compute[k, FORWARD] = costs.compute[kind[k], nodes].sum()
-    edges = set()
-    for u, successors in enumerate(workload.successors):
-        own = int(of[u])
-        users = {int(of[v]) for v in successors} - {own}
-        for k in sorted(users):
-            edges.add((own, k))
-            receive[k, FORWARD] += costs.received(u, where[own], where[k])
-        send[own, FORWARD] += costs.sent(u, where[own], (where[k] for k in sorted(users)))
-    duration = (receive + compute + send)[:, FORWARD]
-    keys = list(groups)
-    rank, begin, end = _execute(keys, sorted(edges), duration)
-    lanes, names = _lanes(cluster, keys, rank, begin, end)
+    for k, own in enumerate(nodes):
+        of[own] = k
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(count))
+    graph.add_edges_from((a, b) for a, b in of[workload.edges].tolist() if a != b)
+    edges = sorted(graph.edges)
+    numbered = [k for k in range(count) if report.calls[k].number]
+    numbered.sort(key=lambda k: (report.calls[k].device, report.calls[k].number))
+    graph.add_edges_from(
+        (a, b) for a, b in pairwise(numbered) if report.calls[a].device == report.calls[b].device
+    )
+    order = list(nx.lexicographical_topological_sort(graph, lambda k: report.calls[k].start))
+    lanes, names = _lanes(cluster, [report.calls[k] for k in order])
+    lane = dict(zip(order, lanes, strict=True))
     capacity = [cluster.kinds[one.kind].memory_bytes for one in cluster.devices]
     capacity += [np.inf] * (len(names) - len(capacity))
-    present = np.zeros((len(groups), 2), np.bool_)
+    compute, receive, send = (np.zeros((count, 2)) for _ in range(3))
+    compute[:, FORWARD] = [one.compute for one in report.calls]
+    receive[:, FORWARD] = [one.transfer_in for one in report.calls]
+    send[:, FORWARD] = [one.transfer_out for one in report.calls]
+    present = np.zeros((count, 2), np.bool_)
     present[:, FORWARD] = True
-    tasks = np.zeros(2 * len(groups), dtype=np.int64)
-    tasks[0::2], tasks[1::2] = rank, len(groups)
-    memory = frozen([workload.memory_bytes[nodes].sum() for nodes in groups.values()], np.float64)
+    rank = np.full((count, 2), count)
+    rank[order, FORWARD] = np.arange(count)
+    memory = frozen([workload.memory_bytes[own].sum() for own in nodes], np.float64)
     return StageGraph(
         devices=tuple(names),
-        replicas=tuple((lane,) for lane in lanes),
+        replicas=tuple((lane[k],) for k in range(count)),
         compute=frozen(compute, np.float64),
         present=frozen(present, np.bool_),
         receive=frozen(receive, np.float64),
         send=frozen(send, np.float64),
-        edges=frozen(2 * np.array(sorted(edges), dtype=np.int64).reshape(-1, 2), np.int64),
+        edges=frozen(2 * np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
         payload_bytes=frozen(np.zeros(len(edges)), np.float64),
-        rank=frozen(tasks, np.int64),
+        rank=frozen(rank.ravel(), np.int64),
         weight_bytes=memory,
-        activation_bytes=frozen(np.zeros(len(groups)), np.float64),
+        activation_bytes=frozen(np.zeros(count), np.float64),
         resident_bytes=memory,
-        nodes=tuple((tuple(nodes), ()) for nodes in groups.values()),
+        nodes=tuple((tuple(own), ()) for own in nodes),
         capacity_bytes=frozen(capacity, np.float64),
         time_unit=workload.time_unit,
     )
 
 
-def _execute(
-    keys: list[tuple[int, int]], edges: list[tuple[int, int]], duration: Floats
-) -> tuple[Ints, Floats, Floats]:
-    """Return the place in the order of begins, begin and end of each call and CPU node."""
-    after: list[list[int]] = [[] for _ in keys]
-    waits = np.zeros(len(keys), dtype=np.int64)
-    numbered = sorted((k for k in range(len(keys)) if keys[k][0] >= 0), key=lambda k: keys[k])
-    following = [(a, b) for a, b in pairwise(numbered) if keys[a][0] == keys[b][0]]
-    for a, b in [*edges, *following]:
-        after[a].append(b)
-        waits[b] += 1
-    begin, end = np.zeros(len(keys)), np.zeros(len(keys))
-    ready = [k for k in range(len(keys)) if not waits[k]]
-    for k in ready:
-        end[k] = begin[k] + duration[k]
-        for b in after[k]:
-            begin[b] = max(begin[b], end[k])
-            waits[b] -= 1
-            if not waits[b]:
-                ready.append(b)
-    if len(ready) < len(keys):
-        raise InputError("plan: its calls wait for each other in a circle; verify the plan")
-    rank = np.zeros(len(keys), dtype=np.int64)
-    rank[sorted(ready, key=lambda k: begin[k])] = np.arange(len(keys))
-    return rank, begin, end
-
-
-def _lanes(
-    cluster: Cluster, keys: list[tuple[int, int]], rank: Ints, begin: Floats, end: Floats
-) -> tuple[list[int], list[str]]:
-    """Return the lane of each call and CPU node, and the names of all lanes."""
+def _lanes(cluster: Cluster, calls: Sequence[CallReport]) -> tuple[list[int], list[str]]:
+    """Return the lane of each call and CPU node, in the order of their begins, and all names."""
     names = [one.name for one in cluster.devices]
-    lanes = [d for d, _ in keys]
+    lanes = []
     free: list[float] = []  # when each core shown is free again
-    for k in sorted(range(len(keys)), key=lambda k: (begin[k], rank[k])):
-        if lanes[k] >= 0:
+    for one in calls:
+        if one.number:
+            lanes.append(one.device)
             continue
-        core = next((c for c, until in enumerate(free) if until <= begin[k]), len(free))
-        free[core : core + 1] = [float(end[k])]
-        lanes[k] = cluster.size + core
+        core = next((c for c, until in enumerate(free) if until <= one.start), len(free))
+        free[core : core + 1] = [one.finish]
+        lanes.append(cluster.size + core)
     return lanes, [*names, *(f"pool core {c}" for c in range(len(free)))]

@@ -6,8 +6,8 @@ compute) are on lanes, in order of arrival.
 
 What the end of each action sets off: the gates of a program, by how data moves.
 
-Gates 0 … 2P−1 stop tasks (2 · stage + pass), then come, per stage or task: weight gradients,
-receptions, sendings, all-reduces; at last one gate per job.
+Gates 0 … 2P−1 stop tasks (2 · stage + pass), then come, per stage, weight gradients and
+all-reduces; at last one gate per job.
 
 Arrays are of D devices, P stages, N actions of T templates (kind · P + stage), G gates, X jobs per
 microbatch, L lanes (copy engines, or links).
@@ -21,10 +21,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...instances import InputError
 from ...instances.common.arrays import Floats, Ints
-from ..schedules.actions import TRANSFERS, Kind, Schedule
-from ..schedules.communication import all_reduce_actions
+from ..schedules.actions import Kind, Schedule
+from ..schedules.patterns import all_reduce_actions
 from .network import HostMemory, Links, Network, Sharing, units_per_second
 from .stages import BACKWARD, FORWARD, StageGraph
 
@@ -122,21 +121,13 @@ class Wiring:
         """Gate of a stage's weight gradient."""
         return 2 * self.stages + stage
 
-    def reception(self, task: int) -> int:
-        """Gate of the action that receives a task's inputs."""
-        return 3 * self.stages + task
-
-    def sending(self, task: int) -> int:
-        """Gate of the action that sends a task's outputs."""
-        return 5 * self.stages + task
-
     def all_reduce(self, stage: int) -> int:
         """Gate of a stage's all-reduce."""
-        return 7 * self.stages + stage
+        return 3 * self.stages + stage
 
     def job_gate(self, job: int) -> int:
         """Gate of a job."""
-        return 8 * self.stages + job
+        return 4 * self.stages + job
 
     def feed(self, task: int, gate: int) -> None:
         """Let the end of a task open a gate; a backward ends with its input gradients."""
@@ -150,7 +141,7 @@ class Wiring:
         for end, gate in self.feeds:
             # A whole backward and its input half feed the same gates: count one of them.
             half = end // self.stages == Kind.I and end < self.first_job
-            waits[gate] += not half or self.weight(0) <= gate < self.reception(0)
+            waits[gate] += not half or self.weight(0) <= gate < self.all_reduce(0)
         waits[self.all_reduce(0) : self.job_gate(0)] = replicas
         return waits
 
@@ -170,22 +161,10 @@ class SimulationProgram:
 
 
 def compile_program(stages: StageGraph, schedule: Schedule, network: Network) -> SimulationProgram:
-    """Return the arrays that the engine runs.
-
-    The stages have their transfer times in the network.
-
-    InputError if the schedule lists transfers and the network moves data beside compute.
-    """
+    """Return what the engine runs; the stages have their transfer times in the network."""
     count = stages.count
-    kinds = {int(k) for table in schedule.actions for k in np.unique(table[:, 1])}
-    listed = bool(kinds & set(TRANSFERS))
-    if listed and network.overlap:
-        raise InputError(
-            "schedule: it lists transfers as actions of the devices; "
-            "simulate it with a network that does not overlap"
-        )
-    inline = not listed and not network.overlap
-    wiring = wire(stages, schedule, network, listed)
+    every, tasks = np.arange(count), np.arange(2 * count)
+    wiring = wire(stages, schedule, network)
     replicas = [len(ring) for ring in stages.replicas]
     pairs = np.array(sorted(wiring.feeds), dtype=np.int64).reshape(-1, 2)
     ends = wiring.first_job + len(wiring.jobs)
@@ -194,13 +173,13 @@ def compile_program(stages: StageGraph, schedule: Schedule, network: Network) ->
         first=np.cumsum([0, *map(len, schedule.actions)]).astype(np.int64),
         template=(table[:, 1] * np.int32(count) + table[:, 0]).astype(np.int32),
         microbatch=np.ascontiguousarray(table[:, 2]),
-        duration=_durations(stages, schedule, network, inline).ravel(),
+        duration=_durations(stages, schedule, network).ravel(),
         gate=_gates(wiring).ravel(),
         rendezvous=np.repeat(np.arange(KINDS) == Kind.REDUCE_GRAD, count).astype(np.int64),
     )
     gates = Gates(
         waits=wiring.waits(replicas),
-        stage=_stages_of_gates(wiring),
+        stage=np.concatenate((tasks // 2, every, every, np.zeros(len(wiring.jobs), np.int64))),
         job=np.concatenate(
             (np.full(wiring.job_gate(0), -1, dtype=np.int64), np.arange(len(wiring.jobs)))
         ),
@@ -237,21 +216,18 @@ def compile_program(stages: StageGraph, schedule: Schedule, network: Network) ->
         lanes,
         fair=isinstance(network, Links) and network.sharing == Sharing.FAIR,
         names=names,
-        inputs=transfers if inline else np.zeros_like(transfers),
+        inputs=np.zeros_like(transfers) if network.overlap else transfers,
     )
 
 
-def _durations(stages: StageGraph, schedule: Schedule, network: Network, inline: bool) -> Floats:
+def _durations(stages: StageGraph, schedule: Schedule, network: Network) -> Floats:
     """Return, shape (kinds, P), how long each action keeps its device."""
     duration = np.zeros((KINDS, stages.count))
-    tasks = stages.duration if inline else stages.compute
+    tasks = stages.compute if network.overlap else stages.duration
     duration[Kind.F] = tasks[:, FORWARD]
     duration[Kind.B] = tasks[:, BACKWARD]
     duration[Kind.W] = stages.weight_share * stages.compute[:, BACKWARD]
     duration[Kind.I] = duration[Kind.B] - duration[Kind.W]
-    for side in (FORWARD, BACKWARD):
-        duration[Kind.RECV_F + 2 * side] = stages.receive[:, side]
-        duration[Kind.SEND_F + 2 * side] = stages.send[:, side]
     if any((table[:, 1] == Kind.REDUCE_GRAD).any() for table in schedule.actions):
         duration[Kind.REDUCE_GRAD] = all_reduce_actions(stages, schedule.versions, network)
     return duration
@@ -264,18 +240,8 @@ def _gates(wiring: Wiring) -> Ints:
     gate[Kind.F] = 2 * every
     gate[Kind.B] = gate[Kind.I] = 2 * every + 1
     gate[Kind.W] = wiring.weight(0) + every
-    for side in (FORWARD, BACKWARD):
-        gate[Kind.RECV_F + 2 * side] = wiring.reception(0) + 2 * every + side
-        gate[Kind.SEND_F + 2 * side] = wiring.sending(0) + 2 * every + side
     gate[Kind.REDUCE_GRAD] = wiring.all_reduce(0) + every
     return gate
-
-
-def _stages_of_gates(wiring: Wiring) -> Ints:
-    every = np.arange(wiring.stages)
-    tasks = np.repeat(every, 2)
-    jobs = np.zeros(len(wiring.jobs), dtype=np.int64)
-    return np.concatenate((tasks, every, tasks, tasks, every, jobs))
 
 
 def _lanes(stages: StageGraph, network: Network) -> tuple[tuple[str, ...], Floats]:
@@ -300,11 +266,8 @@ def _latencies(stages: StageGraph, network: Network) -> Floats:
     return network.route_latency_s * units_per_second(stages.time_unit)
 
 
-def wire(stages: StageGraph, schedule: Schedule, network: Network, listed: bool) -> Wiring:
-    """Return what sets off what.
-
-    Whether the schedule lists the transfers as actions is `listed`.
-    """
+def wire(stages: StageGraph, schedule: Schedule, network: Network) -> Wiring:
+    """Return what sets off what."""
     wiring = Wiring(stages.count)
     for s in range(stages.count):
         wiring.feeds.append((Kind.I * stages.count + s, wiring.weight(s)))
@@ -315,9 +278,7 @@ def wire(stages: StageGraph, schedule: Schedule, network: Network, listed: bool)
             wiring.feed(a, b)
         else:
             remote.append((a, b, size))
-    if listed:
-        _through_actions(wiring, remote)
-    elif not network.overlap:
+    if not network.overlap:
         for a, b, _ in remote:
             wiring.feed(a, b)
     elif isinstance(network, HostMemory):
@@ -325,18 +286,6 @@ def wire(stages: StageGraph, schedule: Schedule, network: Network, listed: bool)
     else:
         _over_links(wiring, remote)
     return wiring
-
-
-def _through_actions(wiring: Wiring, remote: list[tuple[int, int, float]]) -> None:
-    """Task, sending, reception, task: all of them actions of the devices."""
-    count = wiring.stages
-    for a in sorted({a for a, _, _ in remote}):
-        wiring.feed(a, wiring.sending(a))
-    for a, b, _ in remote:
-        end = (Kind.SEND_F + 2 * (a % 2)) * count + a // 2
-        wiring.feeds.append((end, wiring.reception(b)))
-    for b in sorted({b for _, b, _ in remote}):
-        wiring.feeds.append(((Kind.RECV_F + 2 * (b % 2)) * count + b // 2, b))
 
 
 def _through_engines(

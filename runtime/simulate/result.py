@@ -1,25 +1,113 @@
-"""What a simulation says."""
+"""What a simulation says: times, critical path, and the memory of each device over time.
+
+That is weights, versions of weights, activations in flight.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ...instances.common.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints, frozen
 from ...instances.common.quantities import show_bytes, show_percent
+from ...instances.model.schedule import MOST_ACTIONS
 from ...instances.model.summary import Summarised
-from ..schedules.actions import Action, Kind, Schedule
-from .memory import DeviceMemory
+from ..schedules import SCHEDULES
+from ..schedules.actions import PER_BATCH, Action, Kind, Schedule, WeightVersions
 from .network import HostMemory, Network
 from .program import SimulationProgram
-from .stages import StageGraph
+from .stages import BACKWARD, FORWARD, StageGraph
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceMemory:
+    """Memory of one device, in bytes."""
+
+    weights: float  # what the stages on the device keep all the time, weights in one version
+    versions: float  # further versions of the weights
+    # times, activations: steps of what activations take: `activations[i]` holds from `times[i]` on
+    times: Floats
+    activations: Floats
+    in_flight: dict[int, int]  # most microbatches held at once, by stage
+    capacity: float  # what the device has
+
+    @property
+    def peak_activations(self) -> float:
+        """Most that activations take at once."""
+        return float(self.activations.max(initial=0.0))
+
+    @property
+    def peak(self) -> float:
+        """Most that is in use at once."""
+        return self.weights + self.versions + self.peak_activations
+
+
+def memory_over_time(
+    stages: StageGraph, schedule: Schedule, starts: list[Floats], ends: list[Floats]
+) -> tuple[DeviceMemory, ...]:
+    """Return the memory of each device, given starts and ends of its actions.
+
+    A microbatch's activations are held from the begin of its forward to the end of its backward, or
+    of its weight gradient where the backward is split; without a backward pass, to the end of the
+    forward. Weights have one version, two (2BW), or one per microbatch in flight (PipeDream).
+    O(actions · log actions).
+    """
+    result = []
+    for d, table in enumerate(schedule.actions):
+        stage, kind = table[:, 0], table[:, 1]
+        last = ((kind == Kind.B) | (kind == Kind.W)) & stages.present[stage, FORWARD]
+        last |= (kind == Kind.F) & ~stages.present[stage, BACKWARD]
+        begin = kind == Kind.F
+        times = np.concatenate((starts[d][begin], ends[d][last]))
+        owner = np.concatenate((stage[begin], stage[last]))
+        change = np.concatenate((np.ones(int(begin.sum())), -np.ones(int(last.sum()))))
+        # at one time, in the order of the actions: one that takes no time begins before it ends
+        place = np.concatenate((2 * np.flatnonzero(begin), 2 * np.flatnonzero(last) + 1))
+        order = np.lexsort((place, times))
+        times, owner, change = times[order], owner[order], change[order]
+        held = np.cumsum(change * stages.activation_bytes[owner])
+        flying = _most(owner, change)
+        own = [s for s, devices in enumerate(stages.replicas) if d in devices]
+        extra = {
+            WeightVersions.ONE: 0,
+            WeightVersions.TWO: 1,
+            WeightVersions.IN_FLIGHT: -1,
+        }[WeightVersions(schedule.versions)]
+        result.append(
+            DeviceMemory(
+                weights=float(stages.resident_bytes[own].sum()),
+                versions=float(
+                    sum(
+                        (flying.get(s, 1) - 1 if extra < 0 else extra) * stages.weight_bytes[s]
+                        for s in own
+                        if stages.present[s, BACKWARD]
+                    )
+                ),
+                times=frozen(times, np.float64),
+                activations=frozen(held, np.float64),
+                in_flight=flying,
+                capacity=float(stages.capacity_bytes[d]),
+            )
+        )
+    return tuple(result)
+
+
+def _most(owner: Ints, change: Floats) -> dict[int, int]:
+    """Return the most microbatches that each stage holds at once; all it takes it gives back."""
+    if not len(owner):
+        return {}
+    order = np.argsort(owner, kind="stable")
+    stages, first = np.unique(owner[order], return_index=True)
+    most = np.maximum.reduceat(np.cumsum(change[order]), first)
+    return dict(zip(stages.tolist(), most.astype(int).tolist(), strict=True))
 
 
 class CriticalStep(NamedTuple):
@@ -43,11 +131,6 @@ class Simulation(Summarised):
         Per device, shape (n,): begin and end of each action of `schedule`.
     makespan
         When the last action or transfer ends.
-    time_per_sample
-        In steady state: what one more microbatch adds. Schedules that repeat a round of work:
-        the spacing of an action's repetitions far from begin and end, the slowest action counts.
-        Others, such as GPipe: what further microbatches add to the makespan. Of a schedule that
-        is not one of `SCHEDULES`, and so cannot be made longer: the spacing in the middle of it.
     memory
         Of each device.
 
@@ -66,13 +149,24 @@ class Simulation(Summarised):
     starts: tuple[Floats, ...]
     ends: tuple[Floats, ...]
     makespan: float
-    time_per_sample: float
     memory: tuple[DeviceMemory, ...]
     program: SimulationProgram
     causes: Ints
     job_start: Floats
     job_end: Floats
     job_cause: Ints
+    longer: Callable[[int], Simulation]  # simulates the schedule of more microbatches
+
+    @cached_property
+    def time_per_sample(self) -> float:
+        """What one more microbatch adds in steady state.
+
+        Of schedules that repeat a round of work it is the spacing of an action's repetitions far
+        from begin and end, where the slowest action counts; of others, such as GPipe, what further
+        microbatches add to the makespan; of a schedule that is not one of `SCHEDULES`, and so
+        cannot be made longer, the spacing in the middle of it.
+        """
+        return steady_state(self)
 
     @cached_property
     def busy(self) -> Floats:
@@ -89,7 +183,7 @@ class Simulation(Summarised):
             side = (kind == Kind.B) | (kind == Kind.I)
             inside = side | (kind == Kind.F)
             total[d] = moved[(2 * stage + side)[inside]].sum()
-            apart = (kind >= Kind.RECV_F) & (kind <= Kind.REDUCE_GRAD)
+            apart = kind == Kind.REDUCE_GRAD
             total[d] += (self.ends[d] - self.starts[d])[apart].sum()
         return total
 
@@ -300,3 +394,69 @@ class Simulation(Summarised):
             if len(table)
         ]
         return pd.concat(frames, ignore_index=True)
+
+
+def steady_state(run: Simulation) -> float:
+    """Measure the time per microbatch in steady state, on runs that are long enough.
+
+    Cyclic schedules repeat themselves: the spacing of an action's repetitions counts, of the
+    slowest action; where they repeat themselves only after too many microbatches, for their
+    replicas have no common rhythm, that on the busiest device. Of others, it is what further
+    microbatches add to the makespan.
+    """
+    schedule = run.schedule
+    m, repeat = schedule.microbatches, schedule.repeat
+    if schedule.name == "single":
+        return run.makespan
+    known = schedule.name in SCHEDULES and schedule.depth is not None
+    depth = schedule.depth or 0
+
+    def fits(number: int) -> bool:
+        return schedule.size * (2 * number / m) <= MOST_ACTIONS
+
+    enough = -(-(6 * depth + 12) // repeat) * repeat + 4 * repeat
+    if known and fits(enough):
+        if not schedule.cyclic:
+            return (run.longer(2 * enough).makespan - run.longer(enough).makespan) / enough
+        return _spacing(run.longer(enough), enough // 2, enough - 1 - depth, repeat)
+    enough = 8 * depth + 16
+    if known and schedule.cyclic and fits(enough):
+        return _on_busiest(run.longer(enough), enough // 2, enough - 1 - depth)
+    first, last = (0, m - 1) if m < 16 else (m // 4, 3 * m // 4)
+    round_robin = math.lcm(*(len(ring) for ring in run.stages.replicas))
+    if last - first < round_robin:
+        return run.makespan / m
+    return _spacing(run, first, last, round_robin)
+
+
+def _spacing(run: Simulation, first: int, last: int, repeat: int) -> float:
+    """Return the mean time between repetitions of the slowest action, over whole repeats."""
+    span = (last - first) // repeat * repeat
+    slowest = 0.0
+    for table, begin in zip(run.schedule.actions, run.starts, strict=True):
+        per_batch = np.isin(table[:, 1], PER_BATCH)
+        early = np.flatnonzero((table[:, 2] == first) & ~per_batch)
+        late = np.flatnonzero((table[:, 2] == first + span) & ~per_batch)
+        if len(early) != len(late):
+            continue  # replicas that do not take both
+        early = early[np.lexsort((table[early, 1], table[early, 0]))]
+        late = late[np.lexsort((table[late, 1], table[late, 0]))]
+        slowest = max(slowest, float((begin[late] - begin[early]).max(initial=0.0)) / span)
+    return slowest
+
+
+def _on_busiest(run: Simulation, first: int, last: int) -> float:
+    """Return the mean time per microbatch on the device that idles least meanwhile."""
+    best, spacing = -1.0, 0.0
+    for table, begin, end in zip(run.schedule.actions, run.starts, run.ends, strict=True):
+        own = ~np.isin(table[:, 1], PER_BATCH) & (table[:, 2] >= first) & (table[:, 2] <= last)
+        rows = np.flatnonzero(own)
+        if not len(rows):
+            continue
+        again = rows[(table[rows, :2] == table[rows[0], :2]).all(axis=1)]
+        passed = int(table[again[-1], 2] - table[again[0], 2])
+        time = float(begin[again[-1]] - begin[again[0]])
+        busy = float((end - begin)[again[0] : again[-1]].sum())
+        if passed > 0 and busy > best * time:
+            best, spacing = busy / time, time / passed
+    return spacing

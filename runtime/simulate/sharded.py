@@ -12,6 +12,7 @@ other at what concerns several groups. What all devices make is then converted w
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 
 from ...instances import (
@@ -24,9 +25,9 @@ from ...instances import (
     program_of,
 )
 from ...instances.common.units import TIME_UNITS
-from ...instances.model.sharding import gradient_buckets, operator_groups, phases
+from ...instances.model.sharding import Groups, gradient_buckets, operator_groups, phases
 from ...instances.model.summary import Summarised
-from ..verify.sharding import Converted, ShardingReport, check
+from ..verify.sharding import Converted, check
 
 
 @dataclass(frozen=True)
@@ -80,70 +81,17 @@ def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
     if report.lying == ():
         raise InputError(f"plan: {report.violations[0]}; plan again")
     program = program_of(workload)
-    if problem.placement:
-        return _of_groups(workload, program, problem, report)
-    buckets = gradient_buckets(program, problem)
-    bucketed = {t for bucket in buckets for t in bucket}
-    due: list[list[Converted]] = [[] for _ in program.operators]
-    for one in report.converted:
-        if problem.overlap:
-            continue
-        readers = [v for v in one.readers if one.tensor in program.operators[v].inputs]
-        if readers:
-            due[min(readers)].append(one)
-    late: list[list[Converted]] = [[] for _ in program.operators]
-    for one in report.converted:
-        read = any(one.tensor in program.operators[v].inputs for v in one.readers)
-        if one.tensor not in bucketed and (problem.overlap or not read):
-            late[program.maker[one.tensor]].append(one)
-    unit = TIME_UNITS[workload.time_unit]
-    full: dict[int, list[int]] = {}  # the gradients of the buckets that an operator fills
-    for bucket in buckets:
-        full.setdefault(max(program.maker[t] for t in bucket), []).extend(bucket)
-    events: list[CollectiveEvent] = []
-    now, reduced = 0.0, 0.0
-
-    def convert(one: Converted, begin: float) -> float:
-        for step in one.steps:
-            if step.seconds > 0:
-                end = begin + step.seconds / unit
-                name = program.tensors[one.tensor].name
-                events.append(
-                    CollectiveEvent(name, step.collective, step.axis, begin, end, step.bytes)
-                )
-                begin = end
-        return begin
-
-    for v, operator in enumerate(program.operators):
-        for one in due[v]:
-            now = convert(one, now)
-        if report.times[v] > 0:
-            kind = "backward" if operator.backward else "forward"
-            events.append(CollectiveEvent(str(operator.name), kind, -1, now, now + report.times[v]))
-            now += report.times[v]
-        for one in late[v]:
-            now = convert(one, now)
-        if v in full:
-            reduced = max(reduced, now)
-            for one in report.converted:
-                if one.tensor in full[v]:
-                    reduced = convert(one, reduced)
-    return ShardedTimeline(tuple(events), problem.mesh.shape, workload.time_unit)
-
-
-def _of_groups(
-    workload: Workload, program: TensorProgram, problem: Sharding, report: ShardingReport
-) -> ShardedTimeline:
-    """Return what groups of devices do beside each other."""
+    placed = bool(problem.placement)
     groups = operator_groups(program, problem.placement)
     phase = phases(program, groups)
     unit = TIME_UNITS[workload.time_unit]
     events: list[CollectiveEvent] = []
-    now = [0.0] * problem.mesh.shape[0]
-
-    reduced = [0.0] * len(now)
-    full = {max(program.maker[t] for t in b): b for b in gradient_buckets(program, problem)}
-    late = {t for bucket in full.values() for t in bucket}
+    now = [0.0] * (problem.mesh.shape[0] if placed else 1)
+    reduced = list(now)  # when the buckets of each group are
+    full: dict[int, list[int]] = {}  # the gradients of the buckets that an operator fills
+    for bucket in gradient_buckets(program, problem):
+        full.setdefault(max(program.maker[t] for t in bucket), []).extend(bucket)
+    bucketed = {t for bucket in full.values() for t in bucket}
 
     def wait() -> None:
         now[:] = [max(now)] * len(now)
@@ -157,57 +105,66 @@ def _of_groups(
         for j in range(len(now)) if group is None else (group,):
             now[j] = begin + time
 
-    def convert_late(v: int) -> None:
-        """Convert the gradients of a bucket beside what their group computes."""
-        group, bucket = groups[v] or 0, full[v]
-        computed, now[group] = now[group], max(reduced[group], now[group])
-        for one in report.converted:
-            if one.tensor in bucket:
-                convert(one)
-        reduced[group], now[group] = now[group], computed
-
     def convert(one: Converted) -> None:
         name = program.tensors[one.tensor].name
         for step in one.steps:
             time = step.seconds / unit
             take(where[one.tensor, one.after], name, step.collective, step.axis, time, step.bytes)
 
+    def convert_bucket(v: int) -> None:
+        """Convert the gradients of a bucket beside what their group computes."""
+        group = groups[v] or 0
+        computed, now[group] = now[group], max(reduced[group], now[group])
+        for one in report.converted:
+            if one.tensor in full[v]:
+                convert(one)
+        reduced[group], now[group] = now[group], computed
+
     where: dict[tuple[int, tuple[str, ...]], int | None] = {}
-    before: list[list[Converted]] = [[] for _ in program.operators]
-    after: list[list[Converted]] = [[] for _ in program.operators]
+    due: dict[tuple[int, bool], list[Converted]] = defaultdict(list)
     for one in report.converted:
-        maker = program.maker[one.tensor]
-        alone = groups[maker] is not None and one.before[0] == one.after[0]
-        where[one.tensor, one.after] = groups[maker] if alone else None
-        readers = [
-            v
-            for v, operator in enumerate(program.operators)
-            if one.tensor in operator.inputs
-            and (groups[v] == groups[maker] if alone else v in one.readers)
-        ]
-        if one.tensor in late:
-            continue
-        source = phase[maker] is None and program.operators[maker].role != "operator"
-        if source and groups[maker] is None:
-            convert(one)
-        elif readers and groups[maker] is not None and (source or not alone):
-            before[min(readers)].append(one)
-        else:
-            after[maker].append(one)
+        where[one.tensor, one.after], by, early = _due(program, problem, groups, one)
+        if one.tensor not in bucketed:
+            due[by, early].append(one)
+    for one in due[-1, False]:
+        convert(one)
     done: int | None = None
     for v, operator in enumerate(program.operators):
         if operator.role == "operator" and (phase[v] is None or phase[v] != done):
             wait()
             done = phase[v]
-        for one in before[v]:
+        for one in due[v, True]:
             convert(one)
         kind = "backward" if operator.backward else "forward"
-        if operator.role == "operator":
+        if operator.role == "operator" or not placed:
             take(groups[v], str(operator.name), kind, -1, report.times[v], 0.0)
-        for one in after[v]:
+        for one in due[v, False]:
             convert(one)
         if v in full:
-            convert_late(v)
-    return ShardedTimeline(
-        tuple(events), problem.mesh.shape, workload.time_unit, problem.mesh.shape[0]
-    )
+            convert_bucket(v)
+    return ShardedTimeline(tuple(events), problem.mesh.shape, workload.time_unit, len(now))
+
+
+def _due(
+    program: TensorProgram, problem: Sharding, groups: Groups, one: Converted
+) -> tuple[int | None, int, bool]:
+    """Return the group that converts a tensor alone, and the operator by which it does so.
+
+    That is before the operator or, if the last value is false, behind it; the operator is -1 for
+    what is converted before all.
+    """
+    maker = program.maker[one.tensor]
+    group, source = groups[maker], program.operators[maker].role != "operator"
+    alone = group is not None and one.before[0] == one.after[0]
+    readers = [
+        v
+        for v, operator in enumerate(program.operators)
+        if one.tensor in operator.inputs and (groups[v] == group if alone else v in one.readers)
+    ]
+    if problem.placement and source and group is None:
+        return None, -1, False
+    by_reader = not problem.overlap
+    if problem.placement:
+        by_reader = group is not None and (source or not alone)
+    early = bool(readers) and by_reader
+    return group if alone else None, min(readers) if early else maker, early

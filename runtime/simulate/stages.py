@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -124,6 +125,30 @@ class StageGraph:
         return frozen(-(-self.height // number), np.int64)
 
 
+def line_of(count: int, trains: bool) -> tuple[list[tuple[int, int]], Bools, Ints]:
+    """Return what a chain of stages is: its waits, the passes it has, and the tasks' positions.
+
+    Waits are pairs of tasks: forward up the line, backward down it, forward before backward. Every
+    stage takes part in both passes, (P, 2), if there are two. Positions are topological, (2P,).
+    """
+    waits = [(2 * a, 2 * b) for a, b in pairwise(range(count))]
+    if trains:
+        waits += [(2 * b + 1, 2 * a + 1) for a, b in pairwise(range(count))]
+        waits += [(2 * s, 2 * s + 1) for s in range(count)]
+    present = np.ones((count, 2), np.bool_)
+    present[:, BACKWARD] = trains
+    line = np.arange(count)
+    rank = np.stack((line, 2 * count - 1 - line), axis=1).ravel()
+    return waits, frozen(present, np.bool_), frozen(rank, np.int64)
+
+
+def edges_of(moved: Mapping[tuple[int, int], float]) -> tuple[Ints, Floats]:
+    """Return the edges between tasks, (E, 2), and the bytes along each, (E,)."""
+    pairs = sorted(moved)
+    edges = frozen(np.array(pairs, np.int64).reshape(-1, 2), np.int64)
+    return edges, frozen([moved[pair] for pair in pairs], np.float64)
+
+
 def chain(
     forward: Sequence[float],
     backward: Sequence[float] | None = None,
@@ -174,39 +199,33 @@ def chain(
     compute[:, FORWARD] = forward
     if backward is not None:
         compute[:, BACKWARD] = backward
-    edges = [(2 * s, 2 * s + 2) for s in range(count - 1)]
-    if backward is not None:
-        edges += [(2 * s + 1, 2 * s - 1) for s in range(1, count)]
-        edges += [(2 * s, 2 * s + 1) for s in range(count)]
+    waits, present, rank = line_of(count, backward is not None)
+    moved = dict.fromkeys(waits, 0.0)
     out, into = np.zeros((count, 2)), np.zeros((count, 2))
-    sizes = np.zeros(len(edges))
     for s in range(count - 1):
         if set(where[s]) == set(where[s + 1]):
             continue
         cost = send[s] if send is not None else 0.0
         out[s, FORWARD] = into[s + 1, FORWARD] = cost
-        sizes[s] = payload_bytes[s] if payload_bytes is not None else 0.0
+        size = payload_bytes[s] if payload_bytes is not None else 0.0
+        moved[2 * s, 2 * s + 2] = size
         if backward is not None:
             out[s + 1, BACKWARD] = into[s, BACKWARD] = cost
-            sizes[count - 1 + s] = sizes[s]
-    rank = np.zeros(2 * count, dtype=np.int64)
-    rank[0::2] = np.arange(count)
-    rank[1::2] = 2 * count - 1 - np.arange(count)
+            moved[2 * s + 3, 2 * s + 1] = size
+    edges, sizes = edges_of(moved)
     total = 1 + max(max(devices) for devices in where)
     zeros = np.zeros(count)
     weights = frozen(zeros if weight_bytes is None else weight_bytes, np.float64)
-    present = np.ones((count, 2), np.bool_)
-    present[:, BACKWARD] = backward is not None
     return StageGraph(
         devices=tuple(f"device {d}" for d in range(total)),
         replicas=tuple(tuple(devices) for devices in where),
         compute=frozen(compute, np.float64),
-        present=frozen(present, np.bool_),
+        present=present,
         receive=frozen(into, np.float64),
         send=frozen(out, np.float64),
-        edges=frozen(np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
-        payload_bytes=frozen(sizes, np.float64),
-        rank=frozen(rank, np.int64),
+        edges=edges,
+        payload_bytes=sizes,
+        rank=rank,
         weight_bytes=weights,
         activation_bytes=frozen(
             zeros if activation_bytes is None else activation_bytes, np.float64

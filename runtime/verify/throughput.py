@@ -145,19 +145,11 @@ def not_contiguous(
 
 def _reentered(workload: Workload, placement: Ints, device: int) -> list[NodeId]:
     """First forward node by which a path that left `device` comes back to it, if any."""
-    import networkx as nx
-
-    forward = [v for v in workload.order if not workload.backward[v]]
-    graph: nx.DiGraph[int] = nx.DiGraph()
-    graph.add_nodes_from(forward)
-    graph.add_edges_from(
-        (u, v)
-        for u, v in workload.edges.tolist()
-        if not workload.backward[u] and not workload.backward[v]
-    )
     left: set[int] = set()  # nodes elsewhere that can be reached from the device
-    for v in forward:
-        before = list(graph.predecessors(v))
+    for v in workload.order:
+        if workload.backward[v]:
+            continue
+        before = [u for u in workload.predecessors[v] if not workload.backward[u]]
         if placement[v] == device:
             if any(u in left for u in before):
                 return [workload.ids[v]]

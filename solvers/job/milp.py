@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from pyomo.common.gc_manager import PauseGC
@@ -13,9 +14,7 @@ from ...formulations.job.stream import Staging, state_staging
 from ...formulations.job.stream_bounds import least_stage_time
 from ...formulations.job.stream_milp import stream_model
 from ...formulations.task import Task
-from ...instances import PipelineJob, Solution, StagePlacement, in_stages, is_stream
-from ...instances.common.arrays import Floats
-from ..core.compiled_model import compile_model
+from ...instances import PipelineJob, Solution, in_stages, is_stream
 from ..core.milp_driver import IntegerProgram, integer_program, solve_program
 from ..core.search import Search
 from .iteration.frameworks import first_plans
@@ -56,24 +55,16 @@ def _stream_program(
     scale = search.objective if math.isfinite(search.objective) else least_stage_time(staging)
     with PauseGC():
         stated = stream_model(staging, scale / TIME_SCALE if 0 < scale < math.inf else 1.0)
-        compiled = compile_model(stated.model)
-    start = None
-    if isinstance(search.best, StagePlacement):
-        values = stated.start(search.best)
-        start = None if values is None else compiled.start(values)
-
-    def read(x: Floats) -> Solution:
-        return in_stages(stated.read(lambda var: compiled.value(var, x)), task.cluster)
-
-    return IntegerProgram(
-        compiled=compiled,
-        read=read,
-        scale=stated.data.scale,
+    program = integer_program(
+        stated,
+        search.best,
         origin="program over stage slots",
         infeasible="no plan keeps the rules within memory; allow more memory, degrees, replicas, "
         "stages or devices",
-        start=start,
     )
+    read = program.read
+    assert read is not None
+    return replace(program, read=lambda x: in_stages(read(x), task.cluster))
 
 
 def _iteration_milp(task: Task[PipelineJob], search: Search[Solution]) -> None:

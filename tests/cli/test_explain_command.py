@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 import stagecut
 from stagecut import cli
-from stagecut.commands.common import names
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -87,6 +86,7 @@ def test_version() -> None:
         ("solve x --cluster ring", ["ring:"]),
         ("compare x --methods auto,greed", ["auto,greedy"]),
         ("explain x --problem lat", ["latency"]),
+        ("simulate x --schedule pip", ["pipedream"]),
     ],
 )
 def test_the_shell_completes_names(words: str, found: list[str]) -> None:
@@ -101,10 +101,3 @@ def test_the_shell_completes_names(words: str, found: list[str]) -> None:
         [sys.executable, "-m", "stagecut"], env=env, capture_output=True, text=True
     )
     assert done.stdout.split() == found
-
-
-def test_the_names_are_those_there_are() -> None:
-    assert {p: tuple(names.METHODS[p]) for p in stagecut.METHODS} == {
-        problem: tuple(methods) for problem, methods in stagecut.METHODS.items()
-    }
-    assert set(names.SIMULATED) == set(stagecut.runtime.schedules.SCHEDULES)

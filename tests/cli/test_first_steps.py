@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from project import ROOT
 
 from stagecut.cli import run_command
+from stagecut.commands.common.console import _Plain, new_table
 from stagecut.instances.generate.catalogue import CATALOGUE
 
 JOB = ["--cluster", "h100:8", "--global-batch", "64"]
@@ -58,11 +60,26 @@ def test_tables_keep_their_numbers_on_any_terminal(columns: str) -> None:
     assert "an iteration" in said
 
 
+@pytest.mark.parametrize("width", [20, 66, 76, 120])
+def test_no_word_of_a_narrow_table_is_cut(width: int) -> None:
+    console = _Plain(width=width, file=StringIO())
+    table = new_table("", "choice", ("s", "most by"))
+    for column in table.columns[::2]:
+        column.no_wrap = False
+    table.add_row("a b c d e " * 9, "65.64", "weights-and-all-of-those-gradients of it")
+    console.print(table)
+    said = console.file.getvalue()
+    assert "weights-and-all-of-those-gradients" in said
+    assert "65.64" in said
+    assert max(map(len, said.splitlines())) <= max(width, 49)
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
         (["solve", "config.json"], "it is a model's config.json, planned as a training job"),
         (["verify", "missing.json"], "missing.json: no such file"),
+        (["run", "config.json"], 'a file with format "stagecut-plan" is needed here'),
         (["estimate", ".", *JOB], "the folder has no config.json; name its file"),
         (["estimate", "gpt2", *JOB, "--sequence", "9999999999"], "it must be at most 1000000000"),
     ],

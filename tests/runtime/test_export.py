@@ -14,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import typer
+from launcher_readers import written
 from pipelines import plan_of
 from trainer_config import trainer_config
 from typer.testing import CliRunner
@@ -35,11 +36,9 @@ from stagecut.instances import CallPlacement, DeviceMapping, Layers, ReplicaPlac
 from stagecut.instances.model.problem import Latency
 from stagecut.instances.model.solution import in_stages
 from stagecut.instances.topologies import topology
-from stagecut.runtime.export.megatron import read as read_megatron
-from stagecut.runtime.export.registry import LAUNCHERS, launcher_file
+from stagecut.runtime.export.registry import LAUNCHERS, torch_schedule
 from stagecut.runtime.export.stages import first_number
-from stagecut.runtime.export.torch_csv import torch_csv, torch_schedule
-from stagecut.runtime.schedules import read_csv
+from stagecut.runtime.schedules import read_csv, write_csv
 
 PIPELINES = ("torchtitan", "megatron", "deepspeed", "vllm")
 
@@ -91,7 +90,7 @@ def test_random_cuts_are_said_as_planned(name: str, seed: int) -> None:
     order = rng.permutation(ranks).tolist()  # devices need not come in order
     plan = in_parts(workload, np.diff(ends).tolist(), order)
     wanted = [workload.ids[a:b] for a, b in pairwise(ends)]
-    text, stages = launcher_file(workload, plan, name)
+    text, stages = written(workload, plan, name)
     assert stages.modules == tuple(wanted)
     counts = [sum(node.startswith("layers.") for node in own) for own in wanted]
     if name == "torchtitan":
@@ -116,17 +115,17 @@ def test_random_cuts_are_said_as_planned(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", ["torchtitan", "megatron", "vllm"])
 def test_parts_of_a_layer_make_up_the_layer(name: str) -> None:
     workload = transformer(4, inside=True)
-    _, stages = launcher_file(workload, in_parts(workload, [5, 6]), name)
+    _, stages = written(workload, in_parts(workload, [5, 6]), name)
     first = ("embed", "layers.0", "layers.1")
     assert stages.modules == (first, ("layers.2", "layers.3", "norm", "head"))
 
 
 def test_deepspeed_takes_parts_of_layers_in_a_chain_and_layers_otherwise() -> None:
     workload = transformer(2, inside=True)
-    _, stages = launcher_file(workload, in_parts(workload, [2, 5]), "deepspeed")
+    _, stages = written(workload, in_parts(workload, [2, 5]), "deepspeed")
     assert stages.modules[0] == ("embed", "layers.0.attention")
     inner = transformer(2, inside=True, edges=[*pairwise(range(7)), (0, 2)])
-    _, stages = launcher_file(inner, in_parts(inner, [3, 4]), "deepspeed")
+    _, stages = written(inner, in_parts(inner, [3, 4]), "deepspeed")
     assert stages.modules == (("embed", "layers.0"), ("layers.1", "norm", "head"))
 
 
@@ -136,7 +135,7 @@ def test_training_workloads_are_cut_by_their_forward_passes(name: str) -> None:
     where = {"embedding": 0, "head": 2, "loss": 2, "embedding.tokens.exchange": 2}
     where |= {f"block.{k}": min(2, k // 15) for k in range(48)}
     devices = [where[first_number(n.removesuffix(".backward"))] for n in workload.ids]
-    _, stages = launcher_file(workload, placed(workload, devices, 3), name)
+    _, stages = written(workload, placed(workload, devices, 3), name)
     assert len(stages.modules) == 3
     ends = [(first_number(own[0]), first_number(own[-1])) for own in stages.modules]
     assert ends == [("embedding", "block.14"), ("block.15", "block.29"), ("block.30", "loss")]
@@ -146,7 +145,7 @@ def test_training_workloads_are_cut_by_their_forward_passes(name: str) -> None:
 def test_stages_may_go_round_the_ranks(name: str) -> None:
     workload = transformer(8)
     plan = in_parts(workload, [3, 2, 2, 4], [1, 0, 1, 0])
-    text, stages = launcher_file(workload, plan, name)
+    text, stages = written(workload, plan, name)
     assert stages.ranks == 2
     assert stages.devices == ("accelerator 1", "accelerator 0")
     assert [len(own) for own in stages.modules] == [3, 2, 2, 4]
@@ -159,13 +158,13 @@ def test_what_only_holds_modules_together_is_no_module() -> None:
     edges = [(0, 1), (1, 2), (2, 3), (3, 5), (5, 4)]
     weights = {"parameters": np.array([1.0, 0.0, 0.0, 1.0, 1.0, 0.0])}
     workload = model(names, edges, extra=weights, provenance={"granularity": "modules, depth 2"})
-    text, _ = launcher_file(workload, placed(workload, [0, 1, 1, 0, 1, 0]), "accelerate")
+    text, _ = written(workload, placed(workload, [0, 1, 1, 0, 1, 0]), "accelerate")
     assert json.loads(text) == {"body.embed": 0, "body.layers.0": 0, "body.layers.1": 1}
     with pytest.raises(InputError, match=r"body\.layers\.0 is split between"):
-        launcher_file(workload, placed(workload, [0, 1, 1, 0, 1, 1]), "accelerate")
+        written(workload, placed(workload, [0, 1, 1, 0, 1, 1]), "accelerate")
     heavy = model(names, edges, extra={"parameters": np.ones(6)})
     with pytest.raises(InputError, match="has weights of its own"):
-        launcher_file(heavy, placed(heavy, [0] * 6), "accelerate")
+        written(heavy, placed(heavy, [0] * 6), "accelerate")
 
 
 def test_what_holds_modules_together_hands_their_data_on() -> None:
@@ -173,20 +172,20 @@ def test_what_holds_modules_together_hands_their_data_on() -> None:
     edges = [(0, 2), (1, 2), (2, 3), (3, 4), (2, 5), (4, 5), (5, 6), (6, 7), (7, 8)]
     weights = np.array([1.0, 1, 0, 1, 1, 0, 1, 1, 1])
     net = model(names, edges, extra={"parameters": weights})
-    _, stages = launcher_file(net, in_parts(net, [6, 3]), "deepspeed")
+    _, stages = written(net, in_parts(net, [6, 3]), "deepspeed")
     assert stages.modules == (("tokens + places", "h.0"), ("h.1", "h.2", "head"))
-    _, stages = launcher_file(net, in_parts(net, [6, 3]), "megatron")
+    _, stages = written(net, in_parts(net, [6, 3]), "megatron")
     assert stages.modules[0] == ("tokens", "places", "h.0")
     for name in PIPELINES:  # the sum at the end of h.0 is on the second stage
         with pytest.raises(InputError, match=r"module h(\.0)? is split between stages 0 and 1"):
-            launcher_file(net, in_parts(net, [5, 4]), name)
+            written(net, in_parts(net, [5, 4]), name)
     skip = model(
         [*names, "model#2"],
         [*edges[:-1], (6, 9), (7, 9), (9, 8)],
         extra={"parameters": np.append(weights, 0.0)},
     )
     with pytest.raises(InputError, match=r"h\.1 on stage 0 feeds head on stage 2"):
-        launcher_file(skip, placed(skip, [0] * 7 + [1, 2, 2]), "megatron")
+        written(skip, placed(skip, [0] * 7 + [1, 2, 2]), "megatron")
 
 
 SKIPS = [(v, v + 1) for v in range(10)] + [(1, 9)]
@@ -227,7 +226,7 @@ def test_what_a_launcher_cannot_say_is_refused(
 ) -> None:
     plan = placed(workload, devices, cpus=1)
     with pytest.raises(InputError) as refused:
-        launcher_file(workload, plan, name)
+        written(workload, plan, name)
     assert str(refused.value).startswith(f"{name}: ")
     assert reason in str(refused.value)
 
@@ -271,7 +270,7 @@ def layered(degrees: list[tuple[int, int]], recompute: list[bool]) -> tuple[Work
 @pytest.mark.parametrize("name", ["torchtitan", "megatron", "deepspeed"])
 def test_degrees_and_recomputation_are_said(name: str) -> None:
     workload, plan = layered([(2, 2), (2, 2)], [True] * 4)
-    text, stages = launcher_file(workload, plan, name)
+    text, stages = written(workload, plan, name)
     assert (stages.replicas, stages.degree, stages.recomputes) == (2, 2, True)
     assert stages.devices == ("accelerator 0", "accelerator 4")
     said = {
@@ -294,18 +293,16 @@ def test_degrees_and_recomputation_are_said(name: str) -> None:
 def test_unequal_stages_are_refused(name: str, degrees, recompute, reason: str) -> None:
     workload, plan = layered(degrees, recompute)
     with pytest.raises(InputError, match=reason):
-        launcher_file(workload, plan, name)
+        written(workload, plan, name)
 
 
 def test_a_device_map_holds_one_copy_and_knows_cpus() -> None:
     workload, plan = layered([(2, 1), (2, 1)], [False] * 4)
     with pytest.raises(InputError, match="accelerate: the plan has replicas"):
-        launcher_file(workload, plan, "accelerate")
+        written(workload, plan, "accelerate")
     net = transformer(2)
     kinds = (DeviceKind("cpu", 1, host=True), DeviceKind("accelerator", 2))
-    text, _ = launcher_file(
-        net, plan_of(net, Cluster(kinds), np.array([0, 2, 1, 2, 0])), "accelerate"
-    )
+    text, _ = written(net, plan_of(net, Cluster(kinds), np.array([0, 2, 1, 2, 0])), "accelerate")
     said = json.loads(text)
     assert [said[node] for node in net.ids] == ["cpu", 1, 0, 1, "cpu"]
 
@@ -316,28 +313,14 @@ def test_mapped_plans_have_replicas_and_latency_plans_are_no_pipelines() -> None
     cluster = Cluster((DeviceKind("accelerator", 4),))
     mapped = ReplicaPlacement([0, 0, 1, 1, 1], [[0, 1], [2, 3]], [[0, 1]])
     plan = Plan("net", net.fingerprint, cluster, problem, mapped, 1.0, 0.0, "test", "unspecified")
-    _, stages = launcher_file(net, plan, "torchtitan")
+    _, stages = written(net, plan, "torchtitan")
     assert stages.devices == ("0", "2")
     assert (stages.replicas, stages.modules[0]) == (2, ("embed", "layers.0"))
     calls = CallPlacement(np.array([0, 0, 1, 1, 1]), np.zeros(5, int))
     latency = replace(plan, problem=Latency(), solution=calls)
     with pytest.raises(InputError, match="latency of one request"):
-        launcher_file(net, latency, "torchtitan")
-    assert json.loads(launcher_file(net, latency, "accelerate")[0])["head"] == 1
-
-
-def test_the_layout_of_megatrons_manual_is_read() -> None:
-    modules = ["embed", *(f"layers.{k}" for k in range(61)), "head"]
-    text = (
-        "WORLD_SIZE=16 --tensor-model-parallel-size 1 --pipeline-model-parallel-size 16 "
-        "--pipeline-model-parallel-layout 'Et*3|(tt|)*29|L'"
-    )
-    read = read_megatron(text, modules)
-    assert [len(own) for own in read.modules] == [4, *[2] * 29, 0, 1]
-    assert read.modules[-1] == ("head",)
-    assert read.replicas == 1
-    with pytest.raises(InputError, match="61 layers; there are 60"):
-        read_megatron(text, [*modules[:61], "head"])
+        written(net, latency, "torchtitan")
+    assert json.loads(written(net, latency, "accelerate")[0])["head"] == 1
 
 
 AHEAD = ["embed", *(f"layers.{k}" for k in range(4)), "mtp.0.proj", "mtp.0.layer", "norm", "head"]
@@ -353,13 +336,11 @@ AHEAD = ["embed", *(f"layers.{k}" for k in range(4)), "mtp.0.proj", "mtp.0.layer
 )
 def test_multi_token_prediction_is_a_letter_of_its_own(sizes, devices, layout: str) -> None:
     workload = model(AHEAD)
-    text, stages = launcher_file(workload, in_parts(workload, sizes, devices), "megatron")
+    text, stages = written(workload, in_parts(workload, sizes, devices), "megatron")
     assert f"'{layout}'" in text
     assert "--num-layers 4" in text
     assert "--mtp-num-layers 1" in text
     assert [x for own in stages.modules for x in own].count("mtp.0") == 1
-    with pytest.raises(InputError, match="its layout and --mtp-num-layers differ"):
-        read_megatron(text.replace("mtp-num-layers 1", "mtp-num-layers 2"), AHEAD)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +355,7 @@ def test_multi_token_prediction_is_a_letter_of_its_own(sizes, devices, layout: s
 def test_multi_token_prediction_elsewhere_is_refused(names, sizes, devices, reason: str) -> None:
     workload = model(names)
     with pytest.raises(InputError, match=reason):
-        launcher_file(workload, in_parts(workload, sizes, devices), "megatron")
+        written(workload, in_parts(workload, sizes, devices), "megatron")
 
 
 def test_the_deepspeed_module_cuts_as_planned(monkeypatch) -> None:
@@ -401,7 +382,7 @@ def test_the_deepspeed_module_cuts_as_planned(monkeypatch) -> None:
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, path, module)
     workload = transformer(4)
-    text, stages = launcher_file(workload, in_parts(workload, [2, 3, 2]), "deepspeed")
+    text, stages = written(workload, in_parts(workload, [2, 3, 2]), "deepspeed")
     scope: dict[str, object] = {}
     exec(compile(text, "planned.py", "exec"), scope)
     made = scope["pipeline"](scope["LAYERS"], loss_fn=None)
@@ -416,7 +397,7 @@ def test_shell_files_are_shell(name: str, tmp_path: Path) -> None:
     import subprocess
 
     workload = transformer(6)
-    text, _ = launcher_file(workload, in_parts(workload, [4, 5]), name)
+    text, _ = written(workload, in_parts(workload, [4, 5]), name)
     (tmp_path / "plan.sh").write_text(text)
     script = {
         "megatron": '. ./plan.sh; printf "%s\\n" "${MEGATRON_ARGS[@]}"',
@@ -445,7 +426,7 @@ def test_torchs_schedule_has_every_computation_once(schedule: str) -> None:
     plan = plan_of(workload, Cluster((cluster,)), np.array(devices))
     made, used = torch_schedule(workload, plan, schedule, 6)
     assert used == (0, 1, 3)
-    rows = [line.split(",") for line in torch_csv(made).splitlines()]
+    rows = [line.split(",") for line in write_csv(made).splitlines()]
     assert len(rows) == 3
     passes = {"inference": "F", "zb-h1": "FIW"}.get(schedule, "FB")
     cells = [cell for row in rows for cell in row if cell]
@@ -453,7 +434,7 @@ def test_torchs_schedule_has_every_computation_once(schedule: str) -> None:
     wanted = {f"{s}{p}{m}" for s in stages for p in passes for m in range(6)}
     assert set(cells) == wanted
     assert len(cells) == len(set(cells))
-    assert read_csv(torch_csv(made)).microbatches == 6
+    assert read_csv(write_csv(made)).microbatches == 6
 
 
 def test_asynchronous_schedules_are_not_torchs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 from contextlib import ExitStack
@@ -31,7 +32,7 @@ from stagecut.instances.pytorch.factory import call_text  # noqa: E402
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
 from stagecut.runtime.execution.chain import executed_schedule, ranks_of  # noqa: E402
 from stagecut.runtime.execution.split import split  # noqa: E402
-from stagecut.runtime.export.python_script import python_script, read_script  # noqa: E402
+from stagecut.runtime.export.python_script import python_script  # noqa: E402
 from stagecut.runtime.schedules import read_csv  # noqa: E402
 from stagecut.runtime.simulate.stages import chain  # noqa: E402
 
@@ -147,7 +148,7 @@ def test_a_mapped_script_trains_as_the_model_alone(
     done = command("--model", "my_models.py:shown", "--microbatches", "2")
     assert "2 stages on 4 ranks; start: torchrun --nproc-per-node 4 out.py" in done.stdout
     text = (tmp_path / "out.py").read_text()
-    assert read_script(text).pipelines == ((3, 2), (0, 1))
+    assert "\nPIPELINES = [[3, 2], [0, 1]]\n" in text
     assert "    stage 0 on ranks 3 (node 1 gpu 1), 0 (node 0 gpu 0): " in text
     model, (x, y) = MODELS["mlp"]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -166,16 +167,14 @@ def test_a_mapped_script_trains_as_the_model_alone(
 def test_what_a_script_says_is_the_plan() -> None:
     model, inputs = MODELS["mlp"]()
     text = script_of(model, inputs, [0, 1, 0], "gpipe")
-    said = read_script(text)
-    assert [len(row) for row in read_csv(said.schedule).actions] == [16, 8]
-    assert said.tensors[0][:2] == ("layers.0.bias", "layers.0.weight")
-    assert sorted(name for own in said.tensors for name in own) == sorted(
+    (schedule,) = re.findall(r'SCHEDULE = """\\\n(.*?)"""', text, re.DOTALL)
+    assert [len(row) for row in read_csv(schedule).actions] == [16, 8]
+    own = [re.findall(r"^ {12}'(.*)',$", part, re.MULTILINE) for part in text.split("class ")[1:]]
+    assert sorted(own[0])[:2] == ["layers.0.bias", "layers.0.weight"]
+    assert sorted(name for names in own for name in names) == sorted(
         name for name, _ in model.named_parameters()
     )
-    assert "linear_4" in said.nodes[-1]
-    assert said.training
-    changed = text.replace("0F0,0F1", "0F1,0F0", 1)
-    assert read_script(changed) != said
+    assert "linear_4 = " in text.split("class ")[-1]
 
 
 class Odd(nn.Module):
@@ -259,7 +258,7 @@ def test_the_command_writes_a_script(files: Path) -> None:
     text = (files / "out.py").read_text()
     assert "    made = make(batch=4)\n" in text
     assert len(text.splitlines()) < 220
-    assert read_script(text).training
+    assert "\nTRAINING = True\n" in text
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from pipelines import plan_of
 
 import stagecut
 from stagecut import Cluster, DeviceKind, Workload
-from stagecut.runtime.export.registry import launcher_file
-from stagecut.runtime.export.torch_csv import torch_csv, torch_schedule
+from stagecut.runtime.export.registry import launcher_file, torch_schedule
+from stagecut.runtime.schedules import write_csv
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
@@ -130,7 +130,7 @@ def test_torch_trains_by_the_csv(schedule: str, tmp_path: Path) -> None:
     made, _ = torch_schedule(workload, plan, schedule, 4)
     stages = {action.stage for rank in range(2) for action in made.of(rank)}
     file = tmp_path / "schedule.csv"
-    file.write_text(torch_csv(made))
+    file.write_text(write_csv(made))
     owner = [
         next(r for r in range(2) if s in {a.stage for a in made.of(r)}) for s in sorted(stages)
     ]

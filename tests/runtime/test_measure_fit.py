@@ -114,16 +114,6 @@ def test_what_cannot_be_fitted_is_refused(sizes, seconds, reason: str) -> None:
         fit_postal(np.array(sizes), np.array(seconds))
 
 
-def test_one_rank_and_missing_pairs_are_refused() -> None:
-    good = measurement()
-    with pytest.raises(InputError, match="at least 2"):
-        Measurement("gloo", machines(1), (), good.all_reduce)
-    with pytest.raises(InputError, match="6 pairs"):
-        Measurement("gloo", good.ranks, good.pairs[1:], good.all_reduce)
-    with pytest.raises(InputError, match="without a message"):
-        Timed(SIZES[:2], (np.array([1.0]), np.array([])))
-
-
 def test_the_cluster_file_is_read_back_and_device_d_is_rank_d(tmp_path) -> None:
     made = to_cluster(measurement(models="aaba"))
     save(made, tmp_path / "cluster.json")

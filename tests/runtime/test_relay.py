@@ -15,7 +15,7 @@ from stagecut import InputError, Throughput, Workload
 from stagecut.instances import Placement, accelerators_and_cpus
 from stagecut.instances.model.contiguity import pipeline_edges
 from stagecut.runtime import evaluate, verify
-from stagecut.runtime.simulate.relay import cut_relayed
+from stagecut.runtime.simulate.pieces import cut_relayed
 from stagecut.runtime.simulate.simulator import simulate
 
 RELAYED = Throughput(split="contiguous", relayed=True)

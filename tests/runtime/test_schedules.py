@@ -15,7 +15,6 @@ from stagecut.runtime.schedules import (
     schedule_of,
     step_table,
     validate,
-    with_transfers,
     write_csv,
 )
 from stagecut.runtime.schedules.patterns import list_schedule
@@ -63,9 +62,12 @@ def test_zero_bubble_h1_has_a_third_of_the_bubble_at_the_same_peak(stages: int, 
 
 
 def test_no_more_microbatches_are_in_flight_than_the_limit() -> None:
-    made = list_schedule(chain([1.0] * 2, [2.0] * 2), 4, "limited", limit=np.array([2, 1]))
+    limit = np.array([2, 1])
+    made = list_schedule(
+        chain([1.0] * 2, [2.0] * 2), 4, "limited", limit=limit, weight_limit=2 * limit
+    )
     for device, most in ((0, 2), (1, 1)):
-        passes = [a.kind.name for a in made.of(device) if a.kind.name in "FB"]
+        passes = [a.kind.name for a in made.of(device) if a.kind.name in "FI"]
         assert max(np.cumsum([1 if name == "F" else -1 for name in passes])) == most
 
 
@@ -108,11 +110,6 @@ def test_every_schedule_fits_every_plan(name: str, seed: int) -> None:
     again = read_csv(write_csv(schedule))
     pairs = zip(again.actions, schedule.actions, strict=True)
     assert all(np.array_equal(a, b) for a, b in pairs)
-    listed = with_transfers(schedule, stages)
-    validate(listed, stages)
-    explicit = simulate_stages(stages, listed, network=network)
-    assert explicit.makespan == pytest.approx(run.makespan, rel=1e-9)
-    assert explicit.busy == pytest.approx(run.busy, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +163,7 @@ def _given(text: str):
         ("0F0,0B0\n1F0,1B0,1I0\n", "stage 1 has 1B0 and also"),
         ("0F0,0B0\n1F0\n", "1B0 is missing; it belongs on device 1"),
         ("0F0,0I0\n1F0,1B0\n", "0W0 is missing"),
-        ("0F0,0SEND_F0,0B0\n1F0,1B0\n", "1RECV_F0 is missing"),
+        ("0F0,0SEND_F0,0B0\n1F0,1B0\n", "0SEND_F0: transfers follow from the stages"),
         ("0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n1F0,1B0\n", "occurs twice"),
     ],
 )

@@ -15,7 +15,7 @@ import stagecut
 from stagecut import InputError, Link, Throughput
 from stagecut.instances import Latency, price
 from stagecut.instances.model.contiguity import representatives
-from stagecut.runtime.schedules import SCHEDULES, Kind, make_schedule, schedule_of
+from stagecut.runtime.schedules import SCHEDULES, Kind, make_schedule
 from stagecut.runtime.schedules.actions import Action
 from stagecut.runtime.simulate.network import HostMemory, Links, point_to_point, shared
 from stagecut.runtime.simulate.plan_stages import stages_of, stages_of_calls
@@ -253,7 +253,6 @@ def test_memory_over_time_and_what_it_consists_of() -> None:
     run = simulate_stages(stages, "1f1b", 8)
     first = run.memory[0]
     assert (first.weights, first.versions, first.peak_activations) == (100.0, 0.0, 12.0)
-    assert first.peak_time == 3.0
     assert first.activations[-1] == 0.0
     assert simulate_stages(stages, "pipedream", 8).memory[0].versions == 300.0
     assert simulate_stages(stages, "2bw", 8).memory[0].versions == 100.0
@@ -356,7 +355,7 @@ def test_one_request_takes_its_latency(seed: int) -> None:
     if np.isnan(expected) or np.isinf(price(workload, cluster).compute).any():
         return
     if np.isinf(expected):
-        with pytest.raises(InputError, match="circle"):
+        with pytest.raises(InputError, match="wait for each other"):
             stages_of_calls(workload, cluster, device, call)
         return
     run = simulate_stages(stages_of_calls(workload, cluster, device, call), "single")
@@ -370,9 +369,6 @@ def test_wrong_input_is_named() -> None:
     assert other is not None
     with pytest.raises(InputError, match="was made for"):
         simulate(other[0], found[1])
-    listed = schedule_of([[Action(0, Kind.F), Action(0, Kind.SEND_F)]])
-    with pytest.raises(InputError, match="does not overlap"):
-        simulate_stages(chain([1.0]), listed, network=HostMemory(overlap=True))
     with pytest.raises(InputError, match="its table is for 3 devices"):
         simulate_stages(chain([1.0]), "single", 1, network=point_to_point(3, Link(0, 1)))
     with pytest.raises(InputError, match="sharing"):

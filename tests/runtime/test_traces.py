@@ -14,7 +14,6 @@ from pipelines import plan_of, random_chain, random_plan
 from stagecut import InputError, Link, save
 from stagecut.instances.formats.outline import outline, read_outline
 from stagecut.runtime.diff import diff
-from stagecut.runtime.pictures import graph
 from stagecut.runtime.pictures.gantt import draw_gantt
 from stagecut.runtime.pictures.graph import draw_graph
 from stagecut.runtime.pictures.html_page import html_page
@@ -174,12 +173,7 @@ def test_the_page_needs_nothing_else() -> None:
     assert "@" not in html_page(run).split("<script>")[0]
 
 
-@pytest.mark.parametrize("graphviz", [True, False])
-def test_graphs_by_nodes_and_by_stages(
-    tmp_path: Path, graphviz: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not graphviz:
-        monkeypatch.setattr(graph.shutil, "which", lambda _: None)
+def test_graphs_by_nodes_and_by_stages(tmp_path: Path) -> None:
     drawn = 0
     for seed in range(8):
         found = random_plan(seed, max_nodes=12)

@@ -45,9 +45,10 @@ from stagecut.instances.formats.source import read_source
 from stagecut.instances.formats.writing import layout
 from stagecut.instances.model.schedule import given_order
 from stagecut.instances.topologies.named import load_topology, read_nvidia, write_topology
-from stagecut.runtime.execution.recording_file import load_recording, write_recording
-from stagecut.runtime.execution.sharded.recording import (
+from stagecut.runtime.execution.recording_file import (
+    load_recording,
     load_sharded_recording,
+    save_recording,
     save_sharded_recording,
 )
 from stagecut.runtime.schedules import read_csv, write_csv
@@ -105,9 +106,7 @@ def samples(folder: Path) -> dict[str, Sample]:
             lambda path: layout(write_topology(replace(read_nvidia(path), name="t"))),
             topology_of,
         ),
-        "recording": written(
-            json.dumps(_recording()), lambda path: layout(write_recording(load_recording(path)))
-        ),
+        "recording": _recording_sample(json.dumps(_recording()), load_recording, save_recording),
         "schedule": written(
             "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n",
             lambda path: write_csv(read_csv(read_source(path).text, name=str(path))),
@@ -158,12 +157,16 @@ def _ruled() -> str:
     return json.dumps({**json.loads(dumps(cluster())), "placement_rules": rules})
 
 
-def _sharded_recording() -> Sample:
+def _recording_sample(text: str, load: Any, save: Any) -> Sample:
     def rewritten(path: Path) -> str:
         with TemporaryDirectory() as folder:
-            save_sharded_recording(load_sharded_recording(path), Path(folder, "r"))
+            save(load(path), Path(folder, "r"))
             return Path(folder, "r").read_text()
 
+    return Sample(text.encode(), rewritten, rewritten)
+
+
+def _sharded_recording() -> Sample:
     rows = [[0, "matmul", "forward", False, -1, 0.0, 0.5, 0.0]]
     rows += [[0, "y", "all-reduce", True, 0, 0.5, 0.75, 1024.0]]
     data = {
@@ -171,7 +174,7 @@ def _sharded_recording() -> Sample:
         "plan": "cd", "mesh": [2], "step_s": [0.75],
         "ranks": [{"rank": r, "host": "h", "events": rows} for r in range(2)],
     }  # fmt: skip
-    return Sample(json.dumps(data).encode(), rewritten, rewritten)
+    return _recording_sample(json.dumps(data), load_sharded_recording, save_sharded_recording)
 
 
 def _record() -> Sample:

@@ -40,20 +40,21 @@ def recording_of(
         begin = 100.0 + 1000.0 * step * simulation.makespan * scale
         for bar in bars_of(simulation):
             if bar.lane < len(rows) and bar.what in "FBIW":
-                start = begin + longer * bar.start
-                length = longer * (bar.end - bar.start) * np.exp(noise * rng.normal())
+                start = float(begin + longer * bar.start)
+                length = float(longer * (bar.end - bar.start) * np.exp(noise * rng.normal()))
                 action = Action(bar.stage, Kind[bar.what], bar.microbatch)
-                rows[bar.lane].append(Done(step, action, start, start + length))
+                rows[bar.lane].append(Done(step, str(action), start, start + length))
         for row in rows if optimizer_s else ():
             end = row[-1].end_s
-            row.append(Done(step, Action(row[0].action.stage, Kind.STEP), end, end + optimizer_s))
+            action = Action(row[0].action.stage, Kind.STEP)
+            row.append(Done(step, str(action), end, end + optimizer_s))
     ranks = tuple(
         RankRecording(r, "host", "cpu", tuple(sorted(row, key=lambda done: done.start_s)))
         for r, row in enumerate(rows)
     )
     return RunRecording(
         plan.workload_fingerprint,
-        plan.placement,
+        plan.placement.tolist(),
         simulation.schedule.name,
         simulation.schedule.microbatches,
         ranks,

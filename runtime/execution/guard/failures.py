@@ -421,7 +421,8 @@ def error_line(error: BaseException) -> str:
         return f"out of memory: {line}"
     if isinstance(error, StagecutError):
         return line
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+    name = type(error).__name__
+    return name if line == name else f"{name}: {line}"
 
 
 def tell_launcher(text: str) -> None:
@@ -435,5 +436,6 @@ def tell_launcher(text: str) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's text."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    """Return the first line of an exception's text, or what it is if it has none."""
+    lines = (line.strip() for line in str(error).splitlines() if line.strip())
+    return next(lines, type(error).__name__)

@@ -54,12 +54,12 @@ def positions_of(layout: Layout, part: int) -> Tensor:
 
 
 @contextmanager
-def divided_attention(layout: Layout, mesh: DeviceMesh) -> Iterator[None]:
+def divided_attention(layout: Layout, mesh: DeviceMesh, *, needed: bool) -> Iterator[None]:
     """Let attention see the whole sequences of which the ranks of `mesh` have parts.
 
-    Raises InputError if attention has a mask of its own or more ranks than heads, or no attention
-    was called: a model that does not call it by ``torch.nn.functional`` would not see whole
-    sequences.
+    Raises InputError if attention has a mask of its own or more ranks than heads, or none was
+    called where it is `needed`: a model that does not call it by ``torch.nn.functional`` would not
+    see whole sequences.
     """
     given: _Attention = F.scaled_dot_product_attention
     calls = 0
@@ -102,7 +102,7 @@ def divided_attention(layout: Layout, mesh: DeviceMesh) -> Iterator[None]:
         yield
     finally:
         F.scaled_dot_product_attention = given
-    if not calls:
+    if needed and not calls:
         raise InputError(
             "context: the model called no torch.nn.functional.scaled_dot_product_attention, which "
             "is what sees whole sequences; call it so, or plan with context 1"

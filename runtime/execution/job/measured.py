@@ -77,24 +77,16 @@ class MeasuredStep:
     peak: int = 0
 
 
-@dataclass
-class StepMeasurement:
-    """Measurement of a step; the result is there when the step is over."""
-
-    result: MeasuredStep | None = None
-
-    def of_all_ranks(self) -> tuple[MeasuredStep, ...]:
-        """Return the measured step of every rank, by rank."""
-        assert self.result is not None
-        return tuple(of_all_ranks(self.result))
-
-
 @contextmanager
 def measured_step(
     job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]
-) -> Iterator[StepMeasurement]:
-    """Measure what a job does inside: one step with the update of its weights."""
-    found, cuda = StepMeasurement(), job.device.type == "cuda"
+) -> Iterator[list[MeasuredStep]]:
+    """Measure what a job does inside: one step with the update of its weights.
+
+    Yields a list that has the step of every rank, by rank, when it is over.
+    """
+    found: list[MeasuredStep] = []
+    cuda = job.device.type == "cuda"
     clock = _Clock(job.device)
     collectives, kept = _Collectives(job, clock), _KeptBytes()
     timed: list[tuple[Any, str, str]] = [(each, "step", "optimizer") for each in optimizers]
@@ -111,7 +103,7 @@ def measured_step(
         clock.begin()
         yield found
         clock.end()
-    found.result = MeasuredStep(
+    own = MeasuredStep(
         dist.get_rank(),
         job.mesh.rank("pipeline"),
         sum(clock.terms.values()),
@@ -120,6 +112,7 @@ def measured_step(
         {**_held(job, optimizers), "activations": kept.most},
         int(torch.cuda.max_memory_allocated(job.device)) if cuda else 0,
     )
+    found += of_all_ranks(own)
 
 
 @contextmanager

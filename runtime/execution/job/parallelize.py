@@ -39,6 +39,7 @@ from ....instances import InputError
 from ....instances.common.quantities import show_count
 from ....instances.costs.hardware import NumberFormat
 from ....instances.costs.layout import OFFLOAD, Layout, Recipe, Recompute
+from ..stage import register
 from .context import positions_of
 from .experts import check_experts, divide_experts
 
@@ -140,13 +141,7 @@ class JobStage(nn.Module):  # type: ignore[misc]  # torch does not say its type
         super().__init__()
         self.positions = torch.zeros(0)
         for name, module in {**modules, **shared}.items():
-            *path, last = name.split(".")
-            parent: nn.Module = self
-            for part in path:
-                if part not in parent._modules:
-                    parent.add_module(part, nn.Module())
-                parent = parent.get_submodule(part)
-            parent.add_module(last, module)
+            register(self, name, module)
         self.order, self.blocks, self.call = tuple(modules), blocks, call
 
     def place(self, positions: Tensor) -> None:
@@ -186,10 +181,6 @@ class JobMesh:
         """Ranks with the same weights: those that divide states, within replicas of these."""
         several = self.mesh["replicate"].size() > 1
         return self.mesh["replicate", "shard"] if several else self.mesh["shard"]
-
-    def group(self, axis: str) -> dist.ProcessGroup:
-        """Return the ranks that differ from this one in one axis alone."""
-        return self.mesh.get_group(axis)
 
     def rank(self, axis: str) -> int:
         """Return this rank's place on an axis."""

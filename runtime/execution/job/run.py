@@ -1,4 +1,4 @@
-"""Training of a job: steps of its optimizer, checkpoints that other layouts resume, the plan's run.
+"""Training of a job: steps of its optimizer, checkpoints that other layouts resume, plans' runs.
 
 Checkpoints are those of `checkpoint_folder.py`, all of which are kept.
 """
@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -24,22 +26,23 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from ....instances import InputError
+from ....instances.common.arrays import Ints
 from ....instances.costs.layout import Layout
-from ...measure.group import process_group
+from ....instances.job.plan import JobPlan
+from ....instances.pytorch.factory import call_factory
+from ...measure.group import alone_if_it_can_be, process_group, threads_per_process
 from ..checkpoint_folder import (
-    checkpoints,
     newest,
-    none_before,
     read_checkpoint,
     sole_writer,
     write_checkpoint,
 )
 from ..guard.failures import guarded
-from ..options import ProcessOptions
-from ..steps import StepResult, alone_if_it_can_be, threads_per_process
+from ..options import ProcessOptions, StepResult
 from .measured import MeasuredStep, measured_step
 from .parallelize import ParallelizePlan
 from .running import RunningJob
+from .transformer import transformer
 
 #: Makes an optimizer of groups of parameters.
 MakeOptimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]
@@ -47,6 +50,8 @@ MakeOptimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]
 MakeJob = Callable[[], tuple[nn.Module, ParallelizePlan]]
 #: Optimizer states by the names of parameters, as other layouts find them.
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+#: Types of the numbers in a file of tokens without a header, by its ending.
+_RAW = {".bin": np.uint16, ".u32": np.uint32}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +188,26 @@ def run_made(
             )  # fmt: skip
 
 
+def run_planned_job(
+    plan: JobPlan,
+    reference: str | None,
+    tokens: Path | None,
+    steps: int,
+    optimizer: MakeOptimizer,
+    options: JobOptions,
+    on_step: Callable[[StepResult], None] | None = None,
+) -> JobRun:
+    """Train a plan's model as one of its processes, for `steps` in all, those resumed included.
+
+    `reference` is ``module:factory`` or ``file.py:factory`` of a model and its `ParallelizePlan`;
+    without, the model is made from the plan's description. For `tokens` see `token_batches`. Raises
+    InputError if model, plan, tokens and number of processes do not fit together.
+    """
+    batches = islice(token_batches(plan, tokens), steps)
+    make = partial(_make, plan, reference)
+    return run_made(make, plan.layout, batches, optimizer, options, on_step)
+
+
 def train_job(
     job: RunningJob,
     batches: Iterable[tuple[Tensor, Tensor]],
@@ -200,7 +225,7 @@ def train_job(
     """
     losses: list[float] = []
     norms: list[float] = []
-    measured: tuple[MeasuredStep, ...] = ()
+    measured: Sequence[MeasuredStep] = ()
     optimizers = [optimizer(job.parameter_groups(s)) for s in job.stages]
     with sole_writer(options.checkpoint, resume=options.resume):
         done = _begin(job, optimizers, options)
@@ -214,16 +239,15 @@ def train_job(
                     norms.append(job.clip_gradients(options.clip))
                 for each in optimizers:
                     each.step()
-            if m is not None:
-                measured = m.of_all_ranks()
+            measured = m or []
             done += 1
             if on_step is not None and dist.get_rank() == 0:
                 on_step(StepResult(done - 1, losses[-1], time.perf_counter() - begun))
-            if options.checkpoint is not None and options.is_due(done, last=last):
+            if options.checkpoint is not None and (last or options.is_due(done)):
                 save_job(options.checkpoint / f"step-{done:08}", job, optimizers)
-    if options.measure and len(losses) < 2:
+    if options.measure and len(losses) == 1:
         raise InputError("report: the first step does more than the others; take at least two")
-    return JobRun(tuple(losses), tuple(norms), measured)
+    return JobRun(tuple(losses), tuple(norms), tuple(measured))
 
 
 def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
@@ -240,12 +264,9 @@ def _begin(
 ) -> int:
     """Return the steps that are done, with the state of the newest checkpoint."""
     folder = options.checkpoint
-    if folder is None:
+    found = None if folder is None else newest(folder, resume=options.resume)
+    if found is None:
         return 0
-    if not options.resume:
-        none_before(folder, checkpoints(folder))
-        return 0
-    found = newest(folder)
     restore_job(found.path, job, optimizers)
     return found.step
 
@@ -300,3 +321,71 @@ def _first_name(name: str, job: RunningJob) -> str:
         for other in others:
             key = key.replace(f".{other}.", f".{first}.")
     return key[1:-1]
+
+
+def token_batches(plan: JobPlan, path: Path | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield tokens and targets of whole batches without an end.
+
+    The file at `path` is one line of token numbers: ``.npy`` of whole numbers, ``.bin`` of 16 and
+    ``.u32`` of 32 bits without a header; each sequence takes the next tokens, and the first ones
+    follow the last. Without a file they are random. Raises InputError if the file is none, too
+    short, or has tokens that the model has not.
+    """
+    layout, words = plan.layout, plan.model.vocabulary
+    count, length = layout.global_batch, layout.sequence + 1
+    if path is None:
+        draw = torch.Generator().manual_seed(0)
+        while True:
+            drawn = torch.randint(0, words, (count, length), generator=draw)
+            yield drawn[:, :-1], drawn[:, 1:]
+    line = _read(path)
+    sequences = (len(line) - 1) // layout.sequence
+    if not sequences:
+        raise InputError(f"{path}: {len(line)} tokens; a sequence takes {length}")
+    at = 0
+    while True:
+        begins = [(at + k) % sequences * layout.sequence for k in range(count)]
+        batch = torch.from_numpy(np.stack([line[b : b + length].astype(np.int64) for b in begins]))
+        if int(batch.max()) >= words or int(batch.min()) < 0:
+            raise InputError(f"{path}: token {int(batch.max())}; {plan.model.name} has {words}")
+        yield batch[:, :-1], batch[:, 1:]
+        at += count
+
+
+def _read(path: Path) -> Ints:
+    """Return a file's tokens without reading them all."""
+    try:
+        if path.suffix == ".npy":
+            line: Ints = np.load(path, mmap_mode="r")
+        elif path.suffix in _RAW:
+            line = np.memmap(path, dtype=_RAW[path.suffix], mode="r")
+        else:
+            raise InputError(f"{path}: tokens are in .npy, .bin (16 bits) or .u32 (32 bits)")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: no tokens can be read: {error}") from None
+    if line.ndim != 1 or not np.issubdtype(line.dtype, np.integer):
+        raise InputError(f"{path}: {line.dtype} of shape {line.shape}; one line of whole numbers")
+    return line
+
+
+def _make(plan: JobPlan, reference: str | None) -> tuple[nn.Module, ParallelizePlan]:
+    """Return the model of the plan, and how it is divided."""
+    if reference is None:
+        return transformer(plan.model)
+    made: Any = call_factory(reference)
+    fits = isinstance(made, tuple) and len(made) == 2
+    if not fits or not isinstance(made[0], nn.Module) or not isinstance(made[1], ParallelizePlan):
+        raise InputError(
+            f"{reference}: for a training job it returns the model and its ParallelizePlan"
+        )
+    model, modules = made
+    try:
+        layers = len(list(model.get_submodule(modules.blocks).children()))
+    except AttributeError:
+        raise InputError(f"{reference}: the model has no module {modules.blocks}") from None
+    if layers != plan.model.layers:
+        raise InputError(
+            f"{reference}: its model has {layers} layers, and {plan.model.name} of the plan "
+            f"{plan.model.layers}"
+        )
+    return model, modules

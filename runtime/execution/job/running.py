@@ -201,7 +201,9 @@ class RunningJob:
             if self._parted:
                 stack.enter_context(loss_parallel())
             if self.mesh.context is not None:
-                stack.enter_context(divided_attention(self.layout, self.mesh.context))
+                needed = any(stage.blocks for stage in self.stages.values())
+                attention = divided_attention(self.layout, self.mesh.context, needed=needed)
+                stack.enter_context(attention)
             stack.enter_context(warnings.catch_warnings())
             # logits are often a view, which matters to those who change them in place
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
@@ -287,7 +289,7 @@ class RunningJob:
 
     def _pipeline(self) -> tuple[Passes, Passes]:
         """Return what trains and what evaluates a batch in the pipeline; both give losses."""
-        layout, group = self.layout, self.mesh.group("pipeline")
+        layout, group = self.layout, self.mesh.mesh.get_group("pipeline")
         self.pipeline_stages = stages = [
             NeighbourStage(stage, s, layout.stages, self.device, group=group)
             for s, stage in self.stages.items()
@@ -336,7 +338,9 @@ class RunningJob:
             _local_gradient(own[name]).mul_(self.layout.tensor / self.layout.expert)
         summed = self._summed - self._experts
         if parts := [_local_gradient(own[name]) for name in sorted(summed & own.keys())]:
-            for part, total in zip(parts, sums_over(parts, self.mesh.group("tensor")), strict=True):
+            for part, total in zip(
+                parts, sums_over(parts, self.mesh.mesh.get_group("tensor")), strict=True
+            ):
                 part.copy_(total)
         for names, group in self._tied:
             parameters = {id(own[name]): own[name] for name in names if name in own}

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from ....instances import InputError
 from ...measure.group import rank_device
 from ...schedules import Action, Kind, Schedule, validate
-from ...schedules.actions import TRANSFERS
 from ...simulate.stages import StageGraph, chain
 from ..gradients import GradientSums, clip_norm
 from ..sharded.stage import ShardedStage
@@ -304,8 +303,6 @@ def stage_chain(ranks: Ranks, world: int, *, training: bool) -> StageGraph:
 def check(schedule: Schedule, stages: StageGraph, pieces: Sequence[PieceModule]) -> None:
     """Raise InputError unless the loop can execute a schedule; see `Loop`."""
     kinds = {int(kind) for table in schedule.actions for kind in table[:, 1].tolist()}
-    if kinds & set(TRANSFERS):
-        raise InputError(f"schedule {schedule.name}: it lists transfers; leave them out")
     validate(schedule, stages)
     if schedule.versions == "one":
         return

@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from ....instances.model.tensor_program import COPIED, Property, local_shape
 from ....instances.pytorch.tensor_rules import CONSTANTS
 from ...verify.sharding import ConversionStep
+from ..recording_file import RecordedEvent
 from ..stage import idle_at
 from .collectives import (
     Place,
@@ -26,7 +27,6 @@ from .collectives import (
 )
 from .local import Call, compute
 from .program import Held, ShardedProgram, TracedOperation, property_of
-from .recording import RecordedEvent
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -27,7 +27,7 @@ from ....instances.pytorch.tensors import tensor_numbers, traced_program
 from ....instances.pytorch.tracing.traced import flat_inputs
 from ...verify.sharding import check
 from ..guard.identity import plan_hash, training_graph_hash
-from ..prepare import TracedInputs
+from ..prepare import TracedInputs, shown
 from ..stage import Tensors
 from .program import Held, ShardedProgram, sharded_program
 
@@ -47,16 +47,12 @@ class PreparedSharding:
     sharded: ShardedProgram
     losses: tuple[Held, ...]
     traced: TracedInputs
+    training: ClassVar[bool] = True
 
     @property
     def processes(self) -> int:
         """Number of processes that run it."""
         return prod(self.sharded.mesh)
-
-    @property
-    def training(self) -> bool:
-        """Whether there is a backward pass."""
-        return True
 
     def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Tensors:
         """Return the tensors of a batch; see `TracedInputs`."""
@@ -121,15 +117,11 @@ def check_same_program(found: TensorProgram, planned: TensorProgram, name: str) 
             one, other = found.tensors[t], planned.tensors[t]
             if one != other:
                 raise InputError(
-                    f"{name}: {other.name} is {_shape(other.shape)} {other.dtype}, and in the "
-                    f"model {_shape(one.shape)} {one.dtype}; {remedy}"
+                    f"{name}: {other.name} is {shown(other)}, and in the model {shown(one)}; "
+                    f"{remedy}"
                 )
     if len(found.operators) != len(planned.operators):
         raise InputError(
             f"{name}: it has {len(planned.operators)} operators, the model "
             f"{len(found.operators)}; {remedy}"
         )
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape)) or "a number"

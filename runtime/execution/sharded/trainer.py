@@ -17,13 +17,13 @@ from ...measure.group import of_all_ranks
 from ..checkpoint import Trained, named_tensors, state_held
 from ..guard.identity import plan_hash
 from ..options import RunOptions
+from ..recording_file import ShardedRank, ShardedRecording, save_sharded_recording
 from ..stage import Tensors
 from .collectives import Place, join_mesh, part_of, total
 from .operators import Operators
 from .parts import own_parts, parts_of, resting_parts
 from .prepare import PreparedSharding
 from .program import Held
-from .recording import ShardedRank, ShardedRecording, save_sharded_recording
 
 
 class ShardedDevice:
@@ -75,7 +75,7 @@ class ShardedDevice:
 
 
 class ShardedTrainer:
-    """Batches on one device of a sharding, one after the other; see `Trainer`."""
+    """Batches on one device of a sharding, as `PipelineTrainer` runs those of pieces."""
 
     at_once = 1
     per_batch = 1
@@ -101,7 +101,7 @@ class ShardedTrainer:
         self.optimizers = [options.make_optimizer(learned)] if learned else []
 
     def run(self, microbatches: Sequence[Tensors]) -> list[float]:
-        """Run a batch; see `Trainer`."""
+        """Run a batch; return its loss."""
         (batch,) = microbatches
         for optimizer in self.optimizers:
             optimizer.zero_grad()

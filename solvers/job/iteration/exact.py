@@ -2,10 +2,9 @@
 
 For each number of stages P: what divisible work says (`divisible`); the least worst stage, and
 candidates from it, improved by moving boundaries (`annealing.climb`); the game of paths against
-chains (`sized`); then searches that take turns: annealing, branch and bound from the last stage
-(`branch`), and best first over chains by device (`by_device`). The one that suits a case best comes
-to its end in a small multiple of the time that it would take alone. They share the incumbent, and
-what is proved of each number of stages. The bound of the problem is the least over P.
+chains (`sized`); then searches that take turns: annealing, and best first over sets of chains. The
+one that suits a case best comes to its end in a small multiple of the time that it would take
+alone. They share the incumbent. The bound of the problem is the least over P.
 First all this runs without proofs on chains of a few topological orders, then on the lattice of all
 ideals. `annealing` at the end runs beside `auto`, in processes of its own.
 """
@@ -13,7 +12,7 @@ ideals. `annealing` at the end runs beside `auto`, in processes of its own.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count, islice
 from typing import NamedTuple
@@ -31,8 +30,7 @@ from ...core.lattice import chain, list_ideals
 from ...core.search import Clock, Search
 from ..methods import ANNEALING
 from .annealing import ANNEALINGS, LONG_STEPS, Best, Chains, climb, restarts, sizes_of
-from .branch import branch
-from .by_device.search import by_device, chains_by_device
+from .best_first import best_first
 from .frameworks import first_plans
 from .sized import (
     SLACK,
@@ -65,29 +63,17 @@ class Turn(NamedTuple):
     ahead: float = 0.0
 
 
-#: Annealing that cools more slowly, which has no end of its own.
-LONG = {"long annealing": Turn(6.0, -1.0)}
-
-#: Branch and bound where it alone proves. It is ahead, as most cases with coarse layers end within
-#: that time, and the kernels of the others take 13 s to compile on a machine's first call.
-ALONE = LONG | {"branch and bound": Turn(ahead=1.5)}
-
-#: Where chains by device prove beside it, they are what closes gaps: Semantic FPN, 1F1B, K = M =
-#: 16, 1.1 % after 60 s in place of 1.9 with equal turns, and 4.8 with the weights exchanged.
-BY_DEVICE = LONG | {"branch and bound": Turn(12.0, 1.5)}
-
-#: The same where devices hold two stages: branch and bound from the last stage does not see what
-#: the first stage of a device costs, and annealing finds early.
-TWO_STAGES = LONG | {"annealing": Turn(2.0), "branch and bound": Turn(12.0, 0.125)}
+#: Best first is ahead, as most cases with coarse layers end within that time, and the kernels of
+#: annealing take a while to compile on a machine's first call. Annealing that cools more slowly has
+#: no end of its own.
+TURNS = {
+    "best first": Turn(ahead=1.5), "annealing": Turn(2.0), "long annealing": Turn(6.0, -1.0),
+}  # fmt: skip
 
 #: What runs in other processes by this name, and the turns that are left to them then.
 LEFT_TO_OTHERS = ("annealing", "long annealing")
 
 ORIGIN = "paths of the schedule over chains of ideals"
-
-#: Executions of the first branch and bound, and by how much their number grows after each that
-#: did not come to its end.
-NODES, GROWTH = 2_000, 1.5
 
 #: Candidates of a number of stages whose boundaries are moved.
 CLIMBS = 2
@@ -275,12 +261,8 @@ def prove(run: Run) -> bool:
                 for makespan, found in refute(plans, search.objective, search):
                     run.offer(plans.paths, found, makespan)
                 raise_bound()
-    turns["branch and bound"] = _branch(run, numbers, raise_bound)
-    counted = ALONE
-    if by_device(run.line, numbers):
-        turns["chains by device"] = chains_by_device(run, numbers, raise_bound)
-        counted = TWO_STAGES if run.line.problem.chunks_per_device > 1 else BY_DEVICE
-    take_turns(search, turns, counted)
+    turns["best first"] = best_first(run, numbers, raise_bound)
+    take_turns(search, turns)
     if search.best is None and all(plans.bound == np.inf for plans in numbers):
         under = " that keeps the placement rules" if run.line.rules else ""
         search.prove_infeasible(
@@ -290,55 +272,15 @@ def prove(run: Run) -> bool:
     return True
 
 
-def _branch(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> Iterator[None]:
-    """Raise the bound of the number of stages that has the least, step by step.
-
-    A step is halved where branch and bound does not come to its end, and doubled where it does.
-    """
-    search = run.search
-    step = {plans.size: 1.0 for plans in numbers}
-    budget = NODES
-    while True:
-        plans = min(numbers, key=lambda plans: plans.bound)
-        if plans.bound >= run.aim():
-            return
-        target = run.aim()
-        if step[plans.size] < 1:
-            target = plans.bound + step[plans.size] * (target - plans.bound)
-        for makespan, found in refute(plans, target, search):
-            run.offer(plans.paths, found, makespan)
-            raise_bound()
-            yield
-
-        def offer(found: Cheapest, makespan: float, paths: StagePaths = plans.paths) -> None:
-            run.offer(paths, found, makespan)
-
-        def aim(target: float = target) -> float:
-            return min(target, run.aim())
-
-        out = yield from branch(plans, aim, offer, search, budget)
-        if out.complete:
-            plans.bound = max(plans.bound, out.target)
-            step[plans.size] = min(1.0, 2 * step[plans.size])
-        else:
-            plans.bound = max(plans.bound, min(out.open_bound, out.target))
-            step[plans.size] /= 2
-            budget = int(budget * GROWTH)
-        raise_bound()
-        yield
-
-
-def take_turns(
-    search: Search[Solution], turns: dict[str, Iterator[None]], counted: Mapping[str, Turn]
-) -> None:
+def take_turns(search: Search[Solution], turns: dict[str, Iterator[None]]) -> None:
     """Run searches in steps, next always the one that has had the least time, until all have ended.
 
-    `turns` has the searches by the name of their phase; `counted` says how the time of some counts.
-    Those in `LONG` have no end of their own. What other processes do meanwhile has no turn.
+    `turns` has the searches by the name of their phase. Long annealing has no end of its own. What
+    other processes do meanwhile has no turn.
     """
 
     def had(name: str) -> float:
-        weight, ahead = counted.get(name, Turn())
+        weight, ahead = TURNS.get(name, Turn())
         spent = search.phases.get(name, 0.0) - ahead
         return spent if spent < 0 else spent * weight
 
@@ -348,7 +290,7 @@ def take_turns(
         elsewhere = LEFT_TO_OTHERS if ANNEALING in search.beside else ()
         return [name for name in left if name not in elsewhere]
 
-    while (names := own()) and not (LONG.keys() >= set(names) or search.should_stop()):
+    while (names := own()) and names != ["long annealing"] and not search.should_stop():
         name = min(names, key=had)
         with search.phase(name):
             try:

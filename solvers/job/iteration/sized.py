@@ -145,8 +145,6 @@ class Sized:
     columns: list[Floats] = field(default_factory=list)
     #: Prices that gave bounds, the newest last.
     pool: list[Floats] = field(default_factory=list)
-    #: Paths of the best mixture over pairs of stages that was found last, shape (., P, 4).
-    mixed: list[Floats] = field(default_factory=list)
 
     @property
     def size(self) -> int:

@@ -176,9 +176,9 @@ def test_a_damaged_number_is_refused_and_what_lost_its_manifest_replaced(tmp_pat
     folder = tmp_path / "kept"
     (folder / "step-00000001").mkdir(parents=True)
     (folder / "step-00000001" / FILES[0]).write_bytes(b"")
-    _, codes, said = run(tmp_path, checkpoint=folder, steps=1)
+    _, codes, said = run(tmp_path, checkpoint=folder, steps=9, fault="end")
     assert codes == [0, 0], said
-    assert (folder / "step-00000001" / "manifest.json").is_file()
+    assert (folder / "step-00000001" / "manifest.json").is_file(), "of where the inputs ended"
 
 
 def test_what_does_not_fit_is_refused(kept: Path, tmp_path: Path) -> None:

@@ -100,9 +100,9 @@ FOUR: dict[str, Case] = {
     ),
     "heads exchanged, pipeline": (
         {"context": 2, "context_kind": "all-to-all", "pipeline": 2, "microbatch": 4,
-         "recompute": "full"},
+         "recompute": "full", "stage_layers": (4, 0)},  # a stage without attention
         {"placed": True},
-        8,
+        16,
     ),
     "keys and values gathered, tensor": (
         {"context": 2, "context_kind": "all-gather", "tensor": 2, "sequence_parallel": True,

@@ -23,15 +23,15 @@ from sharded_workers import devices_of, run_random, train_and_go_on  # noqa: E40
 from stagecut.instances.pytorch.factory import make  # noqa: E402
 from stagecut.runtime.accuracy.join import compare_sharded_run  # noqa: E402
 from stagecut.runtime.execution.options import RunOptions  # noqa: E402
-from stagecut.runtime.execution.run import run  # noqa: E402
-from stagecut.runtime.execution.sharded.prepare import prepare_sharding  # noqa: E402
-from stagecut.runtime.execution.sharded.recording import (  # noqa: E402
+from stagecut.runtime.execution.recording_file import (  # noqa: E402
     RecordedEvent,
     ShardedRank,
     ShardedRecording,
     load_sharded_recording,
     save_sharded_recording,
 )
+from stagecut.runtime.execution.run import run  # noqa: E402
+from stagecut.runtime.execution.sharded.prepare import prepare_sharding  # noqa: E402
 
 #: Meshes on which `make test` runs a model.
 SHAPES: dict[str, list[tuple[int, ...]]] = {

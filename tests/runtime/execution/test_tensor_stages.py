@@ -18,8 +18,7 @@ from degree_cases import Shape, alone, clipped, make, plan_files, profiled, run_
 from ranks import launched, on_ranks  # noqa: E402
 
 from stagecut.runtime.accuracy.join import compare_run  # noqa: E402
-from stagecut.runtime.execution.own_loop.training_pieces import training_pieces  # noqa: E402
-from stagecut.runtime.execution.prepare import split_model  # noqa: E402
+from stagecut.runtime.execution.prepare import split_model, training_pieces  # noqa: E402
 from stagecut.runtime.execution.recording_file import load_recording  # noqa: E402
 from stagecut.runtime.execution.sharded.collectives import Place  # noqa: E402
 from stagecut.runtime.execution.sharded.stage import ShardedStage  # noqa: E402
@@ -118,7 +117,7 @@ def test_planned_shardings_are_those_of_the_layers_that_run() -> None:
     problem = PipelineJob(microbatches=4, bandwidth=1e12, degrees=(2,), replicas=(1,))
     plan = solve(workload, cluster, problem).plan
     assert plan is not None
-    cut = training_pieces(done, workload, plan)
+    cut = training_pieces(make_one("language")[0], done, workload, plan)
     place = Place((2,), (0,), ("",), torch.device("cpu"))
     assert cut.layers
     for p, layers in cut.layers.items():
@@ -132,12 +131,13 @@ def test_planned_shardings_are_those_of_the_layers_that_run() -> None:
 def test_what_is_not_known_or_not_the_models_is_one_line(tmp_path: Path) -> None:
     shape = ((1, 2), (1, 1))
     workload, plan = plan_files("vision", shape, tmp_path)
-    layers = workload.layers
+    layers, (model, inputs) = workload.layers, make_one("vision")
     assert layers is not None
     unknown = replace(workload, layers=replace(layers, sharding=()))
     other = replace(plan, workload_fingerprint=unknown.fingerprint)
     with pytest.raises(InputError, match="profile with --degrees and give --workload"):
-        training_pieces(profiled("vision"), unknown, other)
+        training_pieces(model, profiled("vision"), unknown, other)
     with pytest.raises(InputError, match="does not say how its layers are split"):
-        split_model(tmp_path / "plan.json", *make_one("vision"))
-    assert training_pieces(profiled("vision"), workload, plan).teams.members == ((0, 1),)
+        split_model(tmp_path / "plan.json", model, inputs)
+    cut = training_pieces(model, profiled("vision"), workload, plan)
+    assert cut.teams.members == ((0, 1),)

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 from dataclasses import replace  # noqa: E402
 from typing import Any  # noqa: E402
 
+from execution_models import MODELS  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from training_run_cases import (  # noqa: E402
     MICROBATCHES,
@@ -22,7 +23,7 @@ from training_run_cases import (  # noqa: E402
 
 from stagecut import InputError  # noqa: E402
 from stagecut.instances import StagePlacement  # noqa: E402
-from stagecut.runtime.execution.own_loop.training_pieces import training_pieces  # noqa: E402
+from stagecut.runtime.execution.prepare import training_pieces  # noqa: E402
 from stagecut.runtime.execution.stage import StageRunner  # noqa: E402
 
 
@@ -60,9 +61,9 @@ def test_what_the_runtime_does_not_do_is_refused() -> None:
         plan, solution=StagePlacement((replace(first, degree=2), second), plan.solution.device)
     )
     with pytest.raises(InputError, match="tensor degree is 2"):
-        training_pieces(done, workload, wide)
+        training_pieces(MODELS["mlp"]()[0], done, workload, wide)
     with pytest.raises(InputError, match="not in both"):
-        training_pieces(profiled("unet"), workload, plan)
+        training_pieces(MODELS["unet"]()[0], profiled("unet"), workload, plan)
 
 
 def test_layers_that_recompute_keep_their_inputs_only() -> None:
@@ -72,7 +73,7 @@ def test_layers_that_recompute_keep_their_inputs_only() -> None:
     kept = {}
     for recompute in (False, "some", True):
         plan = plan_of(workload, (1,), recompute=recompute)
-        cut = training_pieces(done, workload, plan)
+        cut = training_pieces(MODELS["gpt"]()[0], done, workload, plan)
         (piece,) = cut.pieces
         layers = [n for n in piece.module.graph.nodes if getattr(n.target, "recomputes", False)]
         assert len(layers) == (workload.n // 2 if recompute == "some" else 0)

@@ -128,6 +128,6 @@ def test_annealing_has_no_turn_while_another_process_anneals() -> None:
     search: Search[Solution] = Search(Limits(), lambda _: math.inf)
     search.beside = frozenset({ANNEALING})
     turns = {"annealing": iter([None] * 9), "bounds": iter([None] * 3)}
-    take_turns(search, turns, {})
+    take_turns(search, turns)
     assert len(list(turns["annealing"])) == 9
     assert not list(turns["bounds"])

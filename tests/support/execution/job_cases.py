@@ -389,7 +389,7 @@ def ring(rank: int, cases: list[tuple[bool, int, int]]) -> list[float]:
         results = []
         for mine in (slice(None), own):
             leaves = [x[:, :, mine].requires_grad_() for x in given]
-            with divided_attention(layout, mesh) if mine is own else nullcontext():
+            with divided_attention(layout, mesh, needed=True) if mine is own else nullcontext():
                 made = F.scaled_dot_product_attention(*leaves, is_causal=causal, enable_gqa=True)
             made.square().sum().backward()
             results.append([made.detach(), *(x.grad for x in leaves if x.grad is not None)])

@@ -23,9 +23,8 @@ import stagecut
 from stagecut import InputError, Plan, StagecutError
 from stagecut.instances.pytorch.factory import Made
 from stagecut.instances.pytorch.profile import Profile, profile
-from stagecut.runtime.execution.options import RunOptions
+from stagecut.runtime.execution.options import RunOptions, StepResult
 from stagecut.runtime.execution.run import run
-from stagecut.runtime.execution.steps import StepResult
 from stagecut.runtime.measure.group import leave_group
 
 MICROBATCHES, BATCH = 2, 4
@@ -69,8 +68,8 @@ def plan(seed: int) -> Plan:
 
 
 def inputs(rank: int, fault: str) -> Iterator[Any]:
-    """Yield microbatches drawn from torch's random numbers; the tenth has the fault."""
-    for j in range(1000):
+    """Yield microbatches drawn from torch's random numbers; the tenth has the fault, if any."""
+    for j in range(MICROBATCHES if fault == "end" else 1000):
         if j == 9 and rank == int(fault != "kill first"):
             if fault.startswith("kill"):
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -18,7 +18,7 @@ from stagecut.instances import Layers, Stage
 from stagecut.instances.model.solution import in_stages
 from stagecut.instances.pytorch.profile import Profile, profile
 from stagecut.runtime.execution.own_loop.loop import Loop, stage_chain
-from stagecut.runtime.execution.own_loop.training_pieces import training_pieces
+from stagecut.runtime.execution.prepare import training_pieces
 from stagecut.runtime.execution.stage import mean_loss
 from stagecut.runtime.schedules import make_schedule
 
@@ -83,7 +83,8 @@ def gradients(
     """Return losses and gradients of one batch."""
     done = profiled(name)
     workload = workload_of(done)
-    cut = training_pieces(done, workload, plan_of(workload, replicas, recompute=recompute))
+    plan = plan_of(workload, replicas, recompute=recompute)
+    cut = training_pieces(MODELS[name]()[0], done, workload, plan)
     stages = stage_chain(cut.ranks, sum(replicas), training=True)
     made = make_schedule(schedule, stages, MICROBATCHES)
     loop = Loop(cut.pieces, cut.ranks, made, recompute=cut.recompute)

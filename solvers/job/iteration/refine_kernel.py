@@ -1,11 +1,11 @@
-"""The inner loops of the search by device: prices against chains, as a matrix game."""
+"""The inner loops of best first: prices against chains, as a matrix game."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from .....formulations.job import chain_kernel
-from .....instances.common.kernel import inner, kernel
+from ....formulations.job import chain_kernel
+from ....instances.common.kernel import inner, kernel
 
 execute = chain_kernel.execute
 
@@ -23,16 +23,15 @@ def refine(graph, alive, actions, target, rounds, states, pool, out):
     turn. The bound is `inf` if no chain is left. `alive` numbers the options, increasing.
 
     `pool` begins with paths, one at least, shape (R, P, 4), of which each round adds two, and with
-    chains, as places in `alive`, shape (C, D), of which each adds one, without those that can no
+    chains, as places in `alive`, shape (C, P), of which each adds one, without those that can no
     longer be below the target; it has room for the weights of both in the best mixtures, and how
     many paths and chains there are. `out` is filled in: whether each option is kept, (A,); prices
-    of the best bound, (P, 4); the options of the best chain, (D,), of none −1; and its makespan,
+    of the best bound, (P, 4); the options of the best chain, (P,), of none −1; and its makespan,
     (1,).
     """
     paths, chains, path_weight, chain_weight, sizes = pool
     keep, best_prices, chosen, makespan = out
-    devices = len(graph.begin) - 1
-    stages = paths.shape[1]
+    stages = len(graph.begin) - 1
     keep[:] = True
     chosen[:] = -1
     makespan[0] = np.inf
@@ -45,8 +44,8 @@ def refine(graph, alive, actions, target, rounds, states, pool, out):
             payoff[i, j] = priced(paths[i], duration[j])
     mean, mixed = np.zeros((stages, 4)), np.zeros((stages, 4))
     end = np.empty(len(actions.which))
-    ahead = np.empty((devices + 1, states))
-    behind = np.empty((devices + 1, states))
+    ahead = np.empty((stages + 1, states))
+    behind = np.empty((stages + 1, states))
     options = gather(graph, alive)
     left = len(alive)
     bound, above = -np.inf, np.inf
@@ -85,8 +84,8 @@ def refine(graph, alive, actions, target, rounds, states, pool, out):
         above = min(above, alone)
         if alone < makespan[0]:
             makespan[0] = alone
-            for d in range(devices):
-                chosen[d] = alive[chains[columns - 1, d]]
+            for s in range(stages):
+                chosen[s] = alive[chains[columns - 1, s]]
         if bound >= above * (1 - CLOSE):
             break
     sizes[0], sizes[1] = rows, columns
@@ -119,11 +118,9 @@ def priced(path, duration):
 @inner
 def set_durations(graph, alive, chain, duration):
     """Set the durations of a chain of options, given as places in `alive`."""
-    devices = len(chain)
-    for d in range(devices):
-        for c in range(graph.duration.shape[1]):
-            for a in range(graph.duration.shape[2]):
-                duration[c * devices + d, a] = graph.duration[alive[chain[d]], c, a]
+    for s in range(len(chain)):
+        for a in range(graph.duration.shape[1]):
+            duration[s, a] = graph.duration[alive[chain[s]], a]
 
 
 @inner
@@ -132,8 +129,8 @@ def without_dead(keep, chains, duration, payoff, rows, columns):
     left = 0
     for j in range(columns):
         alive = True
-        for d in range(chains.shape[1]):
-            alive = alive and keep[chains[j, d]]
+        for s in range(chains.shape[1]):
+            alive = alive and keep[chains[j, s]]
         if alive:
             if left < j:
                 chains[left] = chains[j]
@@ -148,21 +145,19 @@ def without_dead(keep, chains, duration, payoff, rows, columns):
 def gather(graph, alive):
     """Return the options in the order of `alive`, next to each other in memory.
 
-    That is, shape (A, 4), place in `alive`, layer, and state before and behind; shape (A, 4 v) or
-    (A, 2 v), times; and shape (A,), costs, to be set.
+    That is, shape (A, 4), place in `alive`, layer, and state before and behind; shape (A, 4) or
+    (A, 2), times; and shape (A,), costs, to be set.
     """
-    _, chunks, kinds = graph.duration.shape
     places = np.empty((len(alive), 4), np.int32)
-    times = np.empty((len(alive), kinds * chunks))
+    times = np.empty((len(alive), graph.duration.shape[1]))
     for i in range(len(alive)):
         o = alive[i]
         places[i, 0] = i
         places[i, 1] = graph.layer[o]
         places[i, 2] = graph.source[o]
         places[i, 3] = graph.sink[o]
-        for c in range(chunks):
-            for a in range(kinds):
-                times[i, kinds * c + a] = graph.duration[o, c, a]
+        for a in range(times.shape[1]):
+            times[i, a] = graph.duration[o, a]
     return places, times, np.empty(len(alive))
 
 
@@ -170,31 +165,23 @@ def gather(graph, alive):
 def sweep(options, left, prices, ahead, behind):
     """Set the costs of options, and the least before and behind each state; return the least."""
     places, times, cost = options
-    devices = len(ahead) - 1
-    chunks = len(prices) // devices
-    kinds = times.shape[1] // chunks
-    by_device = np.empty((devices, times.shape[1]))
-    for d in range(devices):
-        for c in range(chunks):
-            for a in range(kinds):
-                by_device[d, kinds * c + a] = prices[c * devices + d, a]
     ahead[:] = np.inf
     behind[:] = np.inf
     ahead[0, 0] = 0.0
-    behind[devices, 0] = 0.0
+    behind[-1, 0] = 0.0
     for i in range(left):
-        d = places[i, 1]
+        s = places[i, 1]
         own = 0.0
-        for n in range(times.shape[1]):
-            own += by_device[d, n] * times[i, n]
+        for a in range(times.shape[1]):
+            own += prices[s, a] * times[i, a]
         cost[i] = own
-        reached = ahead[d, places[i, 2]] + own
-        ahead[d + 1, places[i, 3]] = min(ahead[d + 1, places[i, 3]], reached)
+        reached = ahead[s, places[i, 2]] + own
+        ahead[s + 1, places[i, 3]] = min(ahead[s + 1, places[i, 3]], reached)
     for i in range(left - 1, -1, -1):
-        d = places[i, 1]
-        reached = behind[d + 1, places[i, 3]] + cost[i]
-        behind[d, places[i, 2]] = min(behind[d, places[i, 2]], reached)
-    return ahead[devices, 0]
+        s = places[i, 1]
+        reached = behind[s + 1, places[i, 3]] + cost[i]
+        behind[s, places[i, 2]] = min(behind[s, places[i, 2]], reached)
+    return ahead[-1, 0]
 
 
 @inner
@@ -203,8 +190,8 @@ def leave_out(options, count, target, ahead, behind, keep):
     places, times, cost = options
     left = 0
     for i in range(count):
-        d = places[i, 1]
-        least = ahead[d, places[i, 2]] + cost[i] + behind[d + 1, places[i, 3]]
+        s = places[i, 1]
+        least = ahead[s, places[i, 2]] + cost[i] + behind[s + 1, places[i, 3]]
         if not least < target:
             keep[places[i, 0]] = False
             continue
@@ -220,18 +207,18 @@ def leave_out(options, count, target, ahead, behind, keep):
 def follow(options, left, behind, chain):
     """Set the cheapest chain, as places in `alive`."""
     places, _, cost = options
-    state, d, chosen = 0, 0, -1
+    state, s, chosen = 0, 0, -1
     least = np.inf
     chain[:] = -1
     for i in range(left):
-        if places[i, 1] != d:
-            state, d = places[chosen, 3], places[i, 1]
+        if places[i, 1] != s:
+            state, s = places[chosen, 3], places[i, 1]
             least = np.inf
         if places[i, 2] == state:
-            total = cost[i] + behind[d + 1, places[i, 3]]
-            if total < least or chain[d] < 0:
+            total = cost[i] + behind[s + 1, places[i, 3]]
+            if total < least or chain[s] < 0:
                 least = total
-                chain[d] = places[i, 0]
+                chain[s] = places[i, 0]
                 chosen = i
 
 

@@ -1,0 +1,193 @@
+"""Best first over chains of stages: its graphs and bounds; annealing of boundaries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from brute_iteration import least_makespan, training_case
+
+from stagecut import Cluster, InputError, Limits, PipelineJob, Workload, evaluate
+from stagecut.formulations.job.iteration_bounds import divide
+from stagecut.formulations.job.line import line
+from stagecut.formulations.job.orders import Chain, order_of
+from stagecut.formulations.task import pose
+from stagecut.instances import PipelinePlacement
+from stagecut.instances.common.arrays import Floats, Ints
+from stagecut.solvers.core.lattice import Lattice, list_ideals
+from stagecut.solvers.core.search import Search
+from stagecut.solvers.job.iteration.annealing import anneal, equal_parts
+from stagecut.solvers.job.iteration.best_first import (
+    STEP,
+    ChainOptions,
+    OptionGraph,
+    Tree,
+    next_step,
+)
+from stagecut.solvers.job.iteration.stage_list import StagePaths, list_stages
+
+ROUNDING = 1 + 1e-9
+CASES = 24
+
+
+def never() -> Search[object]:
+    """A search without limits."""
+    return Search(Limits(), lambda _: math.inf)
+
+
+def cases(
+    seeds: range, schedule: str, kinds: int = 1
+) -> Iterator[tuple[str, Workload, Cluster, PipelineJob, StagePaths]]:
+    """Small tasks with all their stages, for each number of stages."""
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        workload, cluster = training_case(rng, tight=seed % 3 == 0, kinds=kinds)
+        problem = PipelineJob(int(rng.choice([2, 4])), schedule, relayed=bool(rng.random() < 0.3))
+        try:
+            statement = line(pose(workload, cluster, problem))
+        except InputError:
+            continue
+        if not statement.exact:
+            continue
+        lattice = list_ideals(statement.orders[0], statement.graph.edges, 10_000, never())
+        listed = list_stages(statement, lattice, math.inf, never())
+        assert listed is not None
+        listed = listed.keep(np.argsort(listed.end, kind="stable"))
+        for size in statement.sizes():
+            chain = Chain(order_of(problem, size, statement.trains), problem.weight_share)
+            paths = StagePaths(statement, listed, chain, never())
+            yield f"seed {seed}", workload, cluster, problem, paths
+
+
+def graph_of(paths: StagePaths, target: float, most: int = 100_000) -> OptionGraph | None:
+    """Return the options of all chains below a target."""
+    forward, compute = paths.stages.ahead[:, -1].tolist()
+    prices = divide(paths.chain, forward, compute).prices[None]
+    options = ChainOptions(paths)
+    return options.graph(target, prices, options.tables(prices), most)
+
+
+def makespan(graph: OptionGraph, chain: Chain, options: list[int]) -> float:
+    """Execute a chain of options."""
+    duration = np.zeros((chain.order.stages, 4))
+    own: Floats = graph.duration[options]
+    duration[:, : own.shape[1]] = own
+    return chain.makespan(duration)
+
+
+def least_listed(paths: StagePaths, target: float) -> float:
+    """Return the least makespan of the chains of the graph for a target."""
+    graph = graph_of(paths, target)
+    assert graph is not None
+    every = np.arange(len(graph.layer))
+    times = (makespan(graph, paths.chain, options) for options in graph.chains(every))
+    return min(times, default=math.inf)
+
+
+def solved_cases() -> list[tuple[str, list[StagePaths], float]]:
+    """Cases of one stage on each of two kinds of devices, with their least makespan."""
+    found: dict[str, tuple[str, list[StagePaths], float]] = {}
+    for seed, workload, cluster, problem, paths in cases(range(CASES), "1f1b", kinds=2):
+        if seed not in found:
+            found[seed] = seed, [], least_makespan(workload, cluster, problem)
+        found[seed][1].append(paths)
+    return list(found.values())
+
+
+def test_stages_of_chains_below_a_target_are_all_listed_and_their_times_are_the_simulators(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = [one for one in solved_cases() if math.isfinite(one[2])]
+    assert len(known) > 10
+    for above in (1e-6, 0.1):
+        for where, sizes, best in known:
+            found = min(least_listed(paths, best * (1 + above)) for paths in sizes)
+            assert found == pytest.approx(best), where
+    honest = StagePaths.least_makespan
+    monkeypatch.setattr(StagePaths, "least_makespan", lambda *given: 1.2 * honest(*given))
+    assert any(
+        min(least_listed(paths, best * (1 + 1e-6)) for paths in sizes) > best * ROUNDING
+        for _, sizes, best in known
+    )
+
+
+def test_where_more_options_are_left_than_may_be_listed_there_is_no_graph() -> None:
+    paths = next(one for *_, one in cases(range(CASES), "1f1b") if one.chain.order.stages > 1)
+    assert graph_of(paths, 1e6, most=1) is None
+
+
+@pytest.mark.parametrize(("schedule", "kinds"), [("1f1b", 2), ("interleaved", 1), ("zb-h1", 1)])
+def test_prices_bound_the_chains_of_a_graph_and_of_both_halves(schedule: str, kinds: int) -> None:
+    seen = 0
+    for where, _, _, _, paths in cases(range(CASES), schedule, kinds):
+        graph = graph_of(paths, 1e6)
+        assert graph is not None
+        tree, size = Tree(ChainOptions(paths), graph), paths.chain.order.stages
+        mixture, none = np.zeros((1, size, 4)), np.zeros((0, size), np.int64)
+        whole = tree.refine(np.arange(len(graph.layer)), mixture, none, 1e6, 1)
+        if math.isinf(whole.bound):
+            continue
+        every = whole.alive
+        halves = tree.halves(every, np.ones((size, 4)), none)
+        if halves is None:  # all options of a stage take equally long
+            for own in np.split(graph.duration, graph.begin[1:-1]):
+                assert np.allclose(own, own[:1]), where
+        else:
+            assert np.array_equal(np.union1d(*halves), every), where
+            assert max(map(len, halves)) < len(every), where
+        for options in (every, *(halves or ())):
+            times = [makespan(graph, paths.chain, own) for own in graph.chains(options)]
+            best = min(times, default=math.inf)
+            if not times:
+                continue
+            target = best * 1.05
+            refined = tree.refine(options, mixture, none, target, 8)
+            assert refined.bound <= best * ROUNDING, where
+            kept = [makespan(graph, paths.chain, own) for own in graph.chains(refined.alive)]
+            assert sum(t < target for t in times) == sum(t < target for t in kept), where
+            seen += 1
+    assert seen > 20
+
+
+def _placed(lattice: Lattice, paths: StagePaths, ideals: Ints) -> PipelinePlacement:
+    stage = np.zeros(paths.line.graph.size, np.int64)
+    for s in range(len(ideals) - 1):
+        inside = np.setdiff1d(lattice.units(int(ideals[s + 1])), lattice.units(int(ideals[s])))
+        stage[lattice.order[inside]] = s
+    size = (len(ideals) - 1) // 2
+    return PipelinePlacement(paths.line.graph.expand(stage), tuple(range(size)) * 2)
+
+
+def test_annealing_finds_chains_whose_makespan_is_the_simulators() -> None:
+    seen = 0
+    best: dict[str, float] = {}
+    met: dict[str, float] = {}
+    for where, workload, cluster, problem, paths in cases(range(CASES), "interleaved"):
+        chain, lattice = paths.chain, paths.stages.lattice
+        start = equal_parts(paths.line, lattice, chain.order.stages)
+        if start is None:
+            continue
+        kinds, steps = (0,) * (chain.order.stages // 2), 1 + seen % 2
+        found = list(anneal(paths.line, lattice, chain, kinds, start, 0, steps))
+        if not found:
+            continue
+        value, ideals = min(found, key=lambda one: one[0])
+        report = evaluate(workload, cluster, problem, _placed(lattice, paths, ideals))
+        assert not report.violations, where
+        assert report.objective == pytest.approx(value), where
+        if where not in best:
+            best[where] = least_makespan(workload, cluster, problem)
+        met[where] = min(met.get(where, math.inf), value)
+        seen += 1
+    same = sum(value <= best[where] * ROUNDING for where, value in met.items())
+    assert seen > 10
+    assert same >= 0.9 * len(met)
+
+
+def test_a_step_towards_a_gap_is_smaller_where_little_time_is_left() -> None:
+    assert next_step(1.0, math.inf) == next_step(1.0, 100.0) == next_step(0.0, 1.0) == STEP
+    steps = [next_step(took, 30.0) for took in (1.0, 8.0, 15.0, 25.0, 60.0)]
+    assert steps == sorted(steps)
+    assert STEP == steps[0] < steps[2] < steps[-1] < 1
