@@ -322,6 +322,7 @@ def _mapped(topology_name: str, stages: int, replicas: int, mode: Any, kind: str
     from mapping import as_chain
 
     from stagecut import DeviceMapping
+    from stagecut.instances import stage_costs
     from stagecut.instances.topologies import topology
     from stagecut.solvers.mapping.partition import balanced_partition
 
@@ -331,7 +332,8 @@ def _mapped(topology_name: str, stages: int, replicas: int, mode: Any, kind: str
     if kind == "joint":
         joint = DeviceMapping(devices, stages, replicas, mode, microbatches=4, collective="ring")
         return load(NETWORK), None, joint
-    chain = as_chain(balanced_partition(load(NETWORK), stages, 0.0).costs)
+    workload = load(NETWORK)
+    chain = as_chain(stage_costs(workload, balanced_partition(workload, stages), stages))
     problem = DeviceMapping(
         devices,
         stages,

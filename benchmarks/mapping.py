@@ -29,13 +29,16 @@ from clocks import cpu_clock
 from results import write
 
 from stagecut import Limits, Result, Workload, load, solve
-from stagecut.instances import DeviceMapping, StageCosts
+from stagecut.instances import DeviceMapping, StageCosts, stage_costs
 from stagecut.instances.common.kernel import compile_at_once
-from stagecut.instances.topologies import SIDES_2D, SIDES_3D, topology
+from stagecut.instances.topologies import topology
 from stagecut.solvers.mapping.partition import balanced_partition
 
 CELLS = [(2, 8), (4, 4), (8, 2), (4, 16), (8, 8), (16, 4), (4, 64), (8, 32), (16, 16)]
 CELLS += [(4, 128), (8, 64), (16, 32)]
+#: Sides of the grids of the published tables, by number of devices.
+SIDES_2D = {16: "4x4", 64: "8x8", 256: "16x16"}
+SIDES_3D = {64: "4x4x4", 512: "8x8x8"}
 GRIDS = {"mesh2d": SIDES_2D, "torus2d": SIDES_2D, "mesh3d": SIDES_3D, "torus3d": SIDES_3D}
 RANDOM = ("random_blk_1", "random_blk_2", "uniform_dist")
 MODES = ("p2p", "allr", "both")
@@ -88,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
     proven = set(closed[closed].index)
     workload = load(args.workload)
     stages = {
-        s: as_chain(balanced_partition(workload, s, args.kappa).costs)
+        s: as_chain(stage_costs(workload, balanced_partition(workload, s, args.kappa), s))
         for s in {s for s, _ in args.cells}
     }
     warm_up(stages[args.cells[0][0]], args.cells[0][0])

@@ -30,7 +30,8 @@ from matplotlib.figure import Figure
 from results import RESULTS, read, write
 
 from stagecut import Limits, Workload, check_bound, load, solve, verify
-from stagecut.instances import DeviceMapping
+from stagecut.formulations.mapping.partition import stage_objective
+from stagecut.instances import DeviceMapping, stage_costs
 from stagecut.instances.common.kernel import compile_at_once
 from stagecut.instances.topologies import topology
 from stagecut.solvers.mapping.partition import balanced_partition
@@ -152,11 +153,13 @@ def partition(_: argparse.Namespace) -> None:
         workload = random_operators(n)
         for coefficient in (0.0, 1 / 100e9):
             begin = time.monotonic()
-            found = balanced_partition(workload, 64, coefficient)
+            stage = balanced_partition(workload, 64, coefficient)
+            seconds = time.monotonic() - begin
+            costs = stage_costs(workload, stage, 64)
+            longest, bound = stage_objective(costs, coefficient), float(costs.compute_s.mean())
             print(
-                f"| {n} | 64 | {coefficient:.0e} | {1e3 * found.objective:.4f} "
-                f"| {1e3 * found.bound:.4f} | {100 * found.gap:.3f} "
-                f"| {time.monotonic() - begin:.1f} |",
+                f"| {n} | 64 | {coefficient:.0e} | {1e3 * longest:.4f} | {1e3 * bound:.4f} "
+                f"| {100 * (1 - bound / longest):.3f} | {seconds:.1f} |",
                 flush=True,
             )
 

@@ -78,29 +78,20 @@ def link_traffic(costs: StageCosts, problem: DeviceMapping) -> LinkTraffic:
     topology, r, m = problem.topology, problem.replicas, problem.microbatches
     sends = problem.mode != "allr"
     reduces = problem.mode != "p2p" and r > 1
-    ends, bandwidth = best_links(topology)
-    nodes = topology.size + topology.switches
-    previous = topology.routes.previous
-    key = ends[:, 0] * nodes + ends[:, 1]  # increasing
+    nodes, routes = topology.size + topology.switches, topology.routes
+    first = np.repeat(np.arange(nodes), np.diff(routes.start))
+    up = first < routes.target  # each link once, in order
+    ends = np.stack([first, routes.target], axis=1)[up]
+    key = ends[:, 0] * nodes + ends[:, 1]
     return LinkTraffic(
         forward=np.append(costs.forward_bytes, 0.0) * m * sends,
         backward=np.append(costs.backward_bytes, 0.0) * m * (sends and problem.gradients),
         ring=costs.parameter_bytes * (2.0 * (r - 1) / r * reduces),
-        previous=previous,
-        via=_via(previous, key, nodes),
+        previous=routes.previous,
+        via=_via(routes.previous, key, nodes),
         ends=ends,
-        bytes_per_s=bandwidth,
+        bytes_per_s=routes.bandwidth[up],
     )
-
-
-def best_links(topology: Topology) -> tuple[Ints, Floats]:
-    """Return ends (E, 2) and bandwidths (E,) of the links, in order; of parallel ones the best."""
-    ends = np.sort(topology.links, axis=1)
-    order = np.lexsort((-topology.bytes_per_s, ends[:, 1], ends[:, 0]))
-    ends, bandwidth = ends[order], topology.bytes_per_s[order]
-    first = np.ones(len(ends), np.bool_)
-    first[1:] = (ends[1:] != ends[:-1]).any(axis=1)
-    return ends[first], bandwidth[first]
 
 
 def _via(previous: NDArray[np.int32], key: Ints, nodes: int) -> NDArray[np.int32]:

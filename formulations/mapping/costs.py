@@ -18,7 +18,6 @@ import numpy as np
 
 from ...instances import DeviceMapping, ReplicaPlacement, StageCosts
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
-from .kernels import ring_stage_times
 
 #: Least ratio of the cheapest route across to the dearest inside.
 MIN_STEP_RATIO = 1.5
@@ -159,16 +158,11 @@ def _non_ring_lower_bound(
     island: Ints, latency: Floats, inverse: Floats, replicas: int, size: Floats
 ) -> Floats:
     """Lower bound of tree and hierarchical all-reduce: as if all messages took the best route."""
-    best = np.full((2, 2), np.inf)  # latency and inverse, inside islands and across
-    for d in range(len(island)):
-        same = island == island[d]
-        for inside in (0, 1):
-            others = same if inside else ~same
-            others[d] = False
-            if others.any():
-                best[inside, 0] = min(best[inside, 0], latency[d, others].min())
-                best[inside, 1] = min(best[inside, 1], inverse[d, others].min())
-            same = island == island[d]
+    near = island[:, None] == island[None, :]
+    others = near & ~np.eye(len(near), dtype=np.bool_)
+    best = np.array(  # latency and inverse, across islands and inside
+        [[of.min(where=w, initial=np.inf) for of in (latency, inverse)] for w in (~near, others)]
+    )
     any_pair = best.min(axis=0)
     least = 2 * (replicas.bit_length() - 1) * (any_pair[0] + size * any_pair[1])
     counts = np.bincount(island)
@@ -190,16 +184,20 @@ def _factors(costs: MappingCosts, by_latency: float, by_inverse: float) -> Float
 
 def stage_times(costs: MappingCosts, slots: Ints, sends_to: Ints) -> Floats:
     """Return T_s with rings, shape (S,)."""
-    times: Floats = ring_stage_times(
-        costs.latency,
-        costs.inverse,
-        (costs.base, costs.own, costs.overlap),
-        costs.boundary,
-        costs.ring,
-        slots,
-        sends_to,
-    )
-    return times
+
+    def longest(factors: Floats, senders: Ints, receivers: Ints) -> Floats:
+        pairs = senders, receivers
+        by_latency = factors[:, :1] * costs.latency[pairs]
+        found: Floats = (by_latency + factors[:, 1:] * costs.inverse[pairs]).max(axis=1)
+        return found
+
+    times = costs.base.copy()
+    if costs.stages > 1:
+        receivers = np.take_along_axis(slots[1:], sends_to, axis=1)
+        times[:-1] += longest(costs.boundary[:-1], slots[:-1], receivers)
+    times += longest(costs.ring, slots, np.roll(slots, -1, axis=1))
+    own = np.take_along_axis(costs.own, slots, axis=1).max(axis=1)
+    return np.maximum(times, own) if costs.overlap else times + own
 
 
 def find_blocks(costs: MappingCosts) -> Ints:

@@ -1,4 +1,4 @@
-"""Kernels of mappings: stage times and all-reduces, and conditions on graphs of admitted pairs.
+"""Kernels of mappings: times of all-reduces, and conditions on graphs of admitted pairs.
 
 The conditions say whether a graph may hold a ring of R devices, or R disjoint pairs, and which
 devices fit which stages at a threshold; see `bound` for their use.
@@ -18,35 +18,6 @@ CYCLE_STEPS = 300_000
 
 #: Steps of the search for a ring that is spread over blocks, times the number of devices.
 SPREAD_STEPS = 8_000_000
-
-
-@kernel
-def ring_stage_times(latency, inverse, compute, boundary, ring, slots, sends_to):
-    """Stage times with rings in seconds, shape (S,); `slots` and `sends_to` as in a solution.
-
-    `compute` is base, own and overlap of `MappingCosts`.
-    """
-    base, own, overlap = compute
-    stages, replicas = slots.shape
-    times = base.copy()
-    for s in range(stages):
-        longest = 0.0
-        if s + 1 < stages:
-            for i in range(replicas):
-                a, b = slots[s, i], slots[s + 1, sends_to[s, i]]
-                cost = boundary[s, 0] * latency[a, b] + boundary[s, 1] * inverse[a, b]
-                longest = max(longest, cost)
-        times[s] += longest
-        longest = 0.0
-        for i in range(replicas if replicas > 1 else 0):
-            a, b = slots[s, i], slots[s, (i + 1) % replicas]
-            longest = max(longest, ring[s, 0] * latency[a, b] + ring[s, 1] * inverse[a, b])
-        times[s] += longest
-        longest = 0.0
-        for i in range(replicas):
-            longest = max(longest, own[s, slots[s, i]])
-        times[s] = max(times[s], longest) if overlap else times[s] + longest
-    return times
 
 
 @kernel

@@ -86,11 +86,6 @@ def partition_units(workload: Workload) -> tuple[Ints, Units]:
     return unit_of, units
 
 
-def partition_bound(units: Units, stages: int) -> float:
-    """Return a lower bound: the longest unit, or the whole compute shared out evenly."""
-    return max(float(units.seconds.sum()) / stages, float(units.seconds.max(initial=0.0)))
-
-
 def stage_objective(costs: StageCosts, coefficient: float) -> float:
     """Return max_s t_s + κ · bytes behind stage s."""
     sent = np.append(costs.forward_bytes + costs.backward_bytes, 0.0)

@@ -499,20 +499,18 @@ def fixed_choices(
     operator: Operator, choices: OperatorChoices, text: str, converted: tuple[Conversions, ...]
 ) -> OperatorChoices:
     """Return the choices of an operator that a text such as ``S0,B`` leaves."""
-    read = [
-        [property_text(converted[t].states[b]) for t, b in zip(tensors, row, strict=True)]
-        for tensors, columns in (
-            (operator.inputs, choices.needs),
-            (operator.outputs, choices.makes),
+
+    def side(tensors: Sequence[int], columns: Sequence[Ints], k: int) -> str:
+        states = (
+            converted[t].states[column[k]] for t, column in zip(tensors, columns, strict=True)
         )
-        for row in zip(*columns, strict=True)
-    ]
-    count = len(choices.cost)
-    inputs = [",".join(row) for row in (read[:count] if operator.inputs else [[]] * count)]
-    outputs = [",".join(row) for row in read[-count:]]
-    names = [f"{a}->{b}" for a, b in zip(inputs, outputs, strict=True)]
+        return ",".join(map(property_text, states))
+
+    numbers = range(len(choices.cost))
+    inputs = [side(operator.inputs, choices.needs, k) for k in numbers]
+    outputs = [side(operator.outputs, choices.makes, k) for k in numbers]
     short = inputs if operator.inputs else outputs
-    kept = [k for k in range(count) if text in (names[k], short[k])]
+    kept = [k for k in numbers if text in (f"{inputs[k]}->{outputs[k]}", short[k])]
     if not kept:
         known = ", ".join(dict.fromkeys(short))
         raise InputError(

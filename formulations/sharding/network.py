@@ -9,12 +9,6 @@ converted to b, it is a sum over pairs:
 M_{T,b} = max_a conversion_T(a, b): who needs b while T is not converted for all pays for a
 conversion of its own, which is never cheaper. What a single operator needs has no w: its pair is
 that of maker and reader. The minimum of (4) is that of (1).
-
-A value of a variable is left out if another is at least as good whatever the others are:
-
-    cost(s) − cost(r) + Σ_u max_y ( pair_u(s, y) − pair_u(r, y) ) ≤ 0  ⇒  r is left out         (5)
-
-(R. Goldstein, "Efficient rotamer elimination applied to protein side-chains", 1994.)
 """
 
 from __future__ import annotations
@@ -23,31 +17,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...instances.common.arrays import Bools, Floats, Ints
+from ...instances.common.arrays import Bools, Floats
 from .costs import ShardingCosts
-
-#: Comparisons of two values with all of a neighbour that one variable may take.
-MOST_COMPARISONS = 20_000_000
-
-#: What is left of a pair of costs, relative to the largest, for it to be a sum of two costs.
-SEPARABLE = 1e-13
 
 
 @dataclass(eq=False)
 class CostNetwork:
     """Variables with costs of their values and of pairs of values."""
 
-    # of each variable the values that are left, by their number: for operators choices, for others
-    # 0 and 1
-    values: list[Ints]
-    cost: list[Floats]  # of each variable: of each of its values
+    # of each variable: of each of its values, for operators of their choices, for others of 0 and 1
+    cost: list[Floats]
     # for u < v: the cost of each value of u (rows) with each of v (columns)
     pairs: dict[tuple[int, int], Floats]
     operators: int  # the first so many variables are operators
     neighbours: list[set[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.neighbours = [set() for _ in self.values]
+        self.neighbours = [set() for _ in self.cost]
         for u, v in self.pairs:
             self.neighbours[u].add(v)
             self.neighbours[v].add(u)
@@ -56,25 +42,9 @@ class CostNetwork:
         """Return the costs of two neighbours, values of u as rows."""
         return self.pairs[u, v] if u < v else self.pairs[v, u].T
 
-    def keep(self, v: int, kept: Bools | Ints) -> None:
-        """Leave only some values of a variable."""
-        self.values[v], self.cost[v] = self.values[v][kept], self.cost[v][kept]
-        for u in self.neighbours[v]:
-            if u < v:
-                self.pairs[u, v] = self.pairs[u, v][:, kept]
-            else:
-                self.pairs[v, u] = self.pairs[v, u][kept]
-
-    def drop_pair(self, u: int, v: int) -> None:
-        """Forget the costs of two neighbours."""
-        del self.pairs[min(u, v), max(u, v)]
-        self.neighbours[u].discard(v)
-        self.neighbours[v].discard(u)
-
 
 def cost_network(costs: ShardingCosts) -> CostNetwork:
     """Return the network of (4)."""
-    values = [np.arange(len(choices.cost)) for choices in costs.choices]
     own = [choices.cost.copy() for choices in costs.choices]
     pairs: dict[tuple[int, int], Floats] = {}
 
@@ -100,123 +70,9 @@ def cost_network(costs: ShardingCosts) -> CostNetwork:
                 ((v, wants),) = by.items()
                 add(maker, v, price[:, None] * wants[None, :])
                 continue
-            w = len(values)
-            values.append(np.arange(2))
+            w = len(own)
             own.append(np.zeros(2))
             add(w, maker, np.stack([np.zeros(len(price)), price]))
             for v, wants in by.items():
                 add(w, v, np.stack([dearest * wants, np.zeros(len(wants))]))
-    return CostNetwork(values, own, pairs, len(costs.choices))
-
-
-@dataclass(frozen=True)
-class Eliminated:
-    """An eliminated variable: its best value by those of its neighbours."""
-
-    variable: int  # variable, scope: it and its neighbours then
-    scope: tuple[int, ...]
-    values: tuple[Ints, ...]  # values of the neighbours then
-    best: Ints  # its best value, with an axis for each neighbour
-
-
-@dataclass(eq=False)
-class ReducedNetwork:
-    """A reduced network, and how to restore values of eliminated variables."""
-
-    network: CostNetwork  # what is left: variables without neighbours have one value
-    eliminated: list[Eliminated]  # variables that went, first to last
-
-    def restore(self, value: Ints) -> Ints:
-        """Return the value of every variable, given those that are left; shape (variables,)."""
-        whole = value.copy()
-        for one in reversed(self.eliminated):
-            at = tuple(
-                int(np.searchsorted(values, whole[u]))
-                for u, values in zip(one.scope, one.values, strict=True)
-            )
-            whole[one.variable] = one.best[at]
-        return whole
-
-
-def reduce_network(network: CostNetwork) -> ReducedNetwork:
-    """Leave values out by (5), and eliminate variables of at most two neighbours, until nothing
-    more goes.
-
-    Pairs whose costs are sums of one cost each are no pairs: they go, too.
-    """
-    reduced = ReducedNetwork(network, [])
-    waiting = set(range(len(network.values)))
-    while waiting:
-        v = min(waiting)
-        waiting.discard(v)
-        around = set(network.neighbours[v])
-        kept = _undominated(network, v)
-        if not kept.all():
-            network.keep(v, kept)
-            waiting |= around | {v}
-            continue
-        for u in sorted(around):
-            if _part(network, v, u):
-                waiting |= {u, v}
-        if v not in waiting and 0 < len(network.neighbours[v]) <= 2:
-            waiting |= network.neighbours[v]
-            reduced.eliminated.append(_eliminate(network, v))
-    return reduced
-
-
-def _part(network: CostNetwork, v: int, u: int) -> bool:
-    """Split the pair of v and u into costs of each alone, if it is such a sum."""
-    table = network.pair(v, u)
-    rows, columns = table[:, :1], table[:1] - table[0, 0]
-    scale = float(np.abs(table).max(initial=0.0))
-    if (np.abs(table - rows - columns) > SEPARABLE * scale).any():
-        return False
-    network.cost[v] = network.cost[v] + rows[:, 0]
-    network.cost[u] = network.cost[u] + columns[0]
-    network.drop_pair(v, u)
-    return True
-
-
-def _eliminate(network: CostNetwork, v: int) -> Eliminated:
-    """Eliminate a variable of one or two neighbours."""
-    scope = tuple(sorted(network.neighbours[v]))
-    joint = network.cost[v]
-    for u in reversed(scope):
-        joint = joint + np.expand_dims(network.pair(u, v), tuple(range(1, joint.ndim)))
-    best = joint.argmin(axis=-1)
-    least = np.take_along_axis(joint, best[..., None], axis=-1)[..., 0]
-    gone = Eliminated(
-        v, scope, tuple(network.values[u].copy() for u in scope), network.values[v][best]
-    )
-    for u in scope:
-        network.drop_pair(u, v)
-    if len(scope) == 1:
-        network.cost[scope[0]] = network.cost[scope[0]] + least
-    else:
-        a, b = scope[0], scope[1]
-        known = network.pairs.get((a, b))
-        network.pairs[a, b] = least if known is None else known + least
-        network.neighbours[a].add(b)
-        network.neighbours[b].add(a)
-    network.values[v], network.cost[v] = network.values[v][:1], np.zeros(1)
-    return gone
-
-
-def _undominated(network: CostNetwork, v: int) -> Bools:
-    """Return which values of a variable are left by (5)."""
-    cost, count = network.cost[v], len(network.cost[v])
-    kept = np.ones(count, np.bool_)
-    others = sorted(network.neighbours[v])
-    work = count * count * sum(len(network.values[u]) for u in others)
-    if count == 1 or work > MOST_COMPARISONS:
-        return kept
-    worse = cost[:, None] - cost[None, :]  # s as rows, r as columns
-    for u in others:
-        table = network.pair(v, u)
-        worse = worse + (table[:, None, :] - table[None, :, :]).max(axis=2)
-    falls = worse <= 0.0
-    np.fill_diagonal(falls, False)
-    for r in range(count - 1, -1, -1):  # of equal ones the first stays
-        if (falls[:, r] & kept).any():
-            kept[r] = False
-    return kept
+    return CostNetwork(own, pairs, len(costs.choices))

@@ -20,6 +20,7 @@ so that choices for which (8) is above the cost of a known plan are in no better
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -79,82 +80,60 @@ class Potentials(NamedTuple):
 
 def flatten(costs: ShardingCosts) -> ShardingRows:
     """Return a problem in flat arrays."""
-    entry: list[int] = []
-    columns: list[int] = []
     tables: list[Floats] = []
     column: list[Ints] = []
     group: list[Ints] = []
     uses: list[tuple[int, ...]] = []
-    at = {"entry": 0, "alpha": 0, "beta": 0, "group": 0}
     for term in costs.terms:
         states, row = np.unique(term.makes, return_inverse=True)
         needed = np.unique(np.concatenate([use.needs for use in term.uses]))
         table = term.cost[np.ix_(states, needed)]
-        made = at["group"]
         if not table.any():
             continue
+        made = len(group)
         group.append(row)
-        at["group"] += len(row)
         for use in term.uses:
             mine, classes = np.unique(use.needs, return_inverse=True)
             own = np.searchsorted(needed, mine)
-            if not table[:, own].any():
-                continue
-            uses.append(
-                (term.maker, use.operator, len(entry), made, at["group"], len(states),
-                 at["alpha"], at["beta"], len(mine))
-            )  # fmt: skip
-            group.append(classes)
-            column.append(own)
-            at["group"] += len(classes)
-            at["alpha"] += len(states)
-            at["beta"] += len(mine)
-        entry.append(at["entry"])
-        columns.append(len(needed))
-        tables.append(table.ravel())
-        at["entry"] += table.size
-    return _assemble(costs, uses, (entry, columns), (tables, column, group))
-
-
-def _assemble(
-    costs: ShardingCosts,
-    uses: list[tuple[int, ...]],
-    tensors: tuple[list[int], list[int]],
-    parts: tuple[list[Floats], list[Ints], list[Ints]],
-) -> ShardingRows:
-    sizes = [len(choices.cost) for choices in costs.choices]
-    each = np.array(uses, np.int64).reshape(-1, 9)
-    maker, reader, tensor, made, need, rows, alpha_at, beta_at, width = map(
-        np.ascontiguousarray, each.T
+            if table[:, own].any():
+                ends = term.maker, use.operator, len(tables)
+                uses.append((*ends, made, len(group), len(states), len(mine)))
+                group.append(classes)
+                column.append(own)
+        tables.append(table)
+    maker, reader, tensor, made_in, need_in, rows, width = map(
+        np.ascontiguousarray, np.array(uses, np.int64).reshape(-1, 7).T
     )
-    several = np.bincount(tensor, minlength=1) > 1
+    group_at, first = _begins(map(len, group)), _begins(len(one.cost) for one in costs.choices)
     operator = np.concatenate([maker, reader])
     order = np.argsort(operator, kind="stable")
-    count = len(uses)
-    tables, column, group = parts
-    whole = np.zeros(0, np.int64)
     return ShardingRows(
-        first=np.cumsum([0, *sizes]),
+        first=first,
         cost=np.concatenate([choices.cost for choices in costs.choices]),
-        entry=np.array(tensors[0], np.int64),
-        columns=np.array(tensors[1], np.int64),
-        conversion=np.concatenate([np.zeros(0), *tables]),
+        entry=_begins(table.size for table in tables)[:-1],
+        columns=np.array([table.shape[1] for table in tables], np.int64),
+        conversion=np.concatenate([np.zeros(0), *(table.ravel() for table in tables)]),
         maker=maker,
         reader=reader,
         tensor=tensor,
-        shared=several[tensor].astype(np.int64),
-        made=made,
-        need=need,
+        shared=(np.bincount(tensor, minlength=1) > 1)[tensor].astype(np.int64),
+        made=group_at[made_in],
+        need=group_at[need_in],
         rows=rows,
-        alpha_at=alpha_at,
-        beta_at=beta_at,
+        alpha_at=_begins(rows)[:-1],
+        beta_at=_begins(width)[:-1],
         width=width,
-        column=np.concatenate([whole, *column]),
-        group=np.concatenate([whole, *group]),
-        end_first=np.searchsorted(operator[order], np.arange(len(sizes) + 1)),
-        end_use=order % max(count, 1),
-        end_reads=(order >= count).astype(np.int64),
+        column=np.concatenate([np.zeros(0, np.int64), *column]),
+        group=np.concatenate([np.zeros(0, np.int64), *group]),
+        end_first=np.searchsorted(operator[order], np.arange(len(first))),
+        end_use=order % max(len(uses), 1),
+        end_reads=(order >= len(uses)).astype(np.int64),
     )
+
+
+def _begins(sizes: Iterable[int]) -> Ints:
+    """Return where parts of these sizes begin, one after the other, with the end of the last."""
+    return np.cumsum([0, *sizes])
 
 
 def no_potentials(flat: ShardingRows) -> Potentials:

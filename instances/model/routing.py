@@ -1,10 +1,8 @@
 """Routes between devices: tables of all pairs, or single pairs on demand.
 
-The routes of some pairs of nodes, by breadth-first searches that go on side by side.
-
-In NumPy alone, so that the first mapping waits neither for a compiler nor for all pairs.
-
-Grids whose links are all alike: distances in closed form.
+Those of some pairs are found by breadth-first searches that go on side by side, in NumPy alone, so
+that the first mapping waits neither for a compiler nor for all pairs. Distances of grids whose
+links are all alike have a closed form.
 """
 
 from __future__ import annotations
@@ -61,13 +59,9 @@ class Routes:
         lat, band, previous = search(
             self.devices, len(self.start) - 1, self.start, self.target, self.latency, self.bandwidth
         )
-        upper = np.triu_indices(self.devices, 1) if self.devices < 2000 else None
         for table in (lat, band):
-            if upper is not None:
-                table.T[upper] = table[upper]
-            else:  # without two index arrays of the size of the table
-                for d in range(self.devices):
-                    table[d + 1 :, d] = table[d, d + 1 :]
+            for d in range(self.devices):  # `triu_indices` would take as much memory again
+                table[d + 1 :, d] = table[d, d + 1 :]
         for table in (lat, band, previous):
             table.setflags(write=False)
         return lat, band, previous
@@ -173,9 +167,8 @@ class Routes:
         return self._known.get((low, high))
 
     def hops(self, a: int, b: int) -> Iterator[tuple[int, int]]:
-        """Yield the links on the route from a to b, each in the direction of travel."""
-        path = self.path(a, b)
-        yield from pairwise(path)
+        """Return the links on the route from a to b, each in the direction of travel."""
+        return pairwise(self.path(a, b))
 
 
 def route(
@@ -229,7 +222,6 @@ def fewest_hops_between(
     nodes, degree = len(start) - 1, np.diff(start)
     low, high = pairs.T
     # devices on one link each, all alike, behind one switch: one search serves them all
-    known = _direct(start, target, pairs)
     only = np.append(target, -1)[np.minimum(start[:-1], len(target))]
     leaves = (degree[low] == 1) & (only[low] != high)
     begins = np.where(leaves, only[low], low)
@@ -237,7 +229,6 @@ def fewest_hops_between(
     ends = np.where(leaf_ends, only[high], high)
     wide = np.where(leaves, bandwidth[start[low] * leaves], np.inf)
     far = np.where(leaves, latency[start[low] * leaves], 0.0)
-    ends = np.where(known < 0, ends, begins)  # nothing to search
     kinds, which = np.unique(np.stack([begins, ends, wide, far]), axis=1, return_inverse=True)
     sought = kinds[:2].T.astype(np.int64)
     found: list[Found] = []
@@ -255,9 +246,6 @@ def fewest_hops_between(
         found += paths
     result = []
     for k, ((a, b), kind) in enumerate(zip(pairs.tolist(), which.ravel().tolist(), strict=True)):
-        if (link := int(known[k])) >= 0:
-            result.append(([a, b], float(latency[link]), float(bandwidth[link])))
-            continue
         path, length, width = found[kind]
         if leaf_ends[k]:
             last = start[b]
@@ -265,15 +253,6 @@ def fewest_hops_between(
         path = [a] * bool(leaves[k]) + path + [b] * bool(leaf_ends[k])
         result.append((path, length, width))
     return result
-
-
-def _direct(start: Ints, target: Ints, pairs: Ints) -> Ints:
-    """Return the link between the nodes of each pair, −1 without: no route has fewer hops."""
-    nodes = len(start) - 1
-    key = np.repeat(np.arange(nodes), np.diff(start)) * nodes + target  # increasing
-    wanted = pairs[:, 0] * nodes + pairs[:, 1]
-    at = np.searchsorted(key, wanted).clip(max=len(key) - 1)
-    return np.where(key[at] == wanted, at, -1)
 
 
 def _side_by_side(

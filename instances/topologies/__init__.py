@@ -2,11 +2,9 @@
 
 from ..model.routing import Routes
 from ..model.topology import Topology, topology_from_networkx
-from .named import SIDES_2D, SIDES_3D, load_topology, save_topology, topology, write_topology
+from .named import load_topology, save_topology, topology, write_topology
 
 __all__ = [
-    "SIDES_2D",
-    "SIDES_3D",
     "Routes",
     "Topology",
     "load_topology",

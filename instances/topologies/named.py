@@ -144,10 +144,6 @@ _EXAMPLES = (
     "islands:8x8, random_blk_1:64@seed=3, random_blk_2:64, uniform_dist:64, nvidia:FILE, FILE.json"
 )
 
-#: Grids that the published tables use: number of devices → sides.
-SIDES_2D = {16: "4x4", 64: "8x8", 256: "16x16"}
-SIDES_3D = {64: "4x4x4", 512: "8x8x8"}
-
 
 def topology(text: str) -> Topology:
     """Return the topology that `text` names.
@@ -326,16 +322,7 @@ def fat_tree(name: str, sides: tuple[int, ...]) -> Topology:
         for a in range(half):
             up = aggregation + pod * half + a
             links += [(up, core + a * half + c) for c in range(half)]
-    island = np.arange(size) // (half * half)
-    return Topology(
-        name=name,
-        devices=_numbered(size),
-        links=np.array(links),
-        latency_s=np.full(len(links), NETWORK_LATENCY_S),
-        bytes_per_s=np.full(len(links), NETWORK),
-        switches=k * k + half * half,
-        island=island,
-    )
+    return _network(name, links, np.arange(size) // (half * half), k * k + half * half)
 
 
 def dragonfly(name: str, sides: tuple[int, ...]) -> Topology:
@@ -352,14 +339,19 @@ def dragonfly(name: str, sides: tuple[int, ...]) -> Topology:
         ]
     for a, b in combinations(range(groups), 2):
         links.append((size + a * routers + b % routers, size + b * routers + a % routers))
+    return _network(name, links, np.arange(size) // (routers * each), groups * routers)
+
+
+def _network(name: str, links: list[tuple[int, int]], island: Ints, switches: int) -> Topology:
+    """A topology of network links alone."""
     return Topology(
         name=name,
-        devices=_numbered(size),
+        devices=_numbered(len(island)),
         links=np.array(links),
         latency_s=np.full(len(links), NETWORK_LATENCY_S),
         bytes_per_s=np.full(len(links), NETWORK),
-        switches=groups * routers,
-        island=np.arange(size) // (routers * each),
+        switches=switches,
+        island=island,
     )
 
 

@@ -116,10 +116,9 @@ def stage_reports(
         [(a, below[r]) for a, r in zip(row, to, strict=True)]
         for row, below, to in zip(rows, rows[1:], sends_to.tolist(), strict=False)
     ]
-    _find(problem.topology, [*map(_ring, rows), *to_next])
     sizes = costs.parameter_bytes.tolist()
-    if problem.collective == "cheapest":
-        _find_trees(message, problem, rows, sizes)
+    trees = map(_tree, rows) if problem.collective == "cheapest" and any(sizes) else ()
+    _find(problem.topology, [*map(_ring, rows), *to_next, *trees])
     m = problem.microbatches
     reports = []
     for s, row in enumerate(rows):
@@ -154,15 +153,10 @@ def allreduce(
     replicas = len(row)
     if replicas == 1 or size == 0:
         return 0.0, ""
-    ring = _ring_time(message, row, size)
-    ways = [(ring, "ring")]
+    ways = [(2 * (replicas - 1) * _slowest(message, row, size / replicas), "ring")]
     if problem.collective == "cheapest":
-        depth, slowest = replicas.bit_length() - 1, 0.0
-        for level in range(1, depth + 1):
-            slowest = max([slowest, *(message(a, b, size) for a, b in _tree(row, level))])
-            if 2 * depth * slowest >= ring:
-                break  # no less than the ring, whatever the far messages of the rest take
-        ways.append((2 * depth * slowest, "tree"))
+        slowest = max(message(a, b, size) for a, b in _tree(row))
+        ways.append((2 * (replicas.bit_length() - 1) * slowest, "tree"))
         members: dict[int, list[int]] = {}
         for d in row:
             members.setdefault(int(problem.topology.island[d]), []).append(d)
@@ -223,39 +217,14 @@ def _ring(row: list[int]) -> list[Pair]:
     return list(zip(row, row[1:] + row[:1], strict=True))
 
 
-def _ring_time(message: Message, row: list[int], size: float) -> float:
-    """Return the seconds of an all-reduce of `size` bytes around a ring."""
-    return 2 * (len(row) - 1) * _slowest(message, row, size / len(row))
-
-
-def _tree(row: list[int], level: int) -> list[Pair]:
-    """Return the replicas of one level of the tree, each with its parent."""
-    children = range(2**level - 1, min(2 ** (level + 1) - 1, len(row)))
-    return [(row[i], row[(i - 1) // 2]) for i in children]
+def _tree(row: list[int]) -> list[Pair]:
+    """Return the replicas of a tree but its root, each with its parent."""
+    return [(row[i], row[(i - 1) // 2]) for i in range(1, len(row))]
 
 
 def _find(topology: Topology, pairs: Iterable[list[Pair]]) -> None:
     """Compute the routes of these pairs alone."""
     topology.routes.find(np.array(list(chain(*pairs)), np.int64).reshape(-1, 2))
-
-
-def _find_trees(
-    message: Message, problem: DeviceMapping, rows: list[list[int]], sizes: list[float]
-) -> None:
-    """Compute the routes that `allreduce` needs, of all stages level by level."""
-    depth = problem.replicas.bit_length() - 1
-    rings = {
-        s: _ring_time(message, row, size)
-        for s, (row, size) in enumerate(zip(rows, sizes, strict=True))
-        if size > 0
-    }
-    for level in range(1, depth + 1):
-        _find(problem.topology, [_tree(rows[s], level) for s in rings])
-        rings = {
-            s: ring
-            for s, ring in rings.items()
-            if 2 * depth * max(message(a, b, sizes[s]) for a, b in _tree(rows[s], level)) < ring
-        }
 
 
 def _messages(topology: Topology) -> Message:

@@ -618,24 +618,16 @@ def collective_rounds(mesh: DeviceMesh, name: str, d: int) -> tuple[float, float
     rest = p - 1
     if rest == 0:
         return 0, 0, 0
-    if mesh.priced(Primitive(name), d).algorithm == "tree":
-        doublings = math.ceil(math.log2(p))
-        return {
-            "all-gather": (doublings, rest / p, rest),
-            "reduce-scatter": (doublings, rest / p, rest),
-            "all-reduce": (2 * doublings, 2, 2 * rest),
-            "gather": (doublings, rest / p, rest / p),
-            "scatter": (doublings, rest / p, rest / p),
-            "reduce": (doublings, doublings, rest),
-            "broadcast": (doublings, doublings, rest),
-        }[name]
-    return {
-        "all-gather": (rest, rest / p, rest),
-        "reduce-scatter": (rest, rest / p, rest),
-        "all-reduce": (2 * rest, 2 * rest / p, 2 * rest),
-        "all-to-all": (rest, rest / p / p, rest / p),
-        "gather": (rest, rest / p, rest / p),
-        "scatter": (rest, rest / p, rest / p),
-        "reduce": (rest, 1, rest),
-        "broadcast": (rest, 1, rest),
+    doublings, part = math.ceil(math.log2(p)), rest / p
+    ring, tree, sent = {  # rounds and what they pass on: of a ring, of a tree
+        "all-gather": ((rest, part), (doublings, part), rest),
+        "reduce-scatter": ((rest, part), (doublings, part), rest),
+        "all-reduce": ((2 * rest, 2 * part), (2 * doublings, 2), 2 * rest),
+        "all-to-all": ((rest, part / p), (math.inf, math.inf), part),
+        "gather": ((rest, part), (doublings, part), part),
+        "scatter": ((rest, part), (doublings, part), part),
+        "reduce": ((rest, 1), (doublings, doublings), rest),
+        "broadcast": ((rest, 1), (doublings, doublings), rest),
     }[name]
+    rounds, passed = tree if mesh.priced(Primitive(name), d).algorithm == "tree" else ring
+    return rounds, passed, sent

@@ -29,6 +29,7 @@ from .exact_kernels import (
     hierarchical_bounds,
     place_stages,
     set_rings,
+    sets_of,
     tree_order,
     tree_times,
 )
@@ -145,7 +146,7 @@ def _decide(
         holds[s] = able_alone(rings[s], pairs[s], pairs[s - 1], slack[s], before, costs.replicas)
     later = np.array([containing(holds[s], costs.size) for s in range(costs.stages)])
     rank = np.zeros(1 << costs.size, np.int32)
-    sets = [mask for mask in range(1 << costs.size) if mask.bit_count() == costs.replicas]
+    sets, _ = sets_of(costs.size, costs.replicas)
     rank[sets] = np.arange(len(sets))
     # whether two sets match along a boundary is looked up many times; a byte each, 32 MiB at most
     remembered = costs.stages * len(sets) ** 2 <= 1 << 25

@@ -12,52 +12,45 @@ from __future__ import annotations
 import numpy as np
 
 from ...formulations.mapping.costs import MappingCosts
-from ...instances.common.arrays import Floats, Ints
-from ...instances.common.kernel import inner, kernel, load_numba
+from ...instances.common.arrays import Bools, Floats, Ints
+from ...instances.common.kernel import kernel, load_numba
 
 njit = load_numba().njit
 
 
-@kernel
-def able_alone(rings, pairs, pairs_before, slack, before, replicas):
-    """Which sets of R devices may be a stage, by its ring and the best neighbours of each device.
+def sets_of(size: int, replicas: int) -> tuple[Ints, Bools]:
+    """Return all sets of R devices as bits, ascending, and which devices are in each; (C, D)."""
+    every = np.arange(1 << size)
+    inside = (every[:, None] >> np.arange(size) & 1).astype(np.bool_)
+    of_size = inside.sum(axis=1) == replicas
+    return every[of_size], inside[of_size]
+
+
+def able_alone(
+    rings: Floats, pairs: Floats, pairs_before: Floats, slack: float, before: float, replicas: int
+) -> Bools:
+    """Return which sets of R devices may be a stage, by its ring and best neighbours; (2^D,).
 
     Neighbours are outside the set; `before` bounds the messages from the stage before.
     """
-    size = len(pairs)
-    found = np.zeros(1 << size, np.bool_)
-    for mask in range(1 << size):
-        if rings[mask] > slack:
-            continue
-        count = 0
-        for d in range(size):
-            count += mask >> d & 1
-        if count != replicas:
-            continue
-        ok = True
-        for d in range(size):
-            if not ok:
-                break
-            if mask >> d & 1:
-                out, into = np.inf, np.inf
-                for e in range(size):
-                    if not mask >> e & 1:
-                        out = min(out, pairs[d, e])
-                        into = min(into, pairs_before[e, d])
-                ok = rings[mask] + (0.0 if out == np.inf else out) <= slack
-                ok &= before == np.inf or into <= before
-        found[mask] = ok
+    sets, inside = sets_of(len(pairs), replicas)
+    out, into = (
+        np.where(inside[:, None, :], np.inf, cost[None]).min(axis=2)
+        for cost in (pairs, pairs_before.T)
+    )
+    out[np.isinf(out)] = 0.0  # the last stage has all that are left
+    able = (rings[sets, None] + out <= slack) & (into <= before)
+    found = np.zeros(len(rings), np.bool_)
+    found[sets] = (able | ~inside).all(axis=1)
     return found
 
 
-@kernel
-def containing(holds, size):
-    """Which sets contain a set of `holds`, shape (2^D,)."""
+def containing(holds: Bools, size: int) -> Bools:
+    """Return which sets contain a set of `holds`; shape (2^D,) both."""
     found = holds.copy()
     for d in range(size):
-        for mask in range(1 << size):
-            if mask >> d & 1 and found[mask ^ (1 << d)]:
-                found[mask] = True
+        pairs = found.reshape(-1, 2, 1 << d)  # sets without device d, and with it
+        pairs[:, 1] |= pairs[:, 0]
     return found
 
 
@@ -207,26 +200,15 @@ def _paths(cost, size):
     return least
 
 
-@kernel
-def set_rings(cost, replicas):
-    """Least largest link of a ring through each set of R devices; shape (2^D,)."""
-    size = len(cost)
-    least = _paths(cost, size)
-    out = np.zeros(1 << size)
-    for mask in range(1, 1 << size):
-        count, low = 0, -1
-        for d in range(size):
-            if mask >> d & 1:
-                count += 1
-                if low < 0:
-                    low = d
-        if count != replicas or count == 1:
-            continue
-        best = np.inf
-        for v in range(low + 1, size):
-            if mask >> v & 1:
-                best = min(best, max(least[mask, v], cost[v, low]))
-        out[mask] = best
+def set_rings(cost: Floats, replicas: int) -> Floats:
+    """Return the least largest link of a ring through each set of R devices; shape (2^D,)."""
+    out = np.zeros(1 << len(cost))
+    if replicas > 1:
+        sets, inside = sets_of(len(cost), replicas)
+        first = inside.argmax(axis=1)
+        closed = np.maximum(_paths(cost, len(cost))[sets], cost[:, first].T)
+        inside[np.arange(len(sets)), first] = False
+        out[sets] = closed.min(axis=1, where=inside, initial=np.inf)
     return out
 
 
@@ -272,9 +254,28 @@ def hierarchical_bounds(costs: MappingCosts, s: int) -> Floats:
     Its rings give each device its two best neighbours (one in a ring of two) at least. `inf` for
     sets that have none.
     """
-    size = costs.reduced_bytes(s)
-    found: Floats = _bounds(costs.latency, costs.inverse, costs.island, costs.replicas, size)
-    return found
+    r, size, island = costs.replicas, costs.reduced_bytes(s), costs.island
+    sets, inside = sets_of(costs.size, r)
+    near = island[:, None] == island[None, :]
+    others = near & ~np.eye(len(near), dtype=np.bool_)
+    together = (inside & near[inside.argmax(axis=1)]).sum(axis=1)
+    out = np.full(1 << costs.size, np.inf)
+    for k in range(2, r):
+        if r % k == 0 and (together == k).any():
+            some = inside[together == k]
+            within = _neighbours(costs, some, size / k, k, others)
+            across = _neighbours(costs, some, size / r, r // k, ~near)
+            out[sets[together == k]] = 2 * (k - 1) * within + 2 * (r // k - 1) * across
+    return out
+
+
+def _neighbours(costs: MappingCosts, sets: Bools, size: float, length: int, among: Bools) -> Floats:
+    """Return the longest message that rings over pairs `among` need in each set, shape (C,)."""
+    message = np.where(among, costs.latency + size * costs.inverse, np.inf)
+    able = np.where(sets[:, None, :], message[None], np.inf)
+    last = min(1, length - 2)
+    needed: Floats = np.partition(able, last, axis=2)[:, :, last]
+    return needed.max(axis=1, where=sets, initial=0.0)
 
 
 def by_island(costs: MappingCosts, members: Ints) -> Ints:
@@ -285,52 +286,6 @@ def by_island(costs: MappingCosts, members: Ints) -> Ints:
 def _messages(costs: MappingCosts, s: int) -> Floats:
     """Shape (D, D): seconds of a message of all bytes that stage s reduces."""
     return costs.latency + costs.reduced_bytes(s) * costs.inverse
-
-
-@kernel
-def _bounds(latency, inverse, island, replicas, size):
-    """Lower bound of the hierarchical all-reduce of each set of R devices; shape (2^D,)."""
-    devices = len(latency)
-    out = np.full(1 << devices, np.inf)
-    members = np.empty(replicas, np.int64)
-    for mask in range(1, 1 << devices):
-        count = 0
-        for d in range(devices):
-            if mask >> d & 1:
-                if count < replicas:
-                    members[count] = d
-                count += 1
-        if count != replicas:
-            continue
-        k = 0
-        for d in members:
-            if island[d] == island[members[0]]:
-                k += 1
-        if k == 1 or k == replicas or replicas % k:
-            continue
-        g = replicas // k
-        inside = _neighbours(latency, inverse, island, members, size / k, k, True)
-        across = _neighbours(latency, inverse, island, members, size / (k * g), g, False)
-        out[mask] = 2 * (k - 1) * inside + 2 * (g - 1) * across
-    return out
-
-
-@inner
-def _neighbours(latency, inverse, island, members, size, length, inside):
-    """Longest of the messages that every device needs in a ring of `length`, inside or across."""
-    longest = 0.0
-    for a in members:
-        first, second = np.inf, np.inf
-        for b in members:
-            if a == b or (island[a] == island[b]) != inside:
-                continue
-            cost = latency[a, b] + size * inverse[a, b]
-            if cost < first:
-                first, second = cost, first
-            elif cost < second:
-                second = cost
-        longest = max(longest, first if length == 2 else second)
-    return longest
 
 
 def set_trees(cost: Floats, replicas: int) -> Floats:

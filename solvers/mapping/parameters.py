@@ -32,11 +32,7 @@ MEMORY_LACK = 2e-6
 #: Devices up to which rings are sought that are spread over blocks (D² pairs for each bisection).
 MAX_SPREAD_DEVICES = 600
 
-# Programs of the bottleneck stages (bottleneck_stages.py, split_branching.py)
-
-#: Temperatures at which the repairs of completed mappings begin and end: low, so that stages
-#: without violation stay.
-COMPLETE_HOT, COMPLETE_COLD = 0.2, 0.1
+# Programs of the bottleneck stages (bottleneck_stages.py)
 
 
 @dataclass(frozen=True)
@@ -58,10 +54,8 @@ class BottleneckPrograms:
     step: float
     quick_share: float
     width: float  # relative width at which the bisection ends where some stage has both
-    # margins, repair_steps: a solution is repaired at targets that lie by these margins above its
-    # threshold, relative; and the steps of one repair
+    # a solution is repaired at targets that lie by these margins above its threshold, relative
     margins: tuple[float, ...]
-    repair_steps: int
 
 
 #: Programs of messages, rings, or both.
@@ -76,7 +70,6 @@ PROGRAMS = BottleneckPrograms(
     quick_share=0.02,
     width=2e-4,
     margins=(0.0, 1e-3, 2e-3, 4e-3),
-    repair_steps=100_000,
 )
 
 # Annealing at a target (annealing/)
@@ -91,7 +84,8 @@ VIOLATION_SCALE = 5.0
 FIRST_STEPS, STEPS_GROWTH = 100_000, 1.5
 #: A target lies above the last failed one by at most this part of the bound.
 TARGET_STRIDE = 0.08
-#: Temperatures at which repairs begin that keep a good mapping, and that forget it; and the end.
+#: Temperatures at which repairs begin that keep a good mapping, such as a completed one, and that
+#: forget it; and the end.
 REPAIR_COOL, REPAIR_HOT, REPAIR_COLD = 0.2, 1.0, 0.1
 #: Rounds before the bound by thresholds.
 EARLY_ROUNDS = 2
@@ -111,14 +105,10 @@ COUNT_STEPS = 60
 #: Temperatures at which annealing of counts begins and ends, in log-probability. Begun hotter, it
 #: breaks up the stages that the initial counts keep in one block, and ends in worse ones.
 COUNT_HOT, COUNT_COLD = 0.6, 0.2
-#: Probability that two blocks of one size exchange all their counts.
-COUNT_EXCHANGE_RATE = 0.1
 #: Probability that annealing of counts is also begun from the initial counts.
 RESTART_RATE = 0.5
 #: Negative log-probability of an edge to which no pair of devices is admitted.
 MAX_EDGE_NLL = 60.0
-#: Splits of a stage are left out if their negative log-probability exceeds the least by more.
-LIKELY_MARGIN = 5.0
 #: Negative log-probability from which on an admitted pair between blocks is rare.
 RARE_NLL = 3.0
 #: Factor on the weight of a stage's messages, or ring messages, if some remain violated.

@@ -219,12 +219,12 @@ def _stages_of(task: Task[DeviceMapping], search: Search[Solution]) -> Ints:
     coefficient = 0.0
     if problem.mode != "allr" and len(problem.topology.links):
         coefficient = 1.0 / float(problem.topology.bytes_per_s.max())
-    part = balanced_partition(
+    stage = balanced_partition(
         task.workload, problem.stages, coefficient, should_stop=search.should_stop
     )
     rooms, slow = stage_rooms(task), relative_slowdowns(task)
-    held = held_bytes(task.workload, part.stage, problem.stages)
+    held = held_bytes(task.workload, stage, problem.stages)
     if can_be_mapped(held, rooms) and slow.min() == slow.max():
-        return part.stage
+        return stage
     cut = cut_for_devices(task, search, coefficient)
-    return part.stage if cut is None else cut
+    return stage if cut is None else cut

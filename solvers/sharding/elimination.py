@@ -20,12 +20,7 @@ import psutil
 
 from ...formulations.sharding.bounds import MARGIN, evidence
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
-from ...formulations.sharding.network import (
-    CostNetwork,
-    ReducedNetwork,
-    cost_network,
-    reduce_network,
-)
+from ...formulations.sharding.network import CostNetwork, cost_network
 from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Floats, Ints
@@ -78,21 +73,19 @@ def eliminate_all(costs: ShardingCosts, search: Search[Solution]) -> Ints | None
 def cheapest(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
     """Return the choices of least cost without memory; None if tables are too large."""
     network = cost_network(costs)
-    reduced = reduce_network(network)
     order = elimination_order(network)
     if is_too_large(order, MOST_ENTRIES):
         size = f"{order.entries} entries, the largest table {order.largest}"
         search.note(f"elimination: its tables would have {size}: too many")
         return None
-    return _eliminated(network, reduced, order, search)
+    return _eliminated(network, order, search)
 
 
 def cheapest_of_few(costs: ShardingCosts, search: Clock, most: int) -> Ints | None:
     """Return the choices of least cost; None if the tables would have too many entries."""
     network = cost_network(costs)
-    reduced = reduce_network(network)
     order = elimination_order(network, most)
-    return None if is_too_large(order, most) else _eliminated(network, reduced, order, search)
+    return None if is_too_large(order, most) else _eliminated(network, order, search)
 
 
 def is_too_large(order: EliminationOrder, most: int) -> bool:
@@ -101,15 +94,9 @@ def is_too_large(order: EliminationOrder, most: int) -> bool:
     return order.largest > room or order.entries > most
 
 
-def _eliminated(
-    network: CostNetwork, reduced: ReducedNetwork, order: EliminationOrder, search: Clock
-) -> Ints | None:
+def _eliminated(network: CostNetwork, order: EliminationOrder, search: Clock) -> Ints | None:
     found = eliminate(network, order, search.should_stop)
-    if found is None:
-        return None
-    _, picked = found
-    values = np.array([one[k] for one, k in zip(network.values, picked, strict=True)], np.int64)
-    return reduced.restore(values)[: network.operators]
+    return None if found is None else found[: network.operators]
 
 
 def elimination_order(network: CostNetwork, most: float = math.inf) -> EliminationOrder:
@@ -136,7 +123,7 @@ def _greedy(
     network: CostNetwork, score: Callable[[list[set[int]], list[int], int], float], most: float
 ) -> EliminationOrder:
     graph = [set(one) for one in network.neighbours]
-    sizes = [len(one) for one in network.values]
+    sizes = list(map(len, network.cost))
     heap = [(score(graph, sizes, v), v) for v in range(len(graph))]
     current = [first for first, _ in heap]
     heapq.heapify(heap)
@@ -168,37 +155,34 @@ def _greedy(
 
 def eliminate(
     network: CostNetwork, order: EliminationOrder, should_stop: Callable[[], bool]
-) -> tuple[float, Ints] | None:
-    """Return the least cost, and the position of each variable's value; None if it has to stop."""
-    buckets: list[list[tuple[tuple[int, ...], Floats]]] = [[] for _ in network.values]
+) -> Ints | None:
+    """Return the value of each variable at the least cost; None if it has to stop."""
+    buckets: list[list[tuple[tuple[int, ...], Floats]]] = [[] for _ in network.cost]
     rank = {v: k for k, v in enumerate(order.variables)}
     for v, cost in enumerate(network.cost):
         buckets[v].append(((v,), cost))
     for (u, v), table in network.pairs.items():
         buckets[min(u, v, key=rank.__getitem__)].append(((u, v), table))
-    total = 0.0
     best: dict[int, tuple[tuple[int, ...], Ints]] = {}
     for v in order.variables:
         if should_stop():
             return None
         scope = tuple(sorted({u for names, _ in buckets[v] for u in names} - {v}, key=rank.get))  # type: ignore[arg-type]
         axes = (*scope, v)
-        joint = np.zeros(tuple(len(network.values[u]) for u in axes))
+        joint = np.zeros(tuple(len(network.cost[u]) for u in axes))
         for names, table in buckets[v]:
             joint += _spread(table, names, axes)
         buckets[v] = []
         chosen = joint.argmin(axis=-1)
         best[v] = (scope, chosen.astype(np.int16))
-        least = np.take_along_axis(joint, chosen[..., None], axis=-1)[..., 0]
         if scope:
+            least = np.take_along_axis(joint, chosen[..., None], axis=-1)[..., 0]
             buckets[scope[0]].append((scope, least))
-        else:
-            total += float(least)
-    picked = np.zeros(len(network.values), np.int64)
+    picked = np.zeros(len(network.cost), np.int64)
     for v in reversed(order.variables):
         scope, chosen = best[v]
         picked[v] = chosen[tuple(picked[u] for u in scope)]
-    return total, picked
+    return picked
 
 
 def _spread(table: Floats, names: tuple[int, ...], axes: tuple[int, ...]) -> Floats:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
-from ...formulations.sharding.network import CostNetwork, cost_network, reduce_network
+from ...formulations.sharding.network import CostNetwork, cost_network
 from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Floats, Ints
@@ -91,16 +91,13 @@ def _replanned(
             else:
                 own[k] = own[k] + network.pair(v, u)[:, value[u]]
     operators = sum(v < network.operators for v in inside)
-    small = CostNetwork([network.values[v] for v in inside], own, pairs, operators)
-    reduced = reduce_network(small)
+    small = CostNetwork(own, pairs, operators)
     order = elimination_order(small)
     if order.entries > ENTRIES:
         return None
-    found = eliminate(small, order, search.should_stop)
-    if found is None:
+    best = eliminate(small, order, search.should_stop)
+    if best is None:
         return None
-    picked = np.array([one[k] for one, k in zip(small.values, found[1], strict=True)], np.int64)
-    best = reduced.restore(picked)
     after = chosen.copy()
     for v, k in inside.items():
         if v < network.operators:
@@ -110,9 +107,9 @@ def _replanned(
 
 def _values(network: CostNetwork, chosen: Ints) -> Ints:
     """Return values of all variables: a conversion is done where that is no dearer."""
-    value = np.zeros(len(network.values), np.int64)
+    value = np.zeros(len(network.cost), np.int64)
     value[: network.operators] = chosen
-    for w in range(network.operators, len(network.values)):
+    for w in range(network.operators, len(network.cost)):
         cost = network.cost[w].copy()
         for u in network.neighbours[w]:
             cost = cost + network.pair(w, u)[:, value[u]]

@@ -49,8 +49,7 @@ class _Both:
     """A network with two numbers, cost and bytes, for each variable and pair of variables."""
 
     def __init__(self, paid: CostNetwork, held: CostNetwork) -> None:
-        count, first = paid.operators, len(paid.values)
-        self.values = [*paid.values, *held.values[count:]]
+        count, first = paid.operators, len(paid.cost)
         self.tables: dict[tuple[int, ...], list[Floats]] = {}
         for side, network in enumerate((paid, held)):
             for scope, table in itertools.chain(
@@ -60,8 +59,8 @@ class _Both:
                 both = self.tables.setdefault(named, [np.zeros(table.shape) for _ in range(2)])
                 both[side] = both[side] + table
         pairs = {(s[0], s[1]): both[0] for s, both in self.tables.items() if len(s) == 2}
-        none = [np.zeros(len(one)) for one in self.values]
-        self.network = CostNetwork(self.values, none, pairs, count)
+        none = [np.zeros(len(one)) for one in (*paid.cost, *held.cost[count:])]
+        self.network = CostNetwork(none, pairs, count)
 
 
 #: By how much rounding of sums may make a bound too high, relatively.
@@ -211,23 +210,15 @@ def _price(part: tuple[Ints, float, float]) -> float:
 
 def _parts(terms: Iterable[Term], one: Ints, other: Ints) -> list[Ints]:
     """Return the operators of which two shardings differ, those that share a tensor together."""
-    head = list(range(len(one)))
-
-    def find(v: int) -> int:
-        while head[v] != v:
-            head[v] = head[head[v]]
-            v = head[v]
-        return v
+    import networkx as nx
 
     differs = one != other
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_nodes_from(np.flatnonzero(differs).tolist())
     for term in terms:
-        around = [v for v in (term.maker, *(use.operator for use in term.uses)) if differs[v]]
-        for v in around[1:]:
-            head[find(v)] = find(around[0])
-    found: dict[int, list[int]] = {}
-    for v in np.flatnonzero(differs).tolist():
-        found.setdefault(find(v), []).append(v)
-    return [np.array(members) for members in found.values()]
+        around = (term.maker, *(use.operator for use in term.uses))
+        nx.add_path(graph, [v for v in around if differs[v]])
+    return [np.array(sorted(members)) for members in nx.connected_components(graph)]
 
 
 def _changed(costs: ShardingCosts, operators: Ints, before: Ints, after: Ints) -> float:
@@ -290,10 +281,10 @@ def _cheapest(both: _Both, below: float, room: float, search: Search[Solution]) 
         names = {u for scope, _ in (*buckets[v], *made[v]) for u in scope}
         around = tuple(sorted(names - {v}, key=rank.__getitem__))
         fronts: dict[tuple[int, ...], list[Point]] = {}
-        for cell in itertools.product(*(range(len(both.values[u])) for u in around)):
+        for cell in itertools.product(*(range(len(both.network.cost[u])) for u in around)):
             at = dict(zip(around, cell, strict=True))
             points: list[Point] = []
-            for value in range(len(both.values[v])):
+            for value in range(len(both.network.cost[v])):
                 at[v] = value
                 own = [0.0, 0.0]
                 for scope, tables in buckets[v]:

@@ -20,15 +20,15 @@ from stagecut.formulations.mapping.costs import (
 from stagecut.instances import DeviceMapping, ReplicaPlacement, stage_costs, topology
 from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.search import Search
-from stagecut.solvers.mapping import auto, split_branching
-from stagecut.solvers.mapping.layouts import matched
-from stagecut.solvers.mapping.parameters import PROGRAMS
-from stagecut.solvers.mapping.split_branching import (
+from stagecut.solvers.mapping import auto, bottleneck_stages
+from stagecut.solvers.mapping.bottleneck_stages import (
     CombinedRelaxation,
     all_splits,
     branch_on_splits,
     refuted_threshold,
 )
+from stagecut.solvers.mapping.layouts import matched
+from stagecut.solvers.mapping.parameters import PROGRAMS
 
 SHAPES = [(1, 3), (1, 4), (1, 5), (1, 6), (2, 3), (2, 4), (3, 3), (3, 2), (2, 2), (4, 2), (4, 1)]
 
@@ -77,7 +77,7 @@ def test_messages_and_rings_against_brute_force(
         relaxation = CombinedRelaxation(clock(), costs, lower_bounds, block)
         rings_only = problem.collective == "ring"
         for most in (0.6, 1e9):
-            monkeypatch.setattr(split_branching, "PROGRAMS", replace(PROGRAMS, pairs=most))
+            monkeypatch.setattr(bottleneck_stages, "PROGRAMS", replace(PROGRAMS, pairs=most))
             at, found = optimum * (1 + 1e-8), []
             verdict, devices = branch_on_splits(relaxation, all_splits(costs.stages), at, 60.0)
             assert verdict is Verdict.FEASIBLE, seed

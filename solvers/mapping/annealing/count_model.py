@@ -24,14 +24,12 @@ import numpy as np
 
 from ....formulations.mapping.bound import LowerBounds
 from ....formulations.mapping.costs import MappingCosts
-from ....instances.common.arrays import Bools, Floats, Ints
+from ....instances.common.arrays import Floats, Ints
 from ..layouts import paired
 from ..parameters import (
     COUNT_COLD,
-    COUNT_EXCHANGE_RATE,
     COUNT_HOT,
     DECAY,
-    LIKELY_MARGIN,
     MAX_EDGE_NLL,
     PENALTY,
     RARE_NLL,
@@ -120,26 +118,9 @@ def most_likely_counts(
             generator(seed),
             COUNT_HOT,
             COUNT_COLD,
-            COUNT_EXCHANGE_RATE,
         )
     )
     return counts, nll
-
-
-def likely_splits(counts: Ints, edge_nll: Floats, replicas: int) -> Bools:
-    """Return which splits of each stage are likely with these counts; shape (S, Q).
-
-    Annealing does without splits that are much less likely than the best one.
-    """
-    n = counts[:, :-1]
-    inside = np.zeros(len(edge_nll))
-    inside[:-1] = np.minimum(n[:, :-1], n[:, 1:]).sum(axis=0)
-    used = (n > 0).sum(axis=0)
-    between = np.where(used > 1, used, 0)
-    edges = np.stack([inside, replicas - inside, replicas - between, between], axis=1)
-    value = (edge_nll * edges[:, None, :]).sum(axis=2)
-    likely: Bools = value <= value.min(axis=1, keepdims=True) + LIKELY_MARGIN
-    return likely
 
 
 def new_count_model(costs: MappingCosts, block: Ints) -> CountModel:
@@ -176,28 +157,11 @@ def choose_counts(
     model.counts = min(found, key=lambda pair: pair[1])[0]
 
 
-def likely_upper_bounds(
-    model: CountModel, costs: MappingCosts, lower_bounds: LowerBounds, target: float
-) -> tuple[Floats, Floats]:
-    """Return the upper bounds of messages and ring messages in likely splits, seconds; (S, Q) both.
-
-    The first likely split of a stage takes the place of its unlikely ones.
-    """
-    messages, rings = sampled_splits(costs, lower_bounds, target)
-    edge_nll = _weighted_nll(model, costs, messages, rings)
-    likely = likely_splits(model.counts, edge_nll, costs.replicas)
-    first = likely.argmax(axis=1)[:, None]
-    return (
-        np.where(likely, messages, np.take_along_axis(messages, first, axis=1)),
-        np.where(likely, rings, np.take_along_axis(rings, first, axis=1)),
-    )
-
-
 def rare_upper_bounds(
     model: CountModel, costs: MappingCosts, lower_bounds: LowerBounds, target: float
 ) -> tuple[Floats, Floats]:
-    """Return `likely_upper_bounds`, with `inf` where admitted pairs between blocks are not rare."""
-    messages, rings = likely_upper_bounds(model, costs, lower_bounds, target)
+    """Return `sampled_splits`, with `inf` where admitted pairs between blocks are not rare."""
+    messages, rings = sampled_splits(costs, lower_bounds, target)
     found = _weighted_nll(model, costs, messages, rings)[:, :, (1, 3)].min(axis=1)
     messages[found[:, 0] < RARE_NLL] = np.inf
     rings[found[:, 1] < RARE_NLL] = np.inf
@@ -230,7 +194,7 @@ def update_weights(
 ) -> None:
     """Raise weights and penalties where messages exceed their bounds, after both have decayed.
 
-    Bounds are in seconds, by `likely_upper_bounds`.
+    Bounds are in seconds, by `sampled_splits`.
     """
     messages, rings = upper_bounds
     slots = state.slots()

@@ -38,7 +38,6 @@ from .costs import descend, sampled_splits, violation_left, violations
 from .count_model import (
     CountModel,
     choose_counts,
-    likely_upper_bounds,
     new_count_model,
     rare_upper_bounds,
     sample_placement,
@@ -175,7 +174,7 @@ def _from_count_model(
     set_counts(model, costs, start.state)
     left = 0.0
     while left == 0 and mapping.search.gap > OPTIMAL_GAP and not mapping.search.should_stop():
-        upper_bounds = likely_upper_bounds(model, costs, least, start.target)
+        upper_bounds = sampled_splits(costs, least, start.target)
         cost = violations(
             costs, mapping.order, model.block, upper_bounds, start.target, keeps_counts=True
         )

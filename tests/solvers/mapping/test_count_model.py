@@ -28,7 +28,6 @@ from stagecut.solvers.mapping.annealing.count_model import (
     admitted_nll,
     choose_counts,
     initial_counts,
-    likely_upper_bounds,
     most_likely_counts,
     new_count_model,
     sample_placement,
@@ -145,7 +144,7 @@ def test_annealing_keeps_counts_and_what_it_claims(
             state = sample_placement(model, costs, rng)
             before = counts_of(block, state.slots())
             assert (before == model.counts[:, :-1]).all()
-            upper_bounds = likely_upper_bounds(model, costs, lower_bounds, target)
+            upper_bounds = sampled_splits(costs, lower_bounds, target)
             cost = violations(
                 costs,
                 best_routes(costs),
@@ -187,7 +186,7 @@ def test_annealing_with_fixed_counts_repeats_itself() -> None:
         target = 1.3 * float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max())
         choose_counts(model, costs, lower_bounds, target, 5_000, rng)
         state = sample_placement(model, costs, rng)
-        upper_bounds = likely_upper_bounds(model, costs, lower_bounds, target)
+        upper_bounds = sampled_splits(costs, lower_bounds, target)
         order = best_routes(costs)
         cost = violations(costs, order, block, upper_bounds, target, keeps_counts=True)
         anneal(cost, state, 10_000, 0, 0.7, 0.2)

@@ -423,9 +423,8 @@ def test_partition_equals_brute_force_on_chains(seed: int, coefficient: float) -
     for ends in itertools.combinations(range(1, 7), 2):
         stage = np.searchsorted(ends, np.arange(7), side="right")
         best = min(best, stage_objective(stage_costs(workload, stage, 3), coefficient))
-    found = balanced_partition(workload, 3, coefficient)
-    assert found.objective == pytest.approx(best, rel=1e-5)
-    assert found.bound <= best * (1 + 1e-12)
+    found = stage_costs(workload, balanced_partition(workload, 3, coefficient), 3)
+    assert stage_objective(found, coefficient) == pytest.approx(best, rel=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -459,10 +458,11 @@ def test_partition_of_a_large_graph() -> None:
         output_bytes=rng.lognormal(14, 1, 2000),
         time_unit="us",
     )
-    found = balanced_partition(workload, 16)
-    assert (found.stage[workload.edges[:, 0]] <= found.stage[workload.edges[:, 1]]).all()
-    assert set(found.stage.tolist()) == set(range(16))
-    assert found.gap < 0.05
+    stage = balanced_partition(workload, 16)
+    assert (stage[workload.edges[:, 0]] <= stage[workload.edges[:, 1]]).all()
+    assert set(stage.tolist()) == set(range(16))
+    seconds = stage_costs(workload, stage, 16).compute_s
+    assert seconds.max() < 1.05 * max(seconds.mean(), 1e-6 * workload.times["accelerator"].max())
 
 
 def test_all_reduces_need_to_know_the_weights() -> None:
