@@ -8,6 +8,8 @@ comma := ,
 PYTEST := $(BIN)/pytest -n 3 --dist worksteal --durations=25
 # Python compiles what is imported when it first is; all of it would take longer than the install.
 INSTALL := $(BIN)/pip install --quiet --no-compile
+# So torch is imported, on the second processor, while the rest is installed.
+IMPORT_TORCH := nice $(BIN)/python -c 'import torch.export, torch.distributed.tensor' 2>/dev/null
 PIP := $(INSTALL) --constraint constraints.txt
 # Hundreds of tests start processes that import the same modules: what was compiled is kept.
 unexport PYTHONDONTWRITEBYTECODE
@@ -69,7 +71,7 @@ benchmarks-page: .venv/test .dev/stagecut
 
 .venv/test: .venv/bin/python pyproject.toml constraints.txt
 	$(if $(TORCH),$(INSTALL) $(TORCH))
-	$(PIP) '.[dev$(if $(TORCH),$(comma)launchers)]'
+	$(if $(TORCH),$(IMPORT_TORCH) &) $(PIP) '.[dev$(if $(TORCH),$(comma)launchers)]'
 	touch $@
 
 # The repository root is the package `stagecut`: tests and mypy find it by this link.

@@ -64,7 +64,7 @@ def _shipped(name: str, devices: int, problem: Any) -> Cell:
 def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Published graphs, and large ones of five families, in both splits."""
     from stagecut.solvers.core import proofs
-    from stagecut.solvers.throughput import auto, milp, set_partitioning
+    from stagecut.solvers.throughput import auto, set_partitioning
     from stagecut.solvers.throughput.column_generation import column_generation
     from stagecut.solvers.throughput.multilevel import multilevel
     from stagecut.solvers.throughput.neighbourhood import Neighbourhood
@@ -94,7 +94,7 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
         cells[f"{name} {split.split}"] = Cell(partial(_suggested, name, split))
     hubs = ((multilevel, "raise_by_hubs"),)
     path = ((multilevel, "raise_by_critical_path"),)
-    least = ((multilevel, "raise_by_least_load"), (set_partitioning, "raise_by_least_load"))
+    least = ((multilevel, "raise_by_least_load"),)
     parts = {
         "hubs": Part(hubs, nothing),
         "least load": Part(least, nothing),
@@ -102,9 +102,7 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
         "hubs, critical path, least load": Part((*hubs, *path, *least), nothing),
         "pairs of devices": Part(((multilevel, "_pairs"),), nothing),
         "annealing": Part(((Neighbourhood, "anneal"),), false),
-        "linear DP first": Part(((auto, "linearised_dp"),), nothing),
         "moves under links": Part(((auto, "improve_linked"),), nothing),
-        "slots improved": Part(((milp, "improve_slots"),), nothing),
         "sets by value": Part(
             ((set_partitioning, "BY_VALUE_GAP"),),
             -1.0,

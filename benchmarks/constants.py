@@ -83,7 +83,7 @@ REASONS = {
         throughput.column_generation.best_set:PARTS_ROUNDING
         throughput.column_generation.best_set:ROUNDING
         throughput.dp:SLACK throughput.dp:SAME throughput.dp:CLAIM_TOLERANCE
-        throughput.relaxation:MARGIN latency.calls:CLOSE latency.label_dp:MARGIN
+        latency.calls:CLOSE latency.label_dp:MARGIN
         sharding.messages:ROUNDING sharding.priced_memory:SLACK sharding.priced_memory:ROUNDING
         sharding.priced_memory:NEXT_TO_NONE
         job.iteration.best_first:ALIKE job.iteration.sized:SLACK

@@ -81,23 +81,6 @@ class LinearBuilder:
         self._high.append(high)
         self._names.append(name)
 
-    def table(
-        self,
-        name: str,
-        at: Ints,
-        columns: Ints,
-        factors: Floats,
-        high: float,
-    ) -> None:
-        """Add rows 0 … max(at) of at most `high`, entry by entry."""
-        count = int(at.max()) + 1
-        self._at.append(at + len(self._low))
-        self._column.append(columns)
-        self._factor.append(factors)
-        self._low += [-np.inf] * count
-        self._high += [high] * count
-        self._names += [f"{name}[{k}]" for k in range(count)]
-
     def build(self, cost: Floats | None = None) -> Linear:
         """Return the program, a minimisation; without `cost`, shape (n,), of nothing."""
         from scipy.sparse import csc_array

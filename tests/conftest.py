@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from importlib import import_module
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ import pytest
 from project import ROOT, MadeOnce
 
 from stagecut import Limits
+from stagecut.commands.common import clock
 from stagecut.instances.common.kernel import Kernel
 from stagecut.solvers import DEFAULT_LIMITS
 from stagecut.solvers.core import portfolio
@@ -77,15 +78,31 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Keep Python's collector of cycles off what is imported and collected, and seldom at work."""
     gc.disable()
     try:
-        return (yield)
+        with one_before_the_others(session.config):
+            return (yield)
     finally:
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)  # by default it takes a twentieth of all time
         gc.enable()
+
+
+@contextmanager
+def one_before_the_others(config: pytest.Config) -> Iterator[None]:
+    """Let one worker of xdist collect first in a new clone, or each would compile all modules."""
+    compiled = any((ROOT / "tests" / "__pycache__").glob("test_structure.*"))
+    if compiled or sys.dont_write_bytecode or "PYTEST_XDIST_WORKER" not in os.environ:
+        yield
+        return
+    with (Path(config.option.basetemp).parent / "collected").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest reads the marks
@@ -216,7 +233,4 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _time_begins_now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands count their time from the start of the process, which is here that of all tests."""
-    import_module("stagecut.commands.common.clock")  # what is imported later takes its time
-    for name, module in sys.modules.copy().items():  # a thread of a test before may import
-        if name.startswith("stagecut.commands.") and hasattr(module, "STARTED"):
-            monkeypatch.setattr(module, "STARTED", time.monotonic())
+    monkeypatch.setattr(clock, "STARTED", time.monotonic())

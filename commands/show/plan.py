@@ -81,18 +81,7 @@ def as_dict(
 
 
 def _device(device: DeviceReport) -> dict[str, Any]:
-    return {
-        "name": device.name,
-        "kind": device.kind,
-        "load": device.load,
-        "forward": device.forward,
-        "backward": device.backward,
-        "compute": device.compute,
-        "transfer": device.transfer,
-        "memory": device.memory_bytes,
-        "capacity": device.capacity_bytes,
-        "nodes": list(device.nodes),
-    }
+    return {key.removesuffix("_bytes"): value for key, value in vars(device).items()}
 
 
 def _stage(stage: StageReport) -> dict[str, Any]:
@@ -116,16 +105,8 @@ def _stage(stage: StageReport) -> dict[str, Any]:
 
 
 def _call(call: CallReport) -> dict[str, Any]:
-    return {
-        "device": call.device_name,
-        "number": call.number,
-        "start": call.start,
-        "finish": call.finish,
-        "transfer_in": call.transfer_in,
-        "compute": call.compute,
-        "transfer_out": call.transfer_out,
-        "nodes": list(call.nodes),
-    }
+    kept = {key: value for key, value in vars(call).items() if key != "device_name"}
+    return {**kept, "device": call.device_name}
 
 
 def print_result(

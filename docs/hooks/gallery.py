@@ -8,8 +8,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import subprocess
 import sys
+import time
+from contextlib import ExitStack, redirect_stdout
+from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,9 +22,9 @@ PAGE = ROOT / "docs" / "gallery.md"
 #: What the commands find beside the page.
 GIVEN = ROOT / "docs" / "recorded"
 MADE = ROOT / "build" / "gallery"
+#: What commands import, once for all of them: that takes most of their time.
+LOADED = ("stagecut.cli", "matplotlib.pyplot", "pandas", "networkx", "scipy.sparse.csgraph")
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-#: `stagecut` as it is where it is installed; pictures that say the same are the same file.
-PRELUDE = 'set -eu\nstagecut() { "$PYTHON" -m stagecut "$@"; }\n'
 
 
 def made() -> dict[str, bytes]:
@@ -48,21 +53,49 @@ def with_outputs(text: str) -> str:
 
 
 def _run(text: str) -> None:
-    """Run the blocks of the page, first to last, in one folder."""
+    """Run the blocks of the page in one folder, by a process that imports once for all of them."""
     given = MADE / "recorded"
     if not given.is_symlink():
         given.symlink_to(GIVEN)
     env = {
-        **os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT / ".dev"), "COLUMNS": "84",
-        "SOURCE_DATE_EPOCH": "0", "MPLBACKEND": "agg",
+        **os.environ, "PYTHONPATH": str(ROOT / ".dev"), "COLUMNS": "84",
+        "SOURCE_DATE_EPOCH": "0", "MPLBACKEND": "agg",  # what says the same is the same file
     }  # fmt: skip
+    command = [sys.executable, __file__]
+    done = subprocess.run(command, cwd=MADE, env=env, input=text, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"gallery: {done.stderr}")
+
+
+def _run_here(text: str) -> None:
+    """Run the blocks of the page, first to last, each command in a copy of this process."""
+    for package in LOADED:
+        import_module(package)
+    context = get_context("fork")
     for language, block in BLOCK.findall(text):
-        shell = (
-            ["bash", "-c", PRELUDE + block] if language == "sh" else [sys.executable, "-c", block]
-        )
-        done = subprocess.run(shell, cwd=MADE, env=env, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"gallery: {block.strip()}\n{done.stderr}")
+        commands = block.replace("\\\n", "").splitlines() if language == "sh" else [block]
+        for command in commands:
+            run, given = (_run_command, ()) if language == "sh" else (exec, ({},))
+            process = context.Process(target=run, args=(command, *given))
+            process.start()
+            process.join()
+            if process.exitcode:
+                sys.exit(command)
+
+
+def _run_command(command: str) -> None:
+    """Run a line of a shell: a command of ours, and the file to which its output goes."""
+    from stagecut import cli
+    from stagecut.commands.common import clock
+
+    clock.STARTED = time.monotonic()  # from where its time counts
+    (program, *words), *file = map(shlex.split, command.split(" > "))
+    assert program == "stagecut", command
+    with ExitStack() as opened:
+        for (name,) in file:
+            opened.enter_context(redirect_stdout(opened.enter_context(open(name, "w"))))
+        code = cli.run_command(words)
+    sys.exit(code)
 
 
 def _state(text: str) -> str:
@@ -73,3 +106,7 @@ def _state(text: str) -> str:
     for path in sorted([*sources, *(ROOT / "runtime").rglob("*.html"), *GIVEN.glob("*.json")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    _run_here(sys.stdin.read())

@@ -241,7 +241,7 @@ def unit_cut_bounds(task: Task[Throughput], graph: Hypergraph, known: float) -> 
     kinds = np.flatnonzero(task.costs.count)
     compute, weight = graph.compute.sum(axis=1)[kinds], graph.weight.sum(axis=1)[kinds]
     alone = compute.copy()  # load of a unit by itself: its cut is no more
-    net, pin = _incidence(graph, np.arange(len(graph.pins)))
+    net, pin = _pins(graph)
     for k in range(len(kinds)):
         np.add.at(alone[k], pin, weight[k, net])
     least = alone.min(axis=0)
@@ -254,10 +254,10 @@ def unit_cut_bounds(task: Task[Throughput], graph: Hypergraph, known: float) -> 
             yield known
 
 
-def _incidence(graph: Hypergraph, nets: Ints) -> tuple[Ints, Ints]:
-    """Return the pins of nets as pairs: the place of the net, and the unit."""
-    of_net = np.repeat(np.arange(len(nets)), [len(graph.pins[e]) for e in nets])
-    return of_net, np.array([u for e in nets for u in graph.pins[e]], np.int64)
+def _pins(graph: Hypergraph) -> tuple[Ints, Ints]:
+    """Return the pins of all nets as pairs of a net and a unit."""
+    ptr, pins, _, _ = graph.incidence
+    return np.repeat(np.arange(len(graph.pins)), np.diff(ptr)), pins
 
 
 def _least_load(graph: Hypergraph, compute: Floats, weight: Floats, unit: int) -> float:
@@ -267,15 +267,16 @@ def _least_load(graph: Hypergraph, compute: Floats, weight: Floats, unit: int) -
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import maximum_flow
 
-    units, nets = graph.size, np.flatnonzero(weight > 0)
+    units, nets = graph.size, np.arange(len(graph.pins))
     total = float(np.where(np.isinf(compute), 0.0, compute).sum() + weight.sum())
     if total == 0.0:
         return 0.0
     sink, some, every = units, units + 1, units + 1 + len(nets)  # the unit is the source
-    of_net, pin = _incidence(graph, nets)
-    begin = np.concatenate([np.arange(units), some + np.arange(len(nets)), pin, every + of_net])
-    end = np.concatenate([np.full(units, sink), every + np.arange(len(nets)), some + of_net, pin])
-    capacity = np.minimum(np.concatenate([compute, weight[nets]]), total) * (WHOLE / total)
+    of_net, pin = _pins(graph)
+    of_net, pin = of_net[weight[of_net] > 0], pin[weight[of_net] > 0]
+    begin = np.concatenate([np.arange(units), some + nets, pin, every + of_net])
+    end = np.concatenate([np.full(units, sink), every + nets, some + of_net, pin])
+    capacity = np.minimum(np.concatenate([compute, weight]), total) * (WHOLE / total)
     whole = np.concatenate([np.floor(capacity), np.full(2 * len(pin), WHOLE)]).astype(np.int32)
     size = every + len(nets)
     arcs = coo_array((whole, (begin, end)), shape=(size, size)).tocsr()

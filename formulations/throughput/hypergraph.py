@@ -30,7 +30,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,6 +40,29 @@ from ...instances import NodeId, Problem, Throughput, Workload
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ...instances.model.contiguity import pipeline_edge_array, pipeline_edges
 from ..task import Task
+
+
+class Incidence(NamedTuple):
+    """Units of each net, and nets of each unit, as compressed rows: the form that kernels read."""
+
+    net_ptr: Ints
+    net_pins: Ints
+    unit_ptr: Ints
+    unit_nets: Ints
+
+
+def incidence(pins: Sequence[Sequence[int]], order: Ints) -> Incidence:
+    """Return the incidence of nets and units, which are named by their position in `order`."""
+    rank = np.argsort(order)
+    pin = rank[np.array([v for net in pins for v in net], dtype=np.int64)]
+    net = np.repeat(np.arange(len(pins)), [len(net) for net in pins])
+    by_unit = np.argsort(pin, kind="stable")
+    return Incidence(
+        np.searchsorted(net, np.arange(len(pins) + 1)),
+        pin,
+        np.searchsorted(pin[by_unit], np.arange(len(order) + 1)),
+        net[by_unit],
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +85,11 @@ class Hypergraph:
     def size(self) -> int:
         """Number of units."""
         return len(self.members)
+
+    @cached_property
+    def incidence(self) -> Incidence:
+        """The nets and units as arrays."""
+        return incidence(self.pins, np.arange(self.size))
 
     def expand(self, device_of_unit: Sequence[int] | Ints) -> Ints:
         """Return the placement of nodes, given the device of each unit."""

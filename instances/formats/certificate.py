@@ -1,6 +1,6 @@
-"""Certificates of bounds, as plans keep them: by prices, multipliers of rules, and potentials.
+"""Certificates of bounds, as plans keep them: by prices, hubs and potentials.
 
-For what they prove see `prices`, `hubs`, `multipliers` and `sharding` in `runtime.verify.bounds`.
+For what they prove see `prices`, `max_load` and `sharding` in `runtime.verify.bounds`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ..common.units import LARGEST
 from .source import Record, explain
 
 #: What these certificates call themselves; all others are the word of a search.
-PRICES, MULTIPLIERS = "set partitioning", "relaxation of the compact program"
+PRICES: Final = "set partitioning"
 HUBS: Final = "prices by hubs"
 PASSED: Final = "message passing over a program"
 ELIMINATED: Final = "elimination of a program"
 PRICED: Final = "priced memory"
 FITTING: Final = "elimination of what fits"
-CHECKED = (PRICES, HUBS, MULTIPLIERS, PASSED, ELIMINATED, PRICED, FITTING)
+CHECKED = (PRICES, HUBS, PASSED, ELIMINATED, PRICED, FITTING)
 
 #: Hubs of a certificate at most: each makes three cases of one.
 MOST_HUBS = 6
@@ -61,22 +61,6 @@ class HubCertificate(Record):
     points: list[tuple[list[Number], list[Number]]]
 
 
-class MultiplierCertificate(Record):
-    """Multipliers of the rules that loads, memories, transfers and devices keep; D devices."""
-
-    origin: Literal["relaxation of the compact program"]
-    target: Target  # what no plan's max-load is below
-    # loads, transfers, memories: D: per unit of time, for transfers only where they overlap
-    # compute, and per byte
-    loads: list[Number]
-    transfers: list[Number]
-    memories: list[Number]
-    # device, a node of each block that a transfer touches, and a value of each
-    flows: list[tuple[int, list[int], list[Number]]]
-    order: list[int]  # numbers of nodes of different blocks
-    steps: list[tuple[int, int, Number]]  # device, place in the order, and value
-
-
 class PotentialCertificate(Record):
     """Potentials of the uses of tensors, of a sharding."""
 
@@ -98,14 +82,12 @@ class PotentialCertificate(Record):
     mixture: list[Number] = msgspec.field(default_factory=list)
 
 
-Kind = TypeVar(
-    "Kind", PriceCertificate, HubCertificate, MultiplierCertificate, PotentialCertificate
-)
+Kind = TypeVar("Kind", PriceCertificate, HubCertificate, PotentialCertificate)
 
 
 def read_certificate(
-    values: Mapping[str, object], nodes: int, kinds: int, devices: int
-) -> PriceCertificate | HubCertificate | MultiplierCertificate | PotentialCertificate | None:
+    values: Mapping[str, object], nodes: int, kinds: int
+) -> PriceCertificate | HubCertificate | PotentialCertificate | None:
     """Return a plan's certificate for so much of each; None if it is no more than a word.
 
     Errors as of `price_certificate`.
@@ -115,8 +97,6 @@ def read_certificate(
         return price_certificate(values, nodes, kinds)
     if origin == HUBS:
         return hub_certificate(values, nodes, kinds)
-    if origin == MULTIPLIERS:
-        return multiplier_certificate(values, nodes, devices)
     return potential_certificate(values) if origin in CHECKED else None
 
 
@@ -148,23 +128,6 @@ def hub_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> Hub
         raise InputError("certificate: points is empty; it must have prices and slopes")
     for rates, _ in found.points:
         _check_range("classes", found.classes, len(rates), "class")
-    return found
-
-
-def multiplier_certificate(
-    values: Mapping[str, object], nodes: int, devices: int
-) -> MultiplierCertificate:
-    """Return a certificate by multipliers for so many nodes and devices.
-
-    Errors are those of `price_certificate`.
-    """
-    found = _read(values, MultiplierCertificate)
-    _check_sizes(found, dict.fromkeys(("loads", "transfers", "memories"), devices))
-    _check_range("order", found.order, nodes, "node")
-    _check_range("flows", [device for device, _, _ in found.flows], devices, "device")
-    _check_range("flows", [v for _, several, _ in found.flows for v in several], nodes, "node")
-    _check_range("steps", [device for device, _, _ in found.steps], devices, "device")
-    _check_range("steps", [place for _, place, _ in found.steps], len(found.order), "place")
     return found
 
 

@@ -207,7 +207,7 @@ def read_plan(
             certificate=read_mapping(file.certificate),
             provenance=read_mapping(file.provenance),
         )
-        read_certificate(plan.certificate, workload.n, len(made_on.kinds), made_on.size)
+        read_certificate(plan.certificate, workload.n, len(made_on.kinds))
     if plan.bound > plan.objective * (1 + BOUND_SLACK):
         source.fail(
             f"bound is {quote(file.bound)}, above the objective {quote(file.objective)}; "

@@ -17,7 +17,6 @@ from ..topologies.named import TopologyFile
 from .certificate import (
     CHECKED,
     HubCertificate,
-    MultiplierCertificate,
     PotentialCertificate,
     PriceCertificate,
 )
@@ -95,9 +94,7 @@ def _plan_schema() -> dict[str, Any]:
     """Return the JSON schema of plans, with a variant for each problem."""
     codecs = [*CODECS.items(), ("pipeline", STREAM)]
     used = [kind for _, codec in codecs for kind in (codec.problem, codec.record)]
-    checked = (
-        PriceCertificate, HubCertificate, MultiplierCertificate, PotentialCertificate,
-    )  # fmt: skip
+    checked = PriceCertificate, HubCertificate, PotentialCertificate
     schema = _schema(PlanFile, TopologyFile, *checked, *used)
     schema["$defs"]["Topology"] = schema["$defs"].pop("TopologyFile")
     origins = {"enum": list(CHECKED)}

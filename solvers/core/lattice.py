@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,23 +95,6 @@ def list_ideals(
         )
     steps = int(start[high])
     return Lattice(order, members[:high], start[: high + 1], unit[:steps], to[:steps])
-
-
-def incidence_of(pins: Sequence[Sequence[int]], order: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the units of each net and the nets of each unit, by position in `order`.
-
-    As compressed rows: pin_start, pin, net_start, net.
-    """
-    rank = np.argsort(order)
-    pin = rank[np.array([v for net in pins for v in net], dtype=np.int64)]
-    net = np.repeat(np.arange(len(pins)), [len(net) for net in pins])
-    by_unit = np.argsort(pin, kind="stable")
-    return (
-        np.searchsorted(net, np.arange(len(pins) + 1)),
-        pin,
-        np.searchsorted(pin[by_unit], np.arange(len(order) + 1)),
-        net[by_unit],
-    )
 
 
 def count_ideals(size: int, edges: Ints, effort: int) -> tuple[int, bool]:

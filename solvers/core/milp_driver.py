@@ -66,9 +66,6 @@ CHECK_SECONDS, CHECK_PART, UNBELIEVED_SECONDS = 2.0, 0.25, 20.0
 #: Relaxations likewise.
 CHECK_NODES, UNBELIEVED_NODES = 2000, 20_000
 
-#: Returns a better start for a program, given it, the start, and what takes solutions.
-Improve = Callable[[Linear, Floats, Callable[[Floats], None]], Floats]
-
 
 @dataclass(frozen=True, eq=False)
 class IntegerProgram(Generic[S]):
@@ -84,8 +81,6 @@ class IntegerProgram(Generic[S]):
     infeasible: str  # what to tell the user where there is provably no solution
     # values of the columns for the incumbent, NaN where unknown; None without
     start: Floats | None = None
-    # returns a better start for the program, given it, the start, and what takes solutions
-    improve: Improve | None = None
     fixed: bool = False  # whether stating it for a better incumbent makes no difference
 
 
@@ -95,7 +90,6 @@ def integer_program(
     *,
     origin: str,
     infeasible: str,
-    improve: Callable[[Compiled], Improve] | None = None,
 ) -> IntegerProgram[Any]:
     """Return a stated program as arrays, to be read, and started from `solution`, as it says."""
     with PauseGC():
@@ -108,7 +102,6 @@ def integer_program(
         origin=origin,
         infeasible=infeasible,
         start=None if values is None else compiled.start(values),
-        improve=None if improve is None else improve(compiled),
     )
 
 
@@ -205,11 +198,6 @@ class _Solve(Generic[S]):
         assert linear is not None
         start = self.program.start
         try:
-            if start is not None and self.program.improve is not None:
-                with search.phase("improve"):
-                    start = self.program.improve(linear, start, self._offer)
-                if self.worth_stating_anew:
-                    return Outcome("no solution", "stopped", None, math.inf, -math.inf, 0)
             with search.phase("solve"):
                 if self.solver != "highs":
                     outcome = run_other(

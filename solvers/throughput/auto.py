@@ -10,7 +10,7 @@ from ...instances import Solution, Throughput
 from ..core.search import Search
 from ..core.swaps import swap_devices
 from .baselines import greedy, single_device
-from .dp import ideal_dp, linearised_dp
+from .dp import ideal_dp
 from .local_search import improve_linked
 from .set_partitioning import set_partitioning
 
@@ -58,11 +58,6 @@ def auto(task: Task[Throughput], search: Search[Solution]) -> None:
         swap_devices(task, search)
         return
     if task.problem.split == "noncontiguous":
-        search.method = "linear-dp"
-        linearised_dp(task, search)
-        improve_linked(task, search)
-        if search.should_stop():
-            return
         search.method = "column-generation"
         search.note("auto: set partitioning, for a non-contiguous split")
         small = hypergraph(task).size * task.cluster.size <= SMALL_PROGRAM

@@ -17,17 +17,16 @@ import psutil
 from numpy.typing import NDArray
 
 from ...formulations.task import Task
-from ...formulations.throughput.hypergraph import layer_units
+from ...formulations.throughput.hypergraph import incidence, layer_units
 from ...formulations.throughput.ideals import Criterion, IdealPipeline, Row, pipeline
 from ...formulations.throughput.infeasible import memories, why_infeasible
 from ...instances import InputError, Placement, Solution, Throughput, VerificationError
 from ...instances.common.arrays import Bools, Floats, Ints
-from ..core.lattice import Lattice, chain, count_ideals, incidence_of, list_ideals
+from ..core.lattice import Lattice, chain, count_ideals, list_ideals
 from ..core.search import Clock, Search
 from . import dp_kernel as kernel
 from .dp_kernel import (
     LatticeLanes,
-    LatticeNets,
     LatticeSteps,
     LatticeTable,
     OpenStates,
@@ -116,12 +115,12 @@ def least_maximum(
     floor = min(floor, np.finfo(float).max)
     steps = _steps(lattice)
     lanes = _lanes(rows, lattice, upper_bounds, minimise)
-    nets = LatticeNets(*incidence_of(pipe.graph.pins, lattice.order))
+    nets = incidence(pipe.graph.pins, lattice.order)
     split = np.zeros((lattice.size if pipe.relayed else 0, lanes.net_weight.shape[1]))
     if pipe.relayed:
         kernel.splits(steps, nets, lanes.net_weight, split)
         lanes = lanes._replace(net_weight=lanes.net_weight[:0])
-        nets = LatticeNets(*incidence_of((), lattice.order))
+        nets = incidence((), lattice.order)
     yields = pipe.yielding[lattice.order]
     pairs, devices = 0, int(pipe.count.sum())
     gave_up = ChainFound(False, reachable=len(table.value))

@@ -44,15 +44,6 @@ class LatticeLanes(NamedTuple):
     net_weight: Floats  # (E, C)
 
 
-class LatticeNets(NamedTuple):
-    """Units of each of E nets, and nets of each unit, in compressed rows."""
-
-    pin_start: Ints
-    pin: Ints
-    of_start: Ints
-    of: Ints
-
-
 class StateCapacity(NamedTuple):
     """The weight of units, by Q measures, that devices can take in each of S states."""
 
@@ -146,21 +137,21 @@ def splits(steps, nets, net_weight, split):
             for n in range(split.shape[1]):
                 split[reached, n] = split[ideal, n]
                 most[reached, n] = most[ideal, n]
-            for a in range(nets.of_start[v], nets.of_start[v + 1]):
-                e = nets.of[a]
-                inside = _pins_in(steps.members, nets.pin_start, nets.pin, ideal, e)
+            for a in range(nets.unit_ptr[v], nets.unit_ptr[v + 1]):
+                e = nets.unit_nets[a]
+                inside = _pins_in(steps.members, nets.net_ptr, nets.net_pins, ideal, e)
                 if inside == 0:
                     for n in range(split.shape[1]):
                         split[reached, n] += net_weight[e, n]
                         most[reached, n] = max(most[reached, n], split[reached, n])
-                elif inside == nets.pin_start[e + 1] - nets.pin_start[e] - 1:
+                elif inside == nets.net_ptr[e + 1] - nets.net_ptr[e] - 1:
                     for n in range(split.shape[1]):
                         split[reached, n] -= net_weight[e, n]
             for n in range(split.shape[1]):
                 if most[reached, n] > FALLEN * split[reached, n]:
                     for e in range(len(held)):
-                        held[e] = _pins_in(steps.members, nets.pin_start, nets.pin, reached, e)
-                    split[reached, n] = _open(held, none, nets.pin_start, net_weight, n)
+                        held[e] = _pins_in(steps.members, nets.net_ptr, nets.net_pins, reached, e)
+                    split[reached, n] = _open(held, none, nets.net_ptr, net_weight, n)
                     most[reached, n] = split[reached, n]
 
 

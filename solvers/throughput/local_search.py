@@ -1,6 +1,6 @@
 """Local search from random starts for the max-load: single-unit moves, first improvement.
 
-Where links between devices count, each move is priced by the load of the whole placement.
+A move is priced by the outputs of the nodes that it touches, over links between devices too.
 """
 
 from __future__ import annotations
@@ -20,25 +20,11 @@ from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Floats, Ints, rows
 from ..core.search import Search
 from ..core.swaps import swap_devices
-from .descent_kernel import move_linked_units, move_units
+from .descent_kernel import move_units
 
 
-class NetLoads(NamedTuple):
-    """Computing and transfer times by device without links; U units, E nets, D devices."""
-
-    compute: Floats  # (D, 2, U)
-    memory: Floats
-    capacity: Floats
-    weight: Floats  # (D, 2, E)
-    net_start: Ints  # (U+1,) nets of each unit
-    net: Ints
-    pins: Ints  # (E,) units of each net
-    gpipe: bool
-    overlap: bool
-
-
-class LinkedLoads(NamedTuple):
-    """Computing and transfer times by device with links; U units, n nodes that feed others."""
+class UnitFlows(NamedTuple):
+    """Computing and transfer times by device; U units, n nodes that feed others, D devices."""
 
     compute: Floats  # (D, 2, U)
     memory: Floats
@@ -47,6 +33,8 @@ class LinkedLoads(NamedTuple):
     side: Ints  # (n,)
     target_start: Ints  # (n+1,) other units that it feeds
     target: Ints
+    of_start: Ints  # (U+1,) nodes in or read by each unit
+    of: Ints
     transfer: Floats  # (D, n)
     link: Ints  # (D, D)
     message: Floats  # (L, n)
@@ -76,8 +64,7 @@ def random_best(task: Task[Throughput], search: Search[Solution]) -> None:
 def _restart(task: Task[Throughput], search: Search[Solution], *, descend: bool) -> None:
     contiguous = task.problem.split == "contiguous" and task.problem.cpu_split == "contiguous"
     graph = hypergraph(task, pipeline_units(task) if contiguous else colour_units(task))
-    linked = linked_loads(task, graph) if task.cluster.links else None
-    loads = None if linked is not None else _net_loads(task, graph)
+    flows = unit_flows(task, graph) if descend else None
     rng = np.random.default_rng(search.limits.seed)
     rounds = search.limits.nodes
     if rounds is None and search.limits.seconds is None:
@@ -89,12 +76,8 @@ def _restart(task: Task[Throughput], search: Search[Solution], *, descend: bool)
                 search.stop_for("nodes")
                 return
             where = _random_placement(task, graph, rng)
-            if descend:
-                order = rng.permutation(graph.size)
-                if loads is not None:
-                    move_units(loads, where, order)
-                else:
-                    move_linked_units(linked, where, order)
+            if flows is not None:
+                move_units(flows, where, rng.permutation(graph.size))
             search.offer(Placement(graph.expand(where)))
             done += 1
 
@@ -112,45 +95,31 @@ def _random_placement(task: Task[Throughput], graph: Hypergraph, rng: np.random.
     return where
 
 
-def _net_loads(task: Task[Throughput], graph: Hypergraph) -> NetLoads:
-    """Return the arrays of a task without links."""
-    kind = task.costs.kind_of
-    of_unit: list[list[int]] = [[] for _ in range(graph.size)]
-    for e, pins in enumerate(graph.pins):
-        for unit in pins:
-            of_unit[unit].append(e)
-    return NetLoads(
-        np.ascontiguousarray(graph.compute[kind]),
-        graph.memory_bytes,
-        task.costs.capacity_bytes[kind],
-        np.ascontiguousarray(graph.weight[kind]),
-        *rows(of_unit),
-        np.array([len(pins) for pins in graph.pins], dtype=np.int64),
-        task.problem.pipeline == "gpipe",
-        task.problem.overlap,
-    )
-
-
-def linked_loads(task: Task[Throughput], graph: Hypergraph) -> LinkedLoads:
-    """Return the arrays of a task with links."""
+def unit_flows(task: Task[Throughput], graph: Hypergraph) -> UnitFlows:
+    """Return the arrays of a task."""
     costs, unit = task.linked_costs, graph.unit_of.tolist()
-    assert costs.messages is not None
     feeds = [
         sorted({unit[v] for v in successors} - {unit[u]})
         for u, successors in enumerate(task.workload.successors)
     ]
     nodes = [u for u, targets in enumerate(feeds) if targets]
-    kind = costs.kind_of
-    return LinkedLoads(
+    of_unit: list[list[int]] = [[] for _ in range(graph.size)]
+    for i, u in enumerate(nodes):
+        for v in (unit[u], *feeds[u]):
+            of_unit[v].append(i)
+    kind, devices = costs.kind_of, len(costs.kind_of)
+    links = costs.messages
+    return UnitFlows(
         np.ascontiguousarray(graph.compute[kind]),
         np.array(graph.memory_bytes),
         np.array(costs.capacity_bytes[kind]),
         np.array([unit[u] for u in nodes], np.int64),
         task.workload.backward[nodes].astype(np.int64),
         *rows([feeds[u] for u in nodes]),
+        *rows(of_unit),
         np.ascontiguousarray(costs.transfer[kind][:, nodes]),
-        np.array(costs.messages.link),
-        np.ascontiguousarray(costs.messages.time[:, nodes]),
+        np.full((devices, devices), -1) if links is None else np.array(links.link),
+        np.ascontiguousarray(np.zeros((0, len(nodes))) if links is None else links.time[:, nodes]),
         task.problem.pipeline == "gpipe",
         task.problem.overlap,
     )
@@ -165,7 +134,6 @@ def improve_linked(task: Task[Throughput], search: Search[Solution]) -> None:
     if task.cluster.links and isinstance(search.best, Placement) and not search.should_stop():
         graph = hypergraph(task)
         where = np.array(graph.restrict(search.best.device))
-        move_linked_units(
-            linked_loads(task, graph), where, np.argsort(-graph.compute.sum(axis=1).min(axis=0))
-        )
+        heaviest_first = np.argsort(-graph.compute.sum(axis=1).min(axis=0))
+        move_units(unit_flows(task, graph), where, heaviest_first)
         search.offer(Placement(graph.expand(where)))

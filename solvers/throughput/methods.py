@@ -35,13 +35,11 @@ def _beside_auto(task: Task[Throughput]) -> Sequence[Strategy]:
     return (Strategy("milp", MILP),)
 
 
-def _beside_set_partitioning(task: Task[Throughput]) -> Sequence[Strategy]:
+def _beside_set_partitioning(_: Task[Throughput]) -> Sequence[Strategy]:
     """Return what runs beside set partitioning, which is left with the bounds."""
-    from .relaxation import pays, relaxation  # only here: other splits wait for neither
-    from .set_partitioning import SPLITS, splits
+    from .set_partitioning import SPLITS, splits  # only here: other splits do not wait for it
 
-    first = (Strategy("relaxation", relaxation),) if pays(task) else ()
-    return (*first, Strategy(SPLITS, splits, seeded=True))
+    return (Strategy(SPLITS, splits, seeded=True),)
 
 
 def _relayed(method: str, task: Task[Throughput]) -> str | None:

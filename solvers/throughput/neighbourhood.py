@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ...formulations.task import Task
-from ...formulations.throughput.hypergraph import Hypergraph
+from ...formulations.throughput.hypergraph import Hypergraph, Incidence
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Bools, Ints
 from ...instances.common.kernel import NotCompiled, compiled_only_if
 from ..core.search import Clock, Search
-from .column_generation.frontier import Incidence
 from .column_generation.frontier_kernels import FrontierLimits, FrontierNets, build
 from .split_kernels import (
     DevicePair,
@@ -44,12 +43,11 @@ class Neighbourhood:
         self,
         task: Task[Throughput],
         graph: Hypergraph,
-        shape: Incidence,
         order: Ints,
         start: Ints,
         rng: np.random.Generator,
     ) -> None:
-        self._task, self._graph, self._shape = task, graph, shape
+        self._task, self._graph = task, graph
         self._order, self._rng = order, rng
         self._compute = graph.compute.sum(axis=1)
         self._weight = graph.weight.sum(axis=1)
@@ -104,9 +102,7 @@ class Neighbourhood:
         The walk goes on from there, better or not, so that it comes to other splits.
         """
         seed = int(self._rng.integers(1 << 31))
-        self.where = anneal(
-            self._task, self._graph, self._shape, self._best_where, steps, seed, clock
-        )
+        self.where = anneal(self._task, self._graph, self._best_where, steps, seed, clock)
         self._weigh()
         return self._keep(search)
 
@@ -163,7 +159,13 @@ class Neighbourhood:
         free = (self.where == a) | (self.where == b)
         while free.any():
             found = resplit(
-                self.where, free, pair, self._order, self._shape, most, least_sum=least_sum
+                self.where,
+                free,
+                pair,
+                self._order,
+                self._graph.incidence,
+                most,
+                least_sum=least_sum,
             )
             if found is not None:
                 if found:
@@ -204,7 +206,7 @@ class Neighbourhood:
     def _weigh(self) -> None:
         loads(
             self.where, (self._compute, self._weight, self._graph.memory_bytes),
-            (self._shape.net_ptr, self._shape.net_pins), self._kind_of, self.load, self._used,
+            self._graph.incidence[:2], self._kind_of, self.load, self._used,
             self._stamp,
         )  # fmt: skip
 

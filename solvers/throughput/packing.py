@@ -14,15 +14,12 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
-from scipy.sparse import csc_array
 
-from ...formulations.linear import Linear
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import Hypergraph
-from ...formulations.throughput.whole_bytes import room_of, whole_bytes
+from ...formulations.throughput.whole_bytes import whole_bytes
 from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Ints
-from ..core.highs import run_highs
 from ..core.search import Search
 
 #: States after which the search gives up.
@@ -78,53 +75,12 @@ def prove_unpackable(
 
 
 def packing(task: Task[Throughput], graph: Hypergraph, search: Search[Solution]) -> None:
-    """Offer a split that keeps all memories, of about the least maximal compute time.
-
-    Where there is one: `prove_unpackable` comes first. Then a small program for HiGHS: x_{v,d} = 1
-    if device d holds unit v; transfers are left out. Ends with the first split within a tenth of
-    the best. If HiGHS finds none, that proves nothing.
-    """
-    exact = prove_unpackable(task, graph, search.should_stop)
-    if exact.why_infeasible is not None:
-        search.prove_infeasible(exact.why_infeasible)
-        return
-    if exact.device is not None:
-        search.offer(Placement(graph.expand(exact.device)))
-    kind_of = task.costs.kind_of
-    size, devices = graph.size, len(kind_of)
-    time = graph.compute.sum(axis=1)[kind_of]  # (D, U)
-    room = task.costs.capacity_bytes[kind_of]
-    able = np.isfinite(time) & (graph.memory_bytes <= room_of(room)[:, None])
-    unit, device = (found.ravel() for found in np.meshgrid(range(size), range(devices)))
-    columns = np.arange(size * devices)
-    finite = np.where(np.isfinite(time), time, 0.0)
-    scale = max(1e-300, finite.max(axis=0).sum())
-    most = np.append(np.zeros(size * devices), 1.0)
-    limited = (room > 0) & np.isfinite(room)
-    share = graph.memory_bytes / np.where(limited, room, 1.0)[:, None]
-    share = np.where(able & limited[:, None], share, 0.0)  # else it may be too large for HiGHS
-    rows = np.concatenate([unit, size + device, size + devices + device])
-    entries = np.concatenate([np.ones(len(columns)), share.ravel(), finite.ravel() / scale])
-    rows = np.append(rows, size + devices + np.arange(devices))
-    entries = np.append(entries, -np.ones(devices))
-    at = np.append(np.tile(columns, 3), np.full(devices, len(columns)))
-    linear = Linear(
-        cost=most,
-        column_lower=np.zeros(len(most)),
-        column_upper=np.append(able.ravel().astype(np.float64), np.inf),
-        integer=np.append(np.ones(len(columns), np.bool_), False),
-        matrix=csc_array((entries, (rows, at)), shape=(size + 2 * devices, len(most))),
-        row_lower=np.concatenate([np.ones(size), np.full(2 * devices, -np.inf)]),
-        row_upper=np.concatenate(
-            [np.ones(size), np.where(np.isinf(room), np.inf, 1.0), np.zeros(devices)]
-        ),
-    )
-
-    def offer(x: np.ndarray) -> bool:
-        held = x[:-1].reshape(devices, size) > 0.5
-        return search.offer(Placement(graph.expand(held.argmax(axis=0))))
-
-    run_highs(linear, search, on_incumbent=offer, gap=0.1)
+    """Offer a split that keeps all memories, or prove that there is none."""
+    found = prove_unpackable(task, graph, search.should_stop)
+    if found.why_infeasible is not None:
+        search.prove_infeasible(found.why_infeasible)
+    elif found.device is not None:
+        search.offer(Placement(graph.expand(found.device)))
 
 
 @dataclass(frozen=True)

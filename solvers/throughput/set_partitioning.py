@@ -13,16 +13,15 @@ from ...formulations.task import Task
 from ...formulations.throughput.certificate import Prices, certificate
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
-from ...instances import Placement, Solution, Throughput
+from ...instances import Solution, Throughput
 from ...instances.common.arrays import Ints
 from ..core.search import OPTIMAL_GAP, Clock, Search
 from .baselines import greedy
 from .column_generation.column_generation import DualState, Outcome, boxstep
-from .column_generation.frontier import Incidence, incidence, orders
+from .column_generation.frontier import orders
 from .column_generation.pricing_problem import first_prices, pricing_problem
-from .multilevel.least_load import WIDE, raise_by_least_load
+from .dp import contracted_dp
 from .neighbourhood import Neighbourhood
-from .split_kernels import linear_split
 
 ORIGIN = "set partitioning"
 
@@ -53,8 +52,8 @@ SPLIT_SHARE, BOUND_SHARE = 0.15, 0.4
 #: Rounds without progress after which a search without a deadline, or without patience, ends.
 MOST_IDLE = 12
 
-#: Orders that are cut into segments, and sequences of devices for each, for the first split.
-ORDERS, SEQUENCES = 10, 2
+#: Orders of small frontier that are cut into segments, one for each device, as first splits.
+ORDERS = 10
 
 #: Parts of the way from the bound to the largest useful target that are tried as load limits.
 LIMIT_PARTS = (1.0, 0.7, 0.4, 0.2, 0.1)
@@ -73,10 +72,6 @@ TRIES = 2
 
 #: A target that differs from a hopeless one by less than this, relatively, is hopeless too.
 RESOLUTION = 1e-5
-
-#: Seconds after which the work-share bound is tried, and the gap above which: its certificate
-#: cannot be checked, and prices prove most splits earlier.
-WORK_SHARE_AFTER, WORK_SHARE_GAP = 8.0, 0.01
 
 
 def set_partitioning(
@@ -99,12 +94,11 @@ def set_partitioning(
     if reason is not None:
         search.prove_infeasible(reason)
         return
-    rng = np.random.default_rng(search.limits.seed)
-    shape = incidence(graph)
-    tried = _begin(task, graph, shape, rng, search)
+    tried = _begin(task, graph, search)
     if search.best is None or search.done:
         return
-    walk = Neighbourhood(task, graph, shape, tried[0], graph.restrict(search.best.device), rng)
+    rng = np.random.default_rng(search.limits.seed)
+    walk = Neighbourhood(task, graph, tried[0], graph.restrict(search.best.device), rng)
     alternation = _Alternation(task, graph, tried, walk, search, search.part(part))
     alternation.run(rounds, patient=patient)
 
@@ -114,12 +108,11 @@ def splits(task: Task[Throughput], search: Search[Solution]) -> None:
     graph = hypergraph(task)
     if why_infeasible(task, graph) is not None:
         return
-    rng = np.random.default_rng(search.limits.seed)
-    shape = incidence(graph)
-    tried = _begin(task, graph, shape, rng, search, known=search.best is not None)
+    tried = _begin(task, graph, search, known=search.best is not None)
     if search.best is None:
         return
-    walk = Neighbourhood(task, graph, shape, tried[0], graph.restrict(search.best.device), rng)
+    rng = np.random.default_rng(search.limits.seed)
+    walk = Neighbourhood(task, graph, tried[0], graph.restrict(search.best.device), rng)
     moves, rounds, idle, steps = MOVES, 0, 0, min(STEPS, STEPS_PER_UNIT * graph.size)
     most_idle = MOST_IDLE if search.limits.seconds is None else np.inf
     while not search.should_stop() and search.gap > OPTIMAL_GAP and idle < most_idle:
@@ -133,45 +126,25 @@ def splits(task: Task[Throughput], search: Search[Solution]) -> None:
 
 
 def _begin(
-    task: Task[Throughput],
-    graph: Hypergraph,
-    shape: Incidence,
-    rng: np.random.Generator,
-    search: Search[Solution],
-    *,
-    known: bool = False,
+    task: Task[Throughput], graph: Hypergraph, search: Search[Solution], *, known: bool = False
 ) -> list[Ints]:
-    """Return orders of the units of small frontier; offer first splits, unless `known`."""
+    """Return orders of the units of small frontier; offer first splits, unless `known`.
+
+    Those are greedy's, and orders cut into a segment for each device.
+    """
     with search.phase("start"):
-        tried = orders(graph, shape, np.random.default_rng(0))
+        tried = orders(graph)
         if not known:
-            _start(task, graph, shape, tried, rng, search)
+            greedy(task, search)
+        for order in () if known else tried[:ORDERS]:
+            if not search.should_stop():
+                contracted_dp(task, search, np.argsort(order)[graph.unit_of], any_order=True)
     if search.best is None:
         from .packing import packing  # only here, as Pyomo takes long to import
 
         with search.phase("packing"):
             packing(task, graph, search)
     return tried
-
-
-def _start(
-    task: Task[Throughput],
-    graph: Hypergraph,
-    shape: Incidence,
-    tried: list[Ints],
-    rng: np.random.Generator,
-    search: Search[Solution],
-) -> None:
-    """Offer first splits: greedy's, and orders of small frontier cut into segments."""
-    greedy(task, search)
-    for order in tried[:ORDERS]:
-        for _ in range(SEQUENCES):
-            if search.should_stop():
-                return
-            devices = rng.permutation(task.cluster.size)
-            where = linear_split(task, graph, shape, order, devices, search.objective)
-            if where is not None:
-                search.offer(Placement(graph.expand(where)))
 
 
 class _Phase(Enum):
@@ -194,13 +167,12 @@ class _Alternation:
         search: Search[Solution],
         clock: Clock,
     ) -> None:
-        self._task, self._graph, self._order = task, graph, orders[0]
+        self._graph = graph
         self._walk, self._search, self._clock = walk, search, clock
         self._targets = _Targets(search)
         self._prover = _Prover(task, graph, orders, search, clock)
         self._split_first = clock.part(SPLIT_SHARE)
         self._reproducible = search.limits.nodes is not None  # the same rounds on every machine
-        self._work_share_due = not self._reproducible
         self._phase, self._rounds, self._annealed = _Phase.START, 0, False
         self._moves, self._pricings = MOVES, PRICINGS
 
@@ -217,7 +189,6 @@ class _Alternation:
                 search.stop_for("nodes")
                 return
             self._rounds += 1
-            self._raise_by_work_share()
             bound = search.bound
             better = self._improve_split()
             if better and self._rounds < ROUNDS_BEFORE_BOUND and not self._bound_due():
@@ -232,15 +203,6 @@ class _Alternation:
                 return
             self._moves = MOVES if better else min(2 * self._moves, GROWTH * MOVES)
             self._pricings = min(2 * self._pricings, GROWTH * PRICINGS)
-
-    def _raise_by_work_share(self) -> None:
-        """Try the work-share bound, once, when a large gap is left after some seconds."""
-        search, late = self._search, self._search.seconds > WORK_SHARE_AFTER
-        due = self._work_share_due and self._phase is not _Phase.BOUND and late
-        if due and search.gap > WORK_SHARE_GAP:
-            self._work_share_due = False
-            with search.phase("least load"):
-                raise_by_least_load(self._task, self._graph, self._order, search, self._clock, WIDE)
 
     def _improve_split(self) -> bool:
         """Return whether moves, or annealing after some rounds, found a better split."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,24 +54,17 @@ def losses(text: str) -> list[float]:
     return [float(x) for x in re.findall(r"loss (\S+)", text)]
 
 
-def torchrun(processes: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-    return subprocess.run(
-        [*command, "-m", "stagecut", "run", *map(str, arguments), "--device", "cpu"],
-        env={**os.environ, "PYTHONPATH": str(ROOT / ".dev")},
-        capture_output=True, text=True, check=False, timeout=150,
-    )  # fmt: skip
-
-
 def test_a_plan_trains_its_own_model_and_its_collectives_are_the_planned_ones(
     tmp_path: Path,
 ) -> None:
     plan = planned(tmp_path, 2, tensor=2, recipe="fp32", recompute=(frozenset(),))
     recording, words = tmp_path / "run.json", tmp_path / "words.bin"
     np.random.default_rng(0).integers(0, 32, 100).astype(np.uint16).tofile(words)
-    done = torchrun(
-        2, plan, "--tokens", words, "--steps", "3", "--optimizer", "adamw", "--lr", "0.01",
-        "--set", "clip=1", "--report", "--record", recording, "--checkpoint", tmp_path / "kept",
+    asked = "stagecut", "run", plan, "--tokens", words, "--steps", "3", "--device", "cpu"
+    asked += ("--checkpoint", tmp_path / "kept")
+    done = program_on_ranks(
+        2, *asked, "--optimizer", "adamw", "--lr", "0.01", "--set", "clip=1", "--report",
+        "--record", recording, folder=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert len(losses(done.stdout)) == 3
@@ -88,10 +78,7 @@ def test_a_plan_trains_its_own_model_and_its_collectives_are_the_planned_ones(
         for one in estimate.collectives():
             assert counted[one.axis, one.kind] == (one.count, one.size)
         assert rank["memory"]["parameters"] == estimate.memory[0].parameters
-    again = program_on_ranks(
-        2, "stagecut", "run", plan, "--tokens", words, "--steps", "3", "--device", "cpu",
-        "--checkpoint", tmp_path / "kept", folder=tmp_path,
-    )  # fmt: skip
+    again = program_on_ranks(2, *asked, folder=tmp_path)
     assert again.returncode == 2
     assert "it holds checkpoints of a run; add --resume" in again.stderr
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-import subprocess
+import runpy
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -54,11 +54,13 @@ def test_it_runs_in_its_small_setting(
     NotebookClient(notebook, timeout=600, resources=resources).execute(env=dict(os.environ))
 
 
-def test_the_programs_of_the_notebooks_are_those_that_are_traced(tmp_path: Path) -> None:
+def test_the_programs_of_the_notebooks_are_those_that_are_traced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch")
-    environment = dict(os.environ, PYTHONPATH=str(FOLDER.parent / ".dev"))
     make = FOLDER / "programs" / "make.py"
-    subprocess.run([sys.executable, make, tmp_path], check=True, env=environment)
+    monkeypatch.setattr(sys, "argv", [str(make), str(tmp_path)])
+    runpy.run_path(str(make), run_name="__main__")
     shipped = sorted(make.parent.glob("*.json"))
     assert [file.name for file in shipped] == sorted(file.name for file in tmp_path.iterdir())
     for file in shipped:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from project import ROOT
 
 import stagecut
 from stagecut import InputError, Workload
+from stagecut.cli import run_command
 from stagecut.instances import tied_as
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
@@ -435,15 +432,20 @@ def test_wrong_references(reference: str) -> None:
         make(reference)
 
 
-def test_from_a_file_to_a_plan(user_file: str, tmp_path: Path) -> None:
-    def stagecut_(*words: object) -> str:
-        return subprocess.run(
-            [sys.executable, "-m", "stagecut", *map(str, words)],
-            capture_output=True, text=True, check=True, cwd=tmp_path, timeout=120,
-            env={**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "XDG_CACHE_HOME": str(tmp_path)},
-        ).stdout  # fmt: skip
+def test_from_a_file_to_a_plan(
+    user_file: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    out = stagecut_("profile", f"{user_file}:build", "--batch", 4, "--train", "-o", "w.json")
+    def stagecut_(*words: str) -> str:
+        assert run_command(words) == 0
+        return capsys.readouterr().out
+
+    out = stagecut_("profile", f"{user_file}:build", "--batch", "4", "--train", "-o", "w.json")
     assert "58 parameters" in out
     workload = stagecut.load(tmp_path / "w.json")
     assert workload.provenance["cost_model"] == "measured"

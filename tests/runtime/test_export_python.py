@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import sys
 from contextlib import ExitStack
-from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +24,7 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 from execution_models import MODELS  # noqa: E402
 from mapped_run_cases import plan_of as mapped_plan  # noqa: E402
 from mapped_run_cases import profiled as mapped_workload  # noqa: E402
+from ranks import start_server  # noqa: E402
 from script_worker import run_scripts  # noqa: E402
 from torch import multiprocessing, nn  # noqa: E402
 
@@ -75,11 +74,7 @@ def run(folder: Path, ranks: int, *scripts: str) -> list[list[str]]:
         for one in free:
             one.bind(("127.0.0.1", 0))
         ports = [one.getsockname()[1] for one in free]
-    with pytest.MonkeyPatch.context() as patch:
-        # the server that ranks are forked off finds what to import by it
-        patch.setenv("PYTHONPATH", os.pathsep.join(place for place in sys.path if place))
-        forkserver.set_forkserver_preload(["script_worker"])
-        forkserver.ensure_running()
+    start_server()
     multiprocessing.start_processes(
         run_scripts, (ranks, ports, folder, scripts), nprocs=ranks, start_method="forkserver"
     )

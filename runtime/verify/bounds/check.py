@@ -1,6 +1,6 @@
 """The check of a plan's bound, apart from the search that found it.
 
-A certificate is checked by its evidence: prices (`prices`), hubs and multipliers (`max_load`),
+A certificate is checked by its evidence: prices (`prices`), hubs (`max_load`),
 potentials (`sharding`). Any other bound is compared with bounds that follow from the workload alone
 (`max_load`, `latency`, `job`), and for contiguous splits and mappings with all chains of stages
 (`stage_chains`, `job`, `mapping`): whatever found it, it is proved if that is as much.
@@ -22,7 +22,6 @@ from ....instances import (
     Split,
     Throughput,
     UncheckedError,
-    VerificationError,
     Workload,
     is_iteration,
     plan_of,
@@ -31,7 +30,6 @@ from ....instances import (
 )
 from ....instances.common.errors import quote
 from ....instances.formats.certificate import (
-    HubCertificate,
     PotentialCertificate,
     PriceCertificate,
     read_certificate,
@@ -41,7 +39,7 @@ from .bound_check import BoundCheck, check_target
 from .job import divided_work_bound, no_iteration_below, stream_bound
 from .latency import latency_bound
 from .mapping import no_mapping_below, stage_time_bound
-from .max_load import check_hubs, keeps_order, max_load_bound, proved_by
+from .max_load import check_hubs, keeps_order, max_load_bound
 from .path_intervals import no_intervals_below
 from .prices import check_prices
 from .sharding import check_sharding_bound
@@ -94,21 +92,14 @@ def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
     if not isinstance(problem, Throughput):
         return _check_without_certificate(workload, plan)
     cluster = plan.cluster
-    given = read_certificate(plan.certificate, workload.n, len(cluster.kinds), cluster.size)
+    given = read_certificate(plan.certificate, workload.n, len(cluster.kinds))
     if given is None or isinstance(given, PotentialCertificate):
         return _check_without_certificate(workload, plan)
     check_target(plan, given.target)
     costs = without_links(price(workload, cluster), returning=False)
     if isinstance(given, PriceCertificate):
         return check_prices(workload, costs, problem, given)
-    if isinstance(given, HubCertificate):
-        return check_hubs(workload, costs, problem, given)
-    proved = proved_by(workload, costs, problem, given)
-    if not proved >= given.target:
-        raise VerificationError(
-            f"certificate: its multipliers prove {proved!r}, and not {given.target!r}"
-        )
-    return BoundCheck(given.target, proved, given.target)
+    return check_hubs(workload, costs, problem, given)
 
 
 def _check_without_certificate(workload: Workload, plan: Plan) -> BoundCheck:

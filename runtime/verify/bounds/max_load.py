@@ -1,4 +1,4 @@
-"""Bounds on the max-load: by the workload alone, by prices with hubs, by multipliers of rules.
+"""Bounds on the max-load: by the workload alone, and by prices with hubs.
 
 *Workload alone.* Blocks are what must be on one device: nodes of a colour, and in a contiguous
 split colours that wait for each other. Let p_{k,b,v} be the time of block v on a device of kind k
@@ -34,23 +34,7 @@ their transfers are left aside. In contiguous splits one device at most has the 
 the others nothing after it, and the rest nothing before it: that is a *division*. The certificate
 holds if for each division some of its prices make all nodes worth more than what the devices hold
 at most.
-
-*Multipliers of rules.* Any numbers λ_d, ν_d, μ_d, σ ≥ 0 and f prove a bound T on the max-load of
-all plans, if Σ_d (λ_d + ν_d) ≤ 1. (Only plans up to the target need be looked at: no other is below
-it.) Let x_{v,d} be 1 if block v is on device d. Then T is at least
-
-    Σ_d λ_d load_d                            as no load exceeds T
-    + Σ_d μ_d (Σ_v m_v x_{v,d} − M_d)         as no memory is exceeded
-    + Σ σ_{v,d} (x_{v,d} − Σ_{u before v} x_{u,d−1})
-                                              as devices of a kind may be numbered by their first
-                                              blocks in any order of the blocks
-    ≥ Σ_{v,d} r_{v,d} x_{v,d} − Σ_d μ_d M_d  ≥  Σ_v min_d r_{v,d} − Σ_d μ_d M_d
-
-where r collects the factors of x. A transfer of net e at device d counts λ_d w_{e,d} where d holds
-some of its blocks and not all; that is at least Σ_v f_v x_{v,d} for numbers f_v that add up to 0
-and whose positive ones add up to λ_d w_{e,d} at most; to anything if w_{e,d} exceeds the target, as
-no such plan cuts e there. With overlap compute and transfers are loads of their own, with λ_d and
-ν_d. Numbers that are too large for this are scaled down first."""
+"""
 
 from __future__ import annotations
 
@@ -68,7 +52,7 @@ from numpy.typing import NDArray
 from ....instances import Costs, Throughput, VerificationError, Workload, without_links
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.units import LARGEST
-from ....instances.formats.certificate import HubCertificate, MultiplierCertificate
+from ....instances.formats.certificate import HubCertificate
 from ....instances.model.contiguity import pipeline_edges
 from ..rules import allowed_each
 from .bound_check import BoundCheck, too_much
@@ -518,80 +502,3 @@ def fitting(value: Floats, time: Floats, room: float) -> float:
     price = float(rate[beyond[0]]) if len(beyond) else 0.0
     worth = float(np.maximum(value - price * time, 0.0).sum()) + price * room
     return worth + ROUNDING * (float((value + price * time).sum()) + price * room)
-
-
-def proved_by(
-    workload: Workload, costs: Costs, problem: Throughput, data: MultiplierCertificate
-) -> float:
-    """Return the bound on the max-load that the multipliers of a certificate prove.
-
-    VerificationError if a multiplier is negative that must not be.
-    """
-    block = merged(workload, ())
-    load, transfer, memory = (
-        np.array(part) for part in (data.loads, data.transfers, data.memories)
-    )
-    if min(load.min(), transfer.min(), memory.min()) < 0 or any(s[2] < 0 for s in data.steps):
-        raise VerificationError("certificate: a multiplier is negative")
-    if not problem.overlap:
-        transfer = np.zeros(len(load))
-    share = 1.0 / max(1.0, math.fsum([*load.tolist(), *transfer.tolist()]) * (1 + ROUNDING))
-    kind = costs.kind_of
-    sizes = summed(block, workload.memory_bytes)
-    room = costs.capacity_bytes[kind]
-    if (np.isinf(room) & (memory > 0)).any():
-        raise VerificationError("certificate: a memory without limit has a multiplier")
-    times = summed(block, costs.compute)[kind]
-    able = (times <= data.target) & (sizes <= allowed_each(room)[:, None])
-    factors = np.where(able, times, 0.0) * load[:, None] + memory[:, None] * sizes
-    size = np.abs(factors).sum()
-    weight = net_costs(block, workload.successors, costs.transfer)
-    paid = transfer if problem.overlap else load
-    size += _add_flows(factors, {net: of[kind] for net, of in weight.items()}, block, data, paid)
-    size += _add_steps(factors, kind, block, data)
-    held = np.where(memory > 0, memory * np.where(np.isinf(room), 0.0, room) * (1 + 1e-9), 0.0)
-    least = np.where(able, factors, np.inf).min(axis=0)
-    if np.isinf(least).any():
-        return math.inf  # a block that no device takes within the target
-    total = math.fsum([*least.tolist(), *(-held).tolist()])
-    return share * (total - ROUNDING * (float(size) + float(held.sum()) + abs(total)))
-
-
-def _add_flows(
-    factors: Floats,
-    weight: dict[tuple[int, ...], Floats],
-    block: Ints,
-    data: MultiplierCertificate,
-    paid: Floats,
-) -> float:
-    """Add lower bounds on the cost of transfers to `factors`; return the sum of magnitudes.
-
-    `weight` has what each net costs, by device.
-    """
-    size, used = 0.0, set()
-    for d, nodes, values in data.flows:
-        net = tuple(sorted(set(block[nodes].tolist())))
-        if net not in weight or (d, net) in used or not len(net) == len(nodes) == len(values):
-            raise VerificationError("certificate: it counts what is no transfer, or one twice")
-        used.add((d, net))
-        flow = np.array([-math.fsum(values[1:]), *values[1:]])
-        out = float(flow[flow > 0].sum())
-        cost = float(weight[net][d])
-        most = math.inf if cost > data.target else float(paid[d]) * cost
-        flow *= min(1.0, most / out * (1 - ROUNDING)) if out > 0 else 0.0
-        np.add.at(factors[d], block[nodes], flow)
-        size += float(np.abs(flow).sum())
-    return size
-
-
-def _add_steps(factors: Floats, kind: Ints, block: Ints, data: MultiplierCertificate) -> float:
-    """Add the multipliers of the numbering of devices; return the sum of magnitudes."""
-    order = block[data.order]
-    size = 0.0
-    for d, i, value in data.steps:
-        if d == 0 or kind[d] != kind[d - 1] or len(set(order.tolist())) < len(order):
-            raise VerificationError("certificate: its order of devices or blocks is none")
-        factors[d, order[i]] += value
-        factors[d - 1, order[:i]] -= value
-        size += value * (i + 1)
-    return size

@@ -29,7 +29,6 @@ from ....instances.model.costs import times_column
 from ....instances.model.workload import kept_bytes
 from ...core.limits import Limits
 from ...core.search import Search
-from ...throughput.column_generation.frontier import incidence
 from ...throughput.column_generation.orders import narrow_order
 from ...throughput.max_load import max_load
 from ...throughput.methods import METHODS as THROUGHPUT_METHODS
@@ -63,13 +62,13 @@ def pieces_from_chain(
     """
     like = max_load_task(task)
     graph = hypergraph(like)
-    shape, order = incidence(graph), narrow_order(graph)
+    order = narrow_order(graph)
     search: Search[Solution] = Search(
         Limits(seconds=seconds), lambda solution: max_load(like, solution.device)
     )
     search.offer(Placement(chain.device))
     rng = np.random.default_rng(0)
-    walk = Neighbourhood(like, graph, shape, order, graph.restrict(chain.device), rng)
+    walk = Neighbourhood(like, graph, order, graph.restrict(chain.device), rng)
     walk.walk(search, MOVES, compiling=False)
     assert search.best is not None
     return as_pieces(search.best.device)

@@ -16,8 +16,9 @@ from ....formulations.job.iteration_bounds import per_pass
 from ....formulations.job.line import Line
 from ....formulations.job.orders import Chain
 from ....formulations.rules.stages import StageRules
+from ....formulations.throughput.hypergraph import incidence
 from ....instances.common.arrays import Bools, Floats, Ints
-from ...core.lattice import Lattice, incidence_of
+from ...core.lattice import Lattice
 from ...core.search import Clock
 from . import stage_kernel as kernels
 
@@ -247,7 +248,7 @@ def list_stages(
         nets = nets * paid
     nets = np.minimum(nets, 2 * most_work if np.isfinite(most_work) else np.finfo(float).max)
     relayed = line.problem.relayed
-    incidence = incidence_of(() if relayed else line.graph.pins, order)
+    shape = incidence(() if relayed else line.graph.pins, order)
     weights = nets.T.copy() if not relayed else np.zeros((0, len(nets)))
     inside = bits(lattice)
     ahead = (inside @ cheapest[:, order].T).T
@@ -266,7 +267,7 @@ def list_stages(
             np.zeros((BLOCK, lanes.shape[1] + len(nets))),
         )
         following, filled = kernels.grow_stages(
-            ideal, lattice.size, about, lanes, weights, incidence, limit, block
+            ideal, lattice.size, about, lanes, weights, shape, limit, block
         )
         if following == ideal:
             return None  # the stages of one ideal alone fill a block

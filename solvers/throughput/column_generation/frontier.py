@@ -19,8 +19,8 @@ from typing import TypeVar
 import numpy as np
 
 from ....formulations.throughput.certificate import PROOF_MARGIN
-from ....formulations.throughput.hypergraph import Hypergraph
-from ....instances.common.arrays import Bools, Floats, Ints
+from ....formulations.throughput.hypergraph import Hypergraph, Incidence, incidence
+from ....instances.common.arrays import Floats, Ints
 from .frontier_kernels import FrontierLimits, FrontierNets, build
 from .orders import greedy_order, narrow_order, order_width
 
@@ -45,16 +45,6 @@ TRIES, FEW = 8, 20_000
 
 
 @dataclass(frozen=True, eq=False)
-class Incidence:
-    """Which nets meet which units, as compressed rows: the form that kernels read."""
-
-    unit_ptr: Ints
-    unit_nets: Ints
-    net_ptr: Ints
-    net_pins: Ints
-
-
-@dataclass(frozen=True, eq=False)
 class Frontier:
     """The states between the units of an order, for one kind of device; S states, U units."""
 
@@ -70,44 +60,14 @@ class Frontier:
         return len(self.forward[0]) - 1
 
 
-def incidence(graph: Hypergraph, nets: Ints | None = None) -> Incidence:
-    """Return the incidence of the nets with the given numbers; default: all."""
-    chosen = range(len(graph.pins)) if nets is None else nets.tolist()
-    of_unit: list[list[int]] = [[] for _ in range(graph.size)]
-    pins: list[int] = []
-    net_ptr = [0]
-    for number, e in enumerate(chosen):
-        pins += graph.pins[e]
-        net_ptr.append(len(pins))
-        for v in graph.pins[e]:
-            of_unit[v].append(number)
-    return Incidence(
-        unit_ptr=np.cumsum([0, *(len(nets) for nets in of_unit)], dtype=np.int64),
-        unit_nets=np.array([e for nets in of_unit for e in nets], dtype=np.int64),
-        net_ptr=np.array(net_ptr, dtype=np.int64),
-        net_pins=np.array(pins, dtype=np.int64),
-    )
-
-
-def cut(shape: Incidence, members: Bools) -> Bools:
-    """Return which nets have pins both in and out of a set; shape (E,)."""
-    if len(shape.net_pins) == 0:
-        return np.zeros(0, np.bool_)
-    inside = np.add.reduceat(members[shape.net_pins].astype(np.int64), shape.net_ptr[:-1])
-    found: Bools = (inside > 0) & (inside < np.diff(shape.net_ptr))
-    return found
-
-
-def orders(graph: Hypergraph, shape: Incidence, rng: np.random.Generator) -> list[Ints]:
+def orders(graph: Hypergraph) -> list[Ints]:
     """Return different orders of the units, the one of the smallest frontier first."""
-    size = len(shape.unit_ptr) - 1
+    size, rng = graph.size, np.random.default_rng(0)
     tries = max(8, min(100, 40_000_000 // size**2))
     found: dict[tuple[int, ...], float] = {}
     for _ in range(tries):
         start, noise = int(rng.integers(size)), 0.5 * rng.random(size)
-        order, cost = greedy_order(
-            shape.unit_ptr, shape.unit_nets, shape.net_ptr, shape.net_pins, start, noise
-        )
+        order, cost = greedy_order(graph.incidence, start, noise)
         found[tuple(order.tolist())] = cost
     tried = [np.array(order) for order in sorted(found, key=lambda order: (found[order], order))]
     tried[:TRIES] = sorted([narrow_order(graph), *tried[:TRIES]], key=partial(order_width, graph))
@@ -123,7 +83,7 @@ def frontier(
     Nets of no weight, shape (E,), do not count.
     """
     nets = np.flatnonzero(weight > 0)
-    shape = incidence(graph, nets)
+    shape = incidence([graph.pins[e] for e in nets], np.arange(graph.size))
     best: Frontier | None = None
     for order in tried[: TRIES if len(nets) else 1]:
         made = _states(shape, order, weight[nets], most, WIDTH, relax=False)
@@ -147,7 +107,8 @@ def relaxed_frontier(
 
     Sets of more transfer time than `most` are left out; None if no set is left.
     """
-    shape, zero = incidence(graph, nets), np.zeros(len(nets))
+    shape = incidence([graph.pins[e] for e in nets], np.arange(graph.size))
+    zero = np.zeros(len(nets))
     layers, step, cost, _, _ = build(
         order, shape.unit_ptr, shape.unit_nets,
         FrontierNets(np.diff(shape.net_ptr), zero.astype(np.int64), zero > 0, weight, zero),

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ....formulations.throughput.hypergraph import Hypergraph
+from ....formulations.throughput.hypergraph import Hypergraph, Incidence
 from ....instances.common.arrays import Floats, Ints
 
 #: Units of a stretch that folding moves as a whole; half as many, or half as many more, too.
@@ -31,17 +31,15 @@ HUB = 16
 CLOSES, REACH = 3, 400
 
 
-def greedy_order(
-    unit_ptr: Ints, unit_nets: Ints, net_ptr: Ints, net_pins: Ints, start: int, noise: Floats
-) -> tuple[Ints, float]:
+def greedy_order(shape: Incidence, start: int, noise: Floats) -> tuple[Ints, float]:
     """Return an order of the units and its cost, the sum over layers of 2 ** (open nets).
 
     Next is the unit that opens the fewest nets and closes the most; `noise`, shape (U,), breaks
     ties.
     """
-    nets = [unit_nets[a:b].tolist() for a, b in pairwise(unit_ptr)]
-    pins = [net_pins[a:b] for a, b in pairwise(net_ptr)]
-    full = np.diff(net_ptr).tolist()
+    nets = [shape.unit_nets[a:b].tolist() for a, b in pairwise(shape.unit_ptr)]
+    pins = [shape.net_pins[a:b] for a, b in pairwise(shape.net_ptr)]
+    full = np.diff(shape.net_ptr).tolist()
     left = list(full)
     score = noise + [len(own) - sum(full[e] == 1 for e in own) for own in nets]
     near = score + 1e6  # while nets are open, units of untouched nets come last
@@ -134,11 +132,8 @@ def _depths(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> 
 
 
 def _nets_of(graph: Hypergraph) -> list[list[int]]:
-    nets: list[list[int]] = [[] for _ in range(graph.size)]
-    for e, net in enumerate(graph.pins):
-        for v in net:
-            nets[v].append(e)
-    return nets
+    _, _, ptr, nets = graph.incidence
+    return [nets[a:b].tolist() for a, b in pairwise(ptr)]
 
 
 def groups(

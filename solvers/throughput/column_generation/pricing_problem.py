@@ -25,7 +25,7 @@ from ....formulations.throughput.whole_bytes import room_of
 from ....instances import Throughput
 from ....instances.common.arrays import Bools, Floats, Ints
 from .best_set import LabelScratch
-from .frontier import Frontier, Incidence, cut, frontier, incidence, orders
+from .frontier import Frontier, frontier, orders
 
 #: Most parts of a price of 1, entries of a table of loads by value, and the parts of the average
 #: unit at least: prices are rounded to parts.
@@ -39,8 +39,8 @@ class PricingProblem:
     count: Floats  # (K,): devices of each kind
     states: tuple[Frontier, ...]  # frontier of each kind
     orders: tuple[Ints, ...]  # orders of the units, that of the smallest frontier first
-    shape: Incidence  # shape, weight: the nets, and their weights; shape (K, E)
-    weight: Floats
+    graph: Hypergraph
+    weight: Floats  # (K, E): of the nets
     load: Floats  # (K, U): compute time; `inf` where the kind cannot hold the unit
     share: Floats  # (K, U): part of its memory that a unit takes; 0 where memory cannot bind
     # memory_bound, transfer_priced: (K,): whether memory can bind; whether transfers overlap
@@ -53,7 +53,11 @@ class PricingProblem:
 
     def transfer_of(self, kind: int, members: Bools) -> float:
         """Return the transfer time of a set."""
-        return float(self.weight[kind] @ cut(self.shape, members))
+        ptr, pins, _, _ = self.graph.incidence
+        if not len(pins):
+            return 0.0
+        inside = np.add.reduceat(members[pins].astype(np.int64), ptr[:-1])
+        return float(self.weight[kind] @ ((inside > 0) & (inside < np.diff(ptr))))
 
     def load_of(self, kind: int, members: Bools) -> float:
         """Return the load of a set; without transfers where they have a price instead."""
@@ -83,8 +87,7 @@ def pricing_problem(
     memory_bound = (held.sum(axis=1) > room) & (costs.count > 0)
     share = np.where(memory_bound[:, None], held / np.where(memory_bound, room, 1.0)[:, None], 0.0)
     weight = graph.weight.sum(axis=1)
-    shape = incidence(graph)
-    tried = tried or orders(graph, shape, np.random.default_rng(0))
+    tried = tried or orders(graph)
     most = most_transfer(task, graph, limit)
     states = tuple(frontier(graph, weight[k], tried, most[k]) for k in range(len(weight)))
     priced = weight.any(axis=1) & overlap & (costs.count > 0)
@@ -99,7 +102,7 @@ def pricing_problem(
         count=costs.count.astype(np.float64),
         states=states,
         orders=tuple(tried),
-        shape=shape,
+        graph=graph,
         weight=weight,
         load=load,
         share=share,

@@ -34,7 +34,6 @@ from ....formulations.throughput.whole_bytes import room_of
 from ....instances import Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import Clock, Search
-from ..column_generation.frontier import incidence
 from ..dp import knapsack
 from .bound_kernels import extend_intervals
 
@@ -64,7 +63,7 @@ class _CriticalPath:
         room = room_of(task.costs.capacity_bytes[kinds])
         self._room = np.minimum(room, np.finfo(float).max)
         before, after, self._length = _places(graph, self._work[0])
-        shape = incidence(graph)
+        shape = graph.incidence
         net = np.repeat(np.arange(len(graph.pins)), np.diff(shape.net_ptr))
         net_first = np.full(len(graph.pins), self._length)
         net_last = np.full(len(graph.pins), -1)

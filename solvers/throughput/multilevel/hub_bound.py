@@ -43,7 +43,7 @@ from ....instances import Solution, Throughput
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.formats.certificate import HUBS
 from ...core.search import Clock, Search
-from ..column_generation.frontier import incidence, relaxed_frontier
+from ..column_generation.frontier import relaxed_frontier
 from ..dp import ideals_alone, knapsack_shares
 from .bound_kernels import most_valuable_set
 from .coarsen import touching
@@ -292,7 +292,7 @@ def sets_by_hubs(
     """Return the sets of each case of hubs in plans within a limit; None without hubs."""
     costs, weight = task.costs, graph.weight.sum(axis=1)
     kind = int(np.where(weight.any(axis=1), costs.count, 0).argmax())
-    shape = incidence(graph)
+    shape = graph.incidence
     hubs = np.flatnonzero(np.diff(shape.unit_ptr) > HUB_NETS)
     if not len(hubs) or not costs.count[kind] or not weight[kind].any():
         return None

@@ -38,10 +38,9 @@ from .bound_kernels import CoverTable, extend_cover
 
 ORIGIN = "least load of a share of the work"
 
-#: Most states between two units, in the search for values and in the last, finer run where the
-#: graph has hundreds of units; and most states of all layers, for both.
-NARROW, WIDE = 48, 1600
-FEW, MANY = 1 << 19, 1 << 21
+#: Most states between two units in the search for values, and of all layers there and in the last,
+#: finer run.
+NARROW, FEW, MANY = 48, 1 << 19, 1 << 21
 
 #: Steps of value per limit, in the search for values and in the last run, whose states × steps are
 #: no more than so many.
@@ -86,11 +85,10 @@ def raise_by_least_load(
     order: Ints,
     search: Search[Solution],
     clock: Clock,
-    width: int | None = None,
 ) -> None:
     """Raise the bound by (1) with ever lower values, and by the best of them in finer steps.
 
-    Nothing is proved where transfers overlap compute or devices are linked. Nets beyond `width`
+    Nothing is proved where transfers overlap compute or devices are linked. Nets beyond so many
     states between two units of the order are not charged. Time grows with units × states × steps.
     """
     limit = search.objective
@@ -98,7 +96,7 @@ def raise_by_least_load(
     if cover is None:
         return
     share = cover.least / (1 - LOST)
-    width = width or max(1, MANY // graph.size)
+    width = max(1, MANY // graph.size)
     done, part, best, idle = np.cumsum(cover.work), np.ones(graph.size), 0.0, 0
     steps = STEPS
     while steps < FINE and _values(cover, part, steps)[1] < share * (1 - LOST / 2):

@@ -22,7 +22,6 @@ from ....formulations.throughput.infeasible import why_infeasible
 from ....instances import Placement, Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search
-from ..column_generation.frontier import incidence
 from ..column_generation.orders import demand_order, narrow_order
 from ..dp import contracted_dp, few_ideals_dp, ideals_alone
 from ..neighbourhood import Neighbourhood
@@ -204,6 +203,6 @@ def _pairs(
             units = hypergraph(task, _near_ends(task, graph, order, search, by_stage=False))
             narrow = np.arange(units.size)
         start = units.restrict(search.best.device)
-        walk = Neighbourhood(task, units, incidence(units), narrow, start, rng)
+        walk = Neighbourhood(task, units, narrow, start, rng)
         walk.walk(search, MOVES * task.cluster.size)
         idle = 0 if search.objective < before * (1 - ENOUGH) else idle + 1

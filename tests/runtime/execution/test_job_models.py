@@ -12,13 +12,15 @@ from stagecut import InputError
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
+from job_cases import of_two_microbatches  # noqa: E402
 from model_cases import MODELS, alone, layouts_of, model_rank  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 
 from stagecut.runtime.execution.job.transformer import transformer  # noqa: E402
 
-#: Weights differ from the second step on where the first one's gradients or the optimizer do.
-STEPS = 4
+#: Losses differ from the second step on where the first one's gradients do, and in the third where
+#: the optimizer's state does.
+STEPS = 3
 
 #: Places of the layouts that `make test` runs of a model on so many processes: each of two
 #: processes once, with the model that it may trouble most, and some of four.
@@ -42,7 +44,7 @@ def places(name: str, world: int, chosen: bool) -> list[int]:
 def ran(name: str, world: int, chosen: bool) -> list[dict[int, dict[str, Any]]]:
     """Run a model under such layouts; return what each process has of each, by its place."""
     asked = places(name, world, chosen)
-    layouts = layouts_of(name, world)
+    layouts = [of_two_microbatches(fields) for fields in layouts_of(name, world)]
     done = on_ranks(world, model_rank, [(name, layouts[place]) for place in asked], STEPS)
     return [dict(zip(asked, of_rank, strict=True)) for of_rank in done]
 

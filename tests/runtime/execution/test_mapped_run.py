@@ -32,7 +32,8 @@ def test_losses_and_weights_are_those_of_one_process(
 ) -> None:
     plan = plan_of(model, *case)
     used = sorted(plan.solution.slots.ravel().tolist())
-    done, codes = launched(len(used), train, model, case, schedule, tmp_path / "said")
+    workload = profiled(model).workload
+    done, codes = launched(len(used), train, model, plan, workload, schedule, tmp_path / "said")
     assert codes == [0] * len(used)
     losses, weights = alone(model, plan.problem.replicas)
     peers: dict[int, set[int]] = {d: set() for d in used}
@@ -60,7 +61,7 @@ def test_a_mapping_runs_as_often_as_it_says() -> None:
 
 
 def test_another_number_of_processes_is_told_what_is_needed(tmp_path: Path) -> None:
-    case = ("ring:4", [[0, 1], [2, 3]], [[0, 1]])
-    _, codes = launched(2, train, "mlp", case, None, tmp_path / "said")
+    plan = plan_of("mlp", "ring:4", [[0, 1], [2, 3]], [[0, 1]])
+    _, codes = launched(2, train, "mlp", plan, profiled("mlp").workload, None, tmp_path / "said")
     assert all(codes)
     assert "processes: 2; the plan uses 4 devices: start 4" in (tmp_path / "said").read_text()

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import random_case
 
-from stagecut import Cluster, DeviceKind, Limits, Throughput, Workload, solve
+from stagecut import Cluster, DeviceKind, Throughput, Workload, solve
 from stagecut.formulations.task import Task, pose
 from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.formulations.throughput.whole_bytes import whole_bytes
-from stagecut.solvers.core.highs import Outcome
-from stagecut.solvers.core.search import Search
-from stagecut.solvers.throughput import packing as packing_module
-from stagecut.solvers.throughput.packing import Packed, RoomClass, pack, packing, prove_unpackable
+from stagecut.solvers.throughput.packing import Packed, RoomClass, pack, prove_unpackable
 
 
 def fits(sizes: list[int], rooms: list[int], kind: list[int], able: list[list[int]]) -> bool:
@@ -109,25 +104,3 @@ def test_fractions_of_bytes_are_whole_numbers_of_their_unit() -> None:
     task = sized([0.5, 0.25, 3.0], 4.0)
     assert whole_bytes(task, hypergraph(task)).units == (2, 1, 12)
     assert whole_bytes(task, hypergraph(task)).rooms == (16,)
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_the_word_of_a_solver_is_no_proof(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    workload, cluster = random_case(seed, max_kinds=2)
-    task = pose(workload, cluster, Throughput(split="noncontiguous"))
-    graph = hypergraph(task)
-    proof = prove_unpackable(task, graph)
-
-    def lie(*_: object, **__: object) -> Outcome:
-        return Outcome("infeasible", "none", None, math.inf, math.inf, 0)
-
-    monkeypatch.setattr(packing_module, "run_highs", lie)
-    search: Search[object] = Search(Limits(), lambda _: 1.0)
-    packing(task, graph, search)
-    assert search.infeasible_because == proof.why_infeasible
-    assert (search.best is not None) == (proof.device is not None)
-    given_up = replace(proof, device=None, why_infeasible=None)
-    monkeypatch.setattr(packing_module, "prove_unpackable", lambda *_: given_up)
-    blind: Search[object] = Search(Limits(), lambda _: 1.0)
-    packing(task, graph, blind)
-    assert blind.infeasible_because is None

@@ -5,18 +5,17 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from project import ROOT
 
 torch = pytest.importorskip("torch")
+
+from ranks import launched  # noqa: E402
+from reward_workers import killed_learning  # noqa: E402
 
 from stagecut import InputError, Throughput, cli  # noqa: E402
 from stagecut.api.learn import LearnOptions, TrainingSet, family_set, learn  # noqa: E402
@@ -49,32 +48,12 @@ def test_training_that_is_resumed_is_training_uninterrupted(tmp_path: Path) -> N
         learn(training_set(1), one, LearnOptions(9), resume=True)
 
 
-#: Trains by the command, with a policy kept every two updates, and is killed in the fifth.
-KILLED = """
-import os, signal, sys
-from stagecut import cli
-from stagecut.api import learn
-
-learn.KEPT_EVERY, step = 2, learn.train_step
-
-def killed(training, *more):
-    if training.steps == 4 + 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return step(training, *more)
-
-learn.train_step = killed
-cli.run_command(sys.argv[1:])
-"""
-
-
 def test_a_training_that_is_killed_goes_on_with_the_same_curve(tmp_path: Path) -> None:
     given = ["learn", "--family", "chain", "--count", "1", "--steps", "7", "--imitate", "1"]
     given += ["--set", "schedules=2,plan_seconds=60"]
     one, two = (["-o", str(tmp_path / f"{n}.npz"), "--log", str(tmp_path / n)] for n in ("1", "2"))
     assert cli.run_command([*given, *one]) == 0
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
-    command = [sys.executable, "-c", KILLED, *given, *two]
-    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    assert launched(1, killed_learning, [*given, *two])[1] == [-signal.SIGKILL]
     log = tmp_path / "2"
     assert len(log.read_text().splitlines()) == 1 + 5, "what is written last is not of the policy"
     with log.open("a") as stream:
@@ -95,14 +74,21 @@ def test_a_file_of_weights_alone_is_smaller_and_cannot_be_resumed(tmp_path: Path
         trained(bare, 5, resume=True)
 
 
-def changed(path: Path, **header: object) -> Path:
-    """The file with another header."""
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy of one update, which tests leave as it is."""
+    path = tmp_path_factory.mktemp("policy") / "policy.npz"
+    trained(path, 1)
+    return path
+
+
+def changed(path: Path, other: Path, **header: object) -> Path:
+    """Write the file with another header."""
     with np.load(path) as archive:
         arrays = dict(archive)
     said = json.loads(arrays.pop("header").tobytes()) | header
     out = io.BytesIO()
     np.savez(out, header=np.frombuffer(json.dumps(said).encode(), np.uint8), **arrays)
-    other = path.with_name("changed.npz")
     other.write_bytes(out.getvalue())
     return other
 
@@ -121,17 +107,16 @@ def changed(path: Path, **header: object) -> Path:
         ({"about": 3}, "its weights are not those of a policy"),
     ],
 )
-def test_other_headers_are_refused(tmp_path: Path, header: dict[str, object], said: str) -> None:
-    path = tmp_path / "policy.npz"
-    trained(path, 1)
+def test_other_headers_are_refused(
+    policy: Path, tmp_path: Path, header: dict[str, object], said: str
+) -> None:
     with pytest.raises(InputError, match=said):
-        read_policy(changed(path, **header))
+        read_policy(changed(policy, tmp_path / "changed.npz", **header))
 
 
-def test_damaged_files_are_refused(tmp_path: Path) -> None:
+def test_damaged_files_are_refused(policy: Path, tmp_path: Path) -> None:
     path, rng = tmp_path / "policy.npz", np.random.default_rng(0)
-    trained(path, 1)
-    whole = path.read_bytes()
+    whole = policy.read_bytes()
     for cut in (0, 1, 10, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:cut])
         with pytest.raises(InputError, match="damaged"):

@@ -14,7 +14,7 @@ from stagecut import Limits, Throughput
 from stagecut.formulations.task import Task, pose
 from stagecut.formulations.throughput.hypergraph import Hypergraph, hypergraph
 from stagecut.formulations.throughput.set_partitioning import load_of
-from stagecut.instances import Placement, Solution
+from stagecut.instances import Solution
 from stagecut.instances.common.kernel import NotCompiled
 from stagecut.runtime import evaluate
 from stagecut.solvers import Search
@@ -27,17 +27,15 @@ from stagecut.solvers.throughput.column_generation.best_set import (
     whole,
 )
 from stagecut.solvers.throughput.column_generation.frontier import (
-    cut,
     frontier,
-    incidence,
     orders,
 )
 from stagecut.solvers.throughput.column_generation.pricing_problem import (
     PricingProblem,
     pricing_problem,
 )
+from stagecut.solvers.throughput.dp import contracted_dp
 from stagecut.solvers.throughput.neighbourhood import Neighbourhood
-from stagecut.solvers.throughput.split_kernels import linear_split
 
 
 def posed(seed: int) -> tuple[Task, Hypergraph, PricingProblem]:
@@ -80,8 +78,8 @@ def test_the_best_set_is_that_of_enumeration(seed: int) -> None:
         limit = float(rng.random() * load[np.isfinite(load)].sum())
 
         def true_load(kind: int, load: np.ndarray, members: np.ndarray) -> float:
-            transfer = float(pricing.weight[kind] @ cut(pricing.shape, members))
-            return float(load[members].sum()) + (0.0 if overlap else transfer)
+            transfer = 0.0 if overlap else pricing.transfer_of(kind, members)
+            return float(load[members].sum()) + transfer
 
         best = by_enumeration(graph, kind, price, limit, transfer_price, overlap)
         for floor in (0.0, best / 2, best * (1 + 1e-9), best + 1):
@@ -145,9 +143,8 @@ def test_orders_do_not_change_what_is_best() -> None:
     _, graph, pricing = posed(7)
     price = np.random.default_rng(1).random(graph.size)
     load, weight = graph.compute.sum(axis=1)[0], pricing.weight[0]
-    shape = incidence(graph)
     values = []
-    for order in orders(graph, shape, np.random.default_rng(3))[:5]:
+    for order in orders(graph)[:5]:
         states = frontier(graph, weight, [order])
         found = best_set(
             states,
@@ -189,11 +186,7 @@ def test_narrow_limits_still_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_segments_and_the_walk_from_them_keep_all_rules(seed: int) -> None:
     task, graph, pricing = posed(seed)
-    devices = np.random.default_rng(seed).permutation(task.cluster.size)
-    where = linear_split(task, graph, pricing.shape, pricing.orders[0], devices, np.inf)
     best = best_max_load(task.workload, task.cluster, task.problem)
-    if where is None:
-        return
 
     def judge(solution: Solution) -> float:
         report = evaluate(task.workload, task.cluster, task.problem, solution)
@@ -201,11 +194,12 @@ def test_segments_and_the_walk_from_them_keep_all_rules(seed: int) -> None:
         return report.objective
 
     search: Search[Solution] = Search(Limits(seed=seed), judge)
-    search.offer(Placement(graph.expand(where)))
+    contracted_dp(task, search, np.argsort(pricing.orders[0])[graph.unit_of], any_order=True)
+    if search.best is None:
+        return
     assert search.objective >= best * (1 - 1e-9)
-    walk = Neighbourhood(
-        task, graph, pricing.shape, pricing.orders[0], where, np.random.default_rng(seed)
-    )
+    where = graph.restrict(search.best.device)
+    walk = Neighbourhood(task, graph, pricing.orders[0], where, np.random.default_rng(seed))
     walk.walk(search, 200)
     assert walk.best == pytest.approx(search.objective, rel=1e-9)
     assert search.objective >= best * (1 - 1e-9)
@@ -216,7 +210,7 @@ def test_a_walk_that_must_not_compile_ends_where_it_would(monkeypatch: pytest.Mo
     start = np.zeros(graph.size, np.int64)
     search: Search[Solution] = Search(Limits(), lambda _solution: 1.0)
     order, rng = pricing.orders[0], np.random.default_rng(1)
-    walk = Neighbourhood(task, graph, pricing.shape, order, start, rng)
+    walk = Neighbourhood(task, graph, order, start, rng)
 
     def put_off(*_arguments: object, **_options: object) -> None:
         walk.where[:] = -1

@@ -45,7 +45,6 @@ from stagecut.solvers.throughput.column_generation.pricing_problem import (
     first_prices,
     pricing_problem,
 )
-from stagecut.solvers.throughput.multilevel import least_load
 
 PROBLEMS = [
     Throughput(),
@@ -178,20 +177,6 @@ def test_prices_near_the_work_prove_inceptionv3(
         price_check.check_prices(
             workload, task.costs, Throughput(), msgspec.structs.replace(given, target=51.2)
         )
-
-
-def test_a_share_of_the_work_bounds_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "WORK_SHARE_AFTER", -1.0)
-    monkeypatch.setattr(search_module, "WORK_SHARE_GAP", 0.0)
-    origins = set()
-    for seed in range(7):
-        workload, cluster, problem = case(seed)
-        result = solve(
-            workload, cluster, problem, method="column-generation", limits=Limits(gap=0.0)
-        )
-        origins.add(result.bound_origin)
-        assert result.bound <= best_max_load(workload, cluster, problem) * (1 + 1e-9), seed
-    assert least_load.ORIGIN in origins
 
 
 def test_a_certificate_with_one_price_changed_is_refused() -> None:

@@ -17,7 +17,6 @@ from stagecut.instances import Placement, Solution
 from stagecut.runtime import evaluate
 from stagecut.solvers import Search
 from stagecut.solvers.throughput.column_generation.best_set import SetQuery, best_set
-from stagecut.solvers.throughput.column_generation.frontier import incidence
 from stagecut.solvers.throughput.column_generation.pricing_problem import (
     most_transfer,
     pricing_problem,
@@ -123,7 +122,7 @@ def test_annealing_keeps_the_memories_and_loses_nothing(seed: int) -> None:
         return
     start = np.array(starts[0])
     search: Search[Solution] = Search(Limits(), lambda _: 0.0)
-    found = anneal(task, graph, incidence(graph), start, 20_000, seed, search)
+    found = anneal(task, graph, start, 20_000, seed, search)
     free = Throughput()
     report = evaluate(task.workload, task.cluster, free, Placement(graph.expand(found)))
     assert report.violations == ()

@@ -61,6 +61,11 @@ PAIRS: dict[str, tuple[tuple[Any, Any], tuple[Any, Any]]] = {
 }  # fmt: skip
 
 
+def of_two_microbatches(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a layout with two microbatches instead of four where each has the same collectives."""
+    return fields if {"pipeline", "data"} & fields.keys() else {**fields, "microbatch": BATCH // 2}
+
+
 class Attention(nn.Module):
     """Causal attention of as many heads as its projections make."""
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from execution_models import MODELS
 
 import stagecut
-from stagecut import InputError, Plan
+from stagecut import InputError, Plan, Workload
 from stagecut.instances import DeviceMapping, ReplicaPlacement, topology
 from stagecut.instances.pytorch.factory import Made
 from stagecut.instances.pytorch.profile import Profile, profile
@@ -58,10 +58,9 @@ def momentum(parameters: Any) -> torch.optim.Optimizer:
 
 
 def train(
-    _: int, name: str, case: tuple[Any, ...], schedule: str | None, said: Path
+    _: int, name: str, plan: Plan, workload: Workload, schedule: str | None, said: Path
 ) -> tuple[list[float], dict[str, torch.Tensor], set[int]]:
     """Return the losses, this rank's weights after them, and the ranks it has sent to."""
-    plan = plan_of(name, *case)
     model, inputs = MODELS[name]()
     targets: set[int] = set()
     send = dist.P2POp.__init__
@@ -77,7 +76,7 @@ def train(
         steps=STEPS, schedule=schedule, optimizer=momentum, threads=1, device="cpu", check=True
     )
     try:
-        steps = run(plan, Made(model, inputs, {}, data), options, workload=profiled(name).workload)
+        steps = run(plan, Made(model, inputs, {}, data), options, workload=workload)
     except InputError as error:
         said.write_text(str(error))
         os._exit(2)

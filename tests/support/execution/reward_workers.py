@@ -1,14 +1,18 @@
-"""What ranks do in the test of measured rewards: a small model is placed on two processes."""
+"""Processes that train policies: by measured rewards, on two ranks, and until they are killed."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from stagecut import Workload, cli
+from stagecut.api import learn
 from stagecut.instances.pytorch.profile import profile
 
 MODEL = """
@@ -59,3 +63,16 @@ def learn_measured(_rank: int, folder: str) -> None:
     given += ["--split", "contiguous", "--steps", "2", "--log", str(here / "curve.csv")]
     given += ["--set", f"reward=measured,model={here / 'model.py'}:make,rounds=2,schedules=5"]
     assert cli.run_command([*given, "-o", str(here / "measured.npz")]) == 0
+
+
+def killed_learning(_rank: int, words: list[str]) -> None:
+    """Train by a command, with a policy kept every two updates; be killed in the fifth."""
+    learn.KEPT_EVERY, step = 2, learn.train_step
+
+    def killed(training: Any, *more: Any) -> Any:
+        if training.steps == 4 + 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(training, *more)
+
+    learn.train_step = killed
+    cli.run_command(words)

@@ -10,7 +10,6 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
-import torch.distributed.pipelining  # imported before ranks are forked off
 
 
 def run_scripts(
