@@ -27,11 +27,11 @@ errors             `StagecutError`: `InputError`, `InfeasibleError`, `Verificati
 =================  ================================================================================
 
 The packages below have the rest: ``stagecut.instances`` named options, what plans decide
-(placements) and tensor programs, ``instances.formats``, ``instances.costs``,
-``instances.pytorch``; ``stagecut.runtime`` reports,
-``runtime.schedules``, ``runtime.simulate`` (networks, stages without a plan), ``runtime.pictures``,
-``runtime.measure`` and ``runtime.execution`` (executors); ``stagecut.api`` results of the functions
-above. Their ``__all__`` lists the names, which ``import stagecut`` reaches.
+(placements) and tensor programs, ``instances.formats``, ``instances.costs``;
+``stagecut.runtime`` reports, ``runtime.schedules``, ``runtime.simulate`` (networks, stages without
+a plan), ``runtime.pictures``, ``runtime.measure`` and ``runtime.execution`` (executors);
+``stagecut.api`` results of the functions above. Their ``__all__`` lists the names, which
+``import stagecut`` reaches.
 
 Examples
 --------

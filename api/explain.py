@@ -256,7 +256,7 @@ def _parts(workload: Workload, plan: Plan, load: Load) -> Iterator[str]:
     if not own:
         return
     units = units_of(task)[own]
-    kind = next(d.kind for d in plan.cluster.devices if d.name in (load.name, *_pool(plan, load)))
+    kind = next(device.kind for device in plan.cluster.devices if device.name == load.name)
     work = np.bincount(units, task.costs.compute[kind, own])
     largest = int(work.argmax())
     share = work[largest] / work.sum() if work.sum() else 0.0
@@ -270,16 +270,6 @@ def _parts(workload: Workload, plan: Plan, load: Load) -> Iterator[str]:
         if len(colours) == 1:
             what += f" (colour {colours[0]})"
     yield f"{show_percent(share, 0)} of its compute is one part that cannot be cut: {what}."
-
-
-def _pool(plan: Plan, load: Load) -> list[str]:
-    """Return the names of the devices of a pool of CPUs, which a request counts as one."""
-    pools = [kind.name for kind in plan.cluster.kinds if kind.host]
-    return [
-        d.name
-        for d in plan.cluster.devices
-        if load.name in pools and plan.cluster.kinds[d.kind].name == load.name
-    ]
 
 
 def _waiting(load: Load, report: Report, problem: PipelineJob, unit: str) -> Iterator[str]:
@@ -510,37 +500,29 @@ class NodePlaces:
 
     names: tuple[str, ...]  # of all places
     of: Ints  # shape (n,): place of each node
-    # returns the solution with some nodes in another place, all else the same
-    move: Callable[[Sequence[int], int], Solution]
+    solution: Callable[[Ints], Solution]  # returns what has the nodes in such places, as `of`
+
+    def move(self, nodes: Sequence[int], to: int) -> Solution:
+        """Return the solution with some nodes in another place, all else the same."""
+        where = self.of.copy()
+        where[list(nodes)] = to
+        return self.solution(where)
 
 
 def places_of(plan: Plan) -> NodePlaces:
     """Return the places of a plan of any problem but a mapping."""
     solution = plan.solution
     if isinstance(solution, Placement):
-        return _devices(plan, solution)
+        return NodePlaces(
+            plan.device_names, solution.device, lambda where: replace(solution, device=where)
+        )
     if isinstance(solution, PipelinePlacement):
-        return _pipeline(plan, solution)
+        names = tuple(f"stage {s} ({plan.device_names[d]})" for s, d in enumerate(solution.devices))
+        return NodePlaces(names, solution.stage, lambda where: replace(solution, stage=where))
     if isinstance(solution, CallPlacement):
         return _calls(plan, solution)
     assert isinstance(solution, StagePlacement)
     return _stages(solution)
-
-
-def _devices(plan: Plan, solution: Placement) -> NodePlaces:
-    def move(nodes: Sequence[int], to: int) -> Solution:
-        return replace(solution, device=_put(solution.device, nodes, to))
-
-    return NodePlaces(plan.device_names, solution.device, move)
-
-
-def _pipeline(plan: Plan, solution: PipelinePlacement) -> NodePlaces:
-    names = tuple(f"stage {s} ({plan.device_names[d]})" for s, d in enumerate(solution.devices))
-
-    def move(nodes: Sequence[int], to: int) -> Solution:
-        return replace(solution, stage=_put(solution.stage, nodes, to))
-
-    return NodePlaces(names, solution.stage, move)
 
 
 def _calls(plan: Plan, solution: CallPlacement) -> NodePlaces:
@@ -567,11 +549,8 @@ def _calls(plan: Plan, solution: CallPlacement) -> NodePlaces:
         for d, call in known
     )
 
-    def move(nodes: Sequence[int], to: int) -> Solution:
-        device, call = known[to]
-        return CallPlacement(_put(solution.device, nodes, device), _put(solution.call, nodes, call))
-
-    return NodePlaces(names, np.array(of), move)
+    device, call = np.array(known).T
+    return NodePlaces(names, np.array(of), lambda where: CallPlacement(device[where], call[where]))
 
 
 def _stages(solution: StagePlacement) -> NodePlaces:
@@ -579,22 +558,14 @@ def _stages(solution: StagePlacement) -> NodePlaces:
     for s, stage in enumerate(solution.stages):
         of[list(stage.nodes)] = s
 
-    def move(nodes: Sequence[int], to: int) -> Solution:
+    chosen = {v: c for s in solution.stages for v, c in zip(s.nodes, s.configuration, strict=True)}
+
+    def of_stages(where: Ints) -> Solution:
         """Keep each node's configuration, so that a move to another tensor degree breaks a rule."""
-        chosen = {
-            v: c for s in solution.stages for v, c in zip(s.nodes, s.configuration, strict=True)
-        }
-        where = _put(of, nodes, to)
         stages = []
         for s, stage in enumerate(solution.stages):
             own = tuple(np.flatnonzero(where == s).tolist())
             stages.append(replace(stage, nodes=own, configuration=tuple(chosen[v] for v in own)))
         return StagePlacement(tuple(stages), solution.device)
 
-    return NodePlaces(tuple(f"stage {s}" for s in range(len(solution.stages))), of, move)
-
-
-def _put(numbers: Ints, nodes: Sequence[int], to: int) -> Ints:
-    changed = numbers.copy()
-    changed[list(nodes)] = to
-    return changed
+    return NodePlaces(tuple(f"stage {s}" for s in range(len(solution.stages))), of, of_stages)

@@ -85,7 +85,7 @@ REASONS = {
         throughput.dp:SLACK throughput.dp:SAME throughput.dp:CLAIM_TOLERANCE
         throughput.relaxation:MARGIN latency.calls:CLOSE latency.label_dp:MARGIN
         sharding.messages:ROUNDING sharding.priced_memory:SLACK sharding.priced_memory:ROUNDING
-        sharding.priced_memory:NEXT_TO_NONE job.iteration.annealing:IMPROVES
+        sharding.priced_memory:NEXT_TO_NONE
         job.iteration.best_first:ALIKE job.iteration.sized:SLACK
         job.iteration.stage_list:SLACK job.stream.dp:CLOSE mapping.parameters:MEMORY_LACK
         core.proofs:ROW_SLACK core.proofs:WHOLE core.proofs:UNDERFLOW core.proofs:LEAST_MULTIPLIER

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import copy
 import logging
+import sys
 import tempfile
 import time
 import warnings
@@ -30,9 +31,11 @@ from torch.utils._pytree import tree_leaves
 
 import stagecut
 from stagecut import InputError
-from stagecut.instances.pytorch.flops import counted_by_torch
 from stagecut.instances.pytorch.profile import Profile, profile
 from stagecut.instances.pytorch.tensors import tensor_program
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+from torch_counts import counted_by_torch, saved_bytes
 
 Made = tuple[nn.Module, dict[str, Any]]
 WIDTH, LAYERS, HEADS, WORDS, LENGTH = 256, 6, 4, 1000, 128
@@ -300,7 +303,7 @@ def count(build: Callable[[], Made], training: bool, options: argparse.Namespace
     workload, coarse = done.workload, layers.workload
     parameters = workload.extra["parameters"].sum()
     ours = workload.extra["flops"].sum()
-    kept = done.recording.saved_bytes
+    kept = saved_bytes(done.recording)
     cells = [
         build.__name__,
         "training" if training else "inference",

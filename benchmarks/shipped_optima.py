@@ -1,6 +1,6 @@
 """Best contiguous max-load of every shipped workload on its own cluster, by the DP over ideals.
 
-Prints `instances/generate/shipped_optima.csv`; redirect it there after a change of the cost model.
+Prints `tests/instances/shipped_optima.csv`; redirect it there after a change of the cost model.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import sys
 
 import stagecut
-from stagecut.instances.generate.catalogue import CATALOGUE
+from stagecut.instances.generate.catalogue import CATALOGUE, build
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     rows.writerow(("name", "best_ms", "bound_ms"))
     for name in options.names or CATALOGUE:
         result = stagecut.solve(
-            CATALOGUE[name].build(),
+            build(name),
             problem=stagecut.Throughput("contiguous"),
             method="dp",
             limits=stagecut.Limits(seconds=options.time_limit),

@@ -23,11 +23,10 @@ import numpy as np
 from .common.choices import Tied
 from .common.errors import InputError, quote
 from .formats.source import stem_of
-from .generate.architectures.lowering import suggested_cluster
 from .generate.roofline import machine
 from .model.tied_weights import with_ties
 from .model.workload import Workload
-from .pytorch.operator_graph import (
+from .operator_graph import (
     ExecutedNode,
     KernelCall,
     Parameter,
@@ -35,12 +34,13 @@ from .pytorch.operator_graph import (
     Recording,
     operator_graph,
 )
-from .pytorch.prices import estimated_times
-from .pytorch.to_workload import (
+from .to_workload import (
     by_layer,
     by_operator,
+    estimated_times,
     fitting_depth,
     memory_bytes,
+    suggested_cluster,
     ties_of,
     to_workload,
 )
@@ -240,7 +240,7 @@ def read_onnx(
         grouping,
         times,
         name=name or stem_of(path),
-        cluster=suggested_cluster(target, target.peer, memory_bytes(graph)),
+        cluster=suggested_cluster(target, memory_bytes(graph)),
         provenance={
             "generator": "stagecut.instances.onnx_file",
             "pass": "inference",
@@ -289,12 +289,14 @@ def _einsum(node: Any, shapes: Shapes) -> float:
 
 
 def _attention(node: Any, shapes: Shapes) -> float:
-    """Scores and their product with the values; heads packed into the width cost the same."""
+    """Scores and their product with the values, whose heads several query heads may share."""
     query, key, value = (shapes[name] for name in node.input[:3])
-    if len(query) == 3:
-        return 2.0 * query[0] * query[1] * key[1] * (query[2] + value[2])
-    batch, heads, rows, width = query
-    return 2.0 * batch * heads * rows * key[2] * (width + value[3])
+    if len(query) == 3:  # heads are packed into the width
+        given = {a.name: a.i for a in node.attribute}
+        shared: float = given.get("q_num_heads", 1) / given.get("kv_num_heads", 1)
+        width = query[2] + shared * value[2]
+        return 2.0 * math.prod([query[0], query[1], key[1]]) * width
+    return 2.0 * math.prod(query[:3]) * key[2] * (query[3] + value[3])
 
 
 def load_with_shapes(path: str | Path, batch: int) -> Any:

@@ -119,7 +119,6 @@ OPTIONS = "a public function, whose options are keywords that stand alone"
 LARGE = {
     "api/rank_schedules.py: rank_schedules": OPTIONS,
     "api/solve.py: solve": OPTIONS,
-    "instances/generate/catalogue.py: build": OPTIONS,
     "instances/pytorch/profile.py: profile": OPTIONS,
     "runtime/execution/own_loop/loop.py: __init__": OPTIONS,
     "runtime/simulate/stages.py: chain": OPTIONS,

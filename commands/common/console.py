@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from rich.text import Text
 from ...instances import InputError, Status
 from ...instances.common.escape import plain
 from ...instances.common.kernel import compiling
+from ...instances.common.quantities import parse_bytes as parse_bytes
 from ...instances.common.quantities import show_bytes as show_bytes
 from ...instances.common.quantities import show_count as show_count
 from ...instances.common.quantities import show_gap as show_gap
@@ -68,34 +68,6 @@ OUT = _Plain(emoji=False, markup=False)
 ERR = _Plain(stderr=True, emoji=False, markup=False)
 
 BAD_INPUT, INFEASIBLE, NO_PLAN, UNCHECKED, INTERRUPTED = 2, 3, 4, 5, 130
-
-_UNITS: dict[str, int] = {"": 1} | {
-    f"{prefix}{suffix}": base**power
-    for power, prefix in enumerate(["", "k", "m", "g", "t", "p"])
-    for suffix, base in (("b", 1000), ("ib", 1024))
-    if power or suffix == "b"
-}
-
-
-def parse_bytes(text: str | None, option: str) -> float | None:
-    """Return the bytes that `text` such as ``16GiB``, ``80GB`` or ``1e9`` means.
-
-    Examples
-    --------
-    >>> parse_bytes("16GiB", "--memory")
-    17179869184.0
-    """
-    if text is None:
-        return None
-    match = re.fullmatch(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*?)(?:/s)?\s*", text)
-    unit = match and _UNITS.get(match[2].lower())
-    try:
-        number = float(match[1]) if match and unit else math.nan
-    except ValueError:
-        number = math.nan
-    if math.isnan(number) or unit is None:
-        raise InputError(f"{option}: {text!r} is not a size; write for example 16GiB, 80GB or 1e9")
-    return number * unit
 
 
 def check_outputs(

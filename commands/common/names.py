@@ -42,7 +42,9 @@ complete_topology = later(
     lambda m: (f"{kind}:" for kind in (*m.REGULAR, *m.RANDOM, "nvidia")),
 )
 complete_workload = later("instances.generate.catalogue", lambda m: sorted(m.CATALOGUE))
-complete_machine = later("instances.generate.roofline", lambda m: m.machine_names())
+complete_machine = later(
+    "instances.costs.clusters", lambda m: (device.name for device in m.accelerators())
+)
 complete_description = later("instances.costs.models", lambda m: m.shipped_models())
 complete_recipe = later("instances.costs.layout", lambda m: m.RECIPES)
 

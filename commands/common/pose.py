@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -35,6 +36,7 @@ from ...instances import (
 )
 from ...instances.common.choices import Primitive, Rounds, Tied
 from ...instances.common.errors import quote
+from ...instances.common.quantities import parse_seconds
 from ...instances.formats.files import load_fixed, load_rules
 from ...instances.formats.problem_toml import (
     PROBLEMS,
@@ -514,10 +516,6 @@ def choose_network(
     return shared(len(stages.devices), link, sharing=sharing or Sharing.FAIR, overlap=beside)
 
 
-_LATENCY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(s|ms|us|ns|)")
-_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-
-
 def parse_shape(text: str) -> tuple[int, ...]:
     """Return the devices along each axis that a text such as ``2x4`` means.
 
@@ -575,11 +573,10 @@ def parse_link(text: str) -> Link:
     Link(latency_s=9.999999999999999e-06, bytes_per_s=25000000000.0)
     """
     latency, colon, bandwidth = text.partition(":")
-    match = _LATENCY.fullmatch(latency.strip())
-    speed = parse_bytes(bandwidth, "--mesh") if colon and match else None
-    if match is None or not speed:
-        raise InputError(f"--mesh: {text!r} is no link; write for example 10us:25GB/s")
-    return Link(float(match[1]) * _SECONDS[match[2]], speed)
+    with suppress(InputError):
+        if colon and (speed := parse_bytes(bandwidth, "--mesh")):
+            return Link(parse_seconds(latency, "--mesh"), speed)
+    raise InputError(f"--mesh: {text!r} is no link; write for example 10us:25GB/s")
 
 
 def show_link(link: Link) -> str:

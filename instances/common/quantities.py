@@ -1,12 +1,49 @@
-"""Times in units, sizes in bytes, percentages and tables as text; checks of counts."""
+"""Times, sizes and rates, read and shown; percentages and tables as text; checks of counts."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from .errors import InputError, quote
-from .units import MOST_COUNT
+from .units import MOST_COUNT, TIME_UNITS
+
+_NUMBER = r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+_SIZE = re.compile(rf"{_NUMBER}\s*(?:([kKmMgGtTpP]?)([iI]?)(B|bit|b)(/s|ps)?)?")
+_TIME = re.compile(rf"{_NUMBER}\s*(s|ms|us|µs|ns|)")
+
+
+def parse_bytes(
+    text: str | None, option: str, example: str = "a size such as 16GiB, 80GB or 1e9"
+) -> float | None:
+    """Return the bytes that a text means, of a rate those of a second; None without a text.
+
+    In a rate such as ``400Gb/s`` a small b behind a capital letter stands for bits. InputError,
+    with the example of what to write, if the text is neither.
+
+    Examples
+    --------
+    >>> parse_bytes("16GiB", "--memory"), parse_bytes("400Gb/s", "--bandwidth")
+    (17179869184.0, 50000000000.0)
+    """
+    if text is None:
+        return None
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise InputError(f"{option}: {quote(text)}; write {example}")
+    number, prefix, binary, unit, rate = match.groups(default="")
+    size = float(number) * float(1024 if binary else 1000) ** " kmgtp".index(prefix.lower() or " ")
+    bits = unit == "bit" or (unit == "b" and rate and prefix == prefix.upper())
+    return size / 8 if bits else size
+
+
+def parse_seconds(text: str, option: str) -> float:
+    """Return the seconds that a text such as ``5us`` means; InputError if it means none."""
+    match = _TIME.fullmatch(text.strip())
+    if not match:
+        raise InputError(f"{option}: {quote(text)}; write a time such as 5us")
+    return float(match[1]) * TIME_UNITS[match[2].replace("µ", "u") or "s"]
 
 
 def show_bytes(size: float) -> str:

@@ -29,6 +29,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from ..common.errors import InputError, near_names, quote
+from ..common.quantities import parse_bytes, parse_seconds
 from ..common.units import MOST_COUNT
 from ..formats.source import Record, read_source
 from .hardware import Accelerator, ClusterNetwork, Nodes, NumberFormat, TrainingCluster
@@ -260,30 +261,16 @@ def _cluster(
 
 def _rate(where: str, value: str) -> float:
     """Return bytes per second of a text such as 400Gb/s (bits) or 50GB/s (bytes)."""
-    match = re.fullmatch(
-        r"([0-9.]+(?:e[0-9]+)?)\s*(?:([KMGT]?)(i?)(b|B|bit|bps)(?:/s|ps)?)?", value
-    )
-    number = _number(match[1]) if match else 0.0
-    if not match or not number > 0:
-        raise InputError(f"{where}: {quote(value)}; write a rate such as 400Gb/s or 50GB/s")
-    base = 1024 if match[3] else 1000
-    scale = float(base ** ["", "K", "M", "G", "T"].index(match[2] or ""))
-    return number * scale / (1 if match[4] in (None, "B") else 8)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
+    example = "a rate such as 400Gb/s or 50GB/s"
+    if not (found := parse_bytes(value, where, example)):
+        raise InputError(f"{where}: {quote(value)}; write {example}")
+    return found
 
 
 def _seconds(where: str, value: str) -> float:
-    match = re.fullmatch(r"([0-9.]+(?:e-?[0-9]+)?)\s*(s|ms|us|µs|ns)?", value)
-    if not match or not _number(match[1]) > 0:
-        raise InputError(f"{where}: {quote(value)}; write a time such as 5us")
-    unit = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}[match[2] or "s"]
-    return _number(match[1]) * unit
+    if not (found := parse_seconds(value, where)):
+        raise InputError(f"{where}: {quote(value)}; it must be above 0")
+    return found
 
 
 def _whole(where: str, value: str) -> float:
@@ -293,9 +280,13 @@ def _whole(where: str, value: str) -> float:
 
 
 def _factor(where: str, value: str) -> float:
-    if not 1 <= _number(value) <= MOST_COUNT:
+    try:
+        found = float(value)
+    except ValueError:
+        found = 0.0
+    if not 1 <= found <= MOST_COUNT:
         raise InputError(f"{where}: {quote(value)}; it must be a number of at least 1")
-    return _number(value)
+    return found
 
 
 #: Options of a cluster's line, and what reads their values.

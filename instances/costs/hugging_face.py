@@ -161,11 +161,6 @@ def from_config(fields: Mapping[str, Any], *, name: str, source: str = "") -> Mo
         nested.setdefault("model_type", fields.get("model_type"))
         fields = nested
     kind = fields.get("model_type")
-    if kind is None:
-        named = fields.get("architectures")
-        first = named[0] if isinstance(named, list) and named else None
-        kind = _BY_CLASS.get(first) if isinstance(first, str) else None
-        kind = first if kind is None else kind
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
         raise InputError(
@@ -587,29 +582,4 @@ _READERS: dict[str, _Reader] = {
     "mt5": _t5,
     "bert": _bert,
     "vit": _vit,
-}
-
-#: ``model_type`` by the class in ``architectures``, for files without it.
-_BY_CLASS = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "MixtralForCausalLM": "mixtral",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen2MoeForCausalLM": "qwen2_moe",
-    "Qwen3ForCausalLM": "qwen3",
-    "Qwen3MoeForCausalLM": "qwen3_moe",
-    "Gemma2ForCausalLM": "gemma2",
-    "Gemma3ForCausalLM": "gemma3_text",
-    "GPT2LMHeadModel": "gpt2",
-    "GPTNeoXForCausalLM": "gpt_neox",
-    "OPTForCausalLM": "opt",
-    "BloomForCausalLM": "bloom",
-    "PhiForCausalLM": "phi",
-    "Phi3ForCausalLM": "phi3",
-    "DeepseekV2ForCausalLM": "deepseek_v2",
-    "DeepseekV3ForCausalLM": "deepseek_v3",
-    "GptOssForCausalLM": "gpt_oss",
-    "T5ForConditionalGeneration": "t5",
-    "BertForMaskedLM": "bert",
-    "ViTForImageClassification": "vit",
 }

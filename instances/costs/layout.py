@@ -605,7 +605,7 @@ def check_precision(layout: Layout, cluster: TrainingCluster) -> None:
 
 def without_counts(model: ModelDescription, layout: Layout) -> Layout:
     """Return a layout without a count of recomputed layers if all or none of them are."""
-    layers = layout.layers_of_stages(len(model.blocks))
+    layers = layout.layers_of_stages(model.layers)
     counts = tuple(layout.recomputed_layers(stage, count) for stage, count in enumerate(layers))
     if counts == layers:
         return replace(layout, recompute_layers=None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
@@ -28,14 +28,19 @@ CHECKED = (PRICES, HUBS, MULTIPLIERS, PASSED, ELIMINATED, PRICED, FITTING)
 MOST_HUBS = 6
 
 
+Number = Annotated[float, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
+Target = Annotated[float, msgspec.Meta(ge=0, le=LARGEST)]
+
+
 class PriceCertificate(Record):
     """Prices that show that no plan is below the target; K kinds of devices, n nodes."""
 
     origin: Literal["set partitioning"]
-    target: float  # the max-load that no plan can have
-    prices: list[float]  # n: of each node, in the workload's order
-    memory_prices: list[float]  # memory_prices, transfer_prices: K: per byte, and per unit of time
-    transfer_prices: list[float]
+    target: Target  # the max-load that no plan can have
+    prices: list[Number]  # n: of each node, in the workload's order
+    # memory_prices, transfer_prices: K: per byte, and per unit of time
+    memory_prices: list[Number]
+    transfer_prices: list[Number]
     order: list[int]  # numbers of nodes, in an order that makes the check fast
     parts: int = 0  # of a price of 1, of which each price is a whole number; 0 where there are none
 
@@ -44,7 +49,7 @@ class HubCertificate(Record):
     """Prices of nodes by class, and hubs: nodes that a device has or has not; n nodes."""
 
     origin: Literal["prices by hubs"]
-    target: float  # the max-load that no plan can have
+    target: Target  # the max-load that no plan can have
     kind: int  # number of the kind of devices whose transfers count
     hubs: list[int]  # numbers of nodes
     classes: list[int]  # n: number of the class of each node
@@ -53,23 +58,23 @@ class HubCertificate(Record):
     # of each hub: itself; not itself, nor what comes after it; not itself, nor what comes before
     # it. The last two are one for a hub with nothing on one side, and where a split need not be
     # contiguous.
-    points: list[tuple[list[float], list[float]]]
+    points: list[tuple[list[Number], list[Number]]]
 
 
 class MultiplierCertificate(Record):
     """Multipliers of the rules that loads, memories, transfers and devices keep; D devices."""
 
     origin: Literal["relaxation of the compact program"]
-    target: float  # what no plan's max-load is below
+    target: Target  # what no plan's max-load is below
     # loads, transfers, memories: D: per unit of time, for transfers only where they overlap
     # compute, and per byte
-    loads: list[float]
-    transfers: list[float]
-    memories: list[float]
+    loads: list[Number]
+    transfers: list[Number]
+    memories: list[Number]
     # device, a node of each block that a transfer touches, and a value of each
-    flows: list[tuple[int, list[int], list[float]]]
+    flows: list[tuple[int, list[int], list[Number]]]
     order: list[int]  # numbers of nodes of different blocks
-    steps: list[tuple[int, int, float]]  # device, place in the order, and value
+    steps: list[tuple[int, int, Number]]  # device, place in the order, and value
 
 
 class PotentialCertificate(Record):
@@ -81,16 +86,16 @@ class PotentialCertificate(Record):
         "priced memory",
         "elimination of what fits",
     ]
-    target: float  # what no sharding costs less than
-    unit: float  # by which all potentials are multiplied
+    target: Target  # what no sharding costs less than
+    unit: Number  # by which all potentials are multiplied
     properties: list[str]  # texts of ways in which a tensor lies, such as ``S0xB``
     # numbers of the tensor, of the operator that reads it, and of that one's input; positions in
     # `properties` of ways that the tensor is made in, with a potential of each; and the same of
     # ways that it is needed in. What is not listed is 0.
     uses: list[tuple[int, int, int, list[int], list[int], list[int], list[int]]]
-    price: float = 0.0  # of a byte that a device holds
+    price: Number = 0.0  # of a byte that a device holds
     # where gradients overlap: weights of the ends of a step, of sum 1, that of computing last
-    mixture: list[float] = msgspec.field(default_factory=list)
+    mixture: list[Number] = msgspec.field(default_factory=list)
 
 
 Kind = TypeVar(
@@ -121,10 +126,7 @@ def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> P
     InputError if a field is missing, of another type or length, or holds no number up to `LARGEST`.
     """
     found = _read(values, PriceCertificate)
-    sizes = {"prices": nodes, "memory_prices": kinds, "transfer_prices": kinds}
-    _check_sizes(found, sizes)
-    for key in sizes:
-        _check_numbers(key, getattr(found, key))
+    _check_sizes(found, {"prices": nodes, "memory_prices": kinds, "transfer_prices": kinds})
     _check_range("order", found.order, nodes, "node")
     return found
 
@@ -144,8 +146,7 @@ def hub_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> Hub
     _check_sizes(found, {"classes": nodes})
     if not found.points:
         raise InputError("certificate: points is empty; it must have prices and slopes")
-    for rates, slopes in found.points:
-        _check_numbers("points", [*rates, *slopes])
+    for rates, _ in found.points:
         _check_range("classes", found.classes, len(rates), "class")
     return found
 
@@ -158,26 +159,18 @@ def multiplier_certificate(
     Errors are those of `price_certificate`.
     """
     found = _read(values, MultiplierCertificate)
-    sizes = dict.fromkeys(("loads", "transfers", "memories"), devices)
-    _check_sizes(found, sizes)
-    for key in sizes:
-        _check_numbers(key, getattr(found, key))
+    _check_sizes(found, dict.fromkeys(("loads", "transfers", "memories"), devices))
     _check_range("order", found.order, nodes, "node")
     _check_range("flows", [device for device, _, _ in found.flows], devices, "device")
     _check_range("flows", [v for _, several, _ in found.flows for v in several], nodes, "node")
-    _check_numbers("flows", [x for _, _, several in found.flows for x in several])
     _check_range("steps", [device for device, _, _ in found.steps], devices, "device")
     _check_range("steps", [place for _, place, _ in found.steps], len(found.order), "place")
-    _check_numbers("steps", [value for _, _, value in found.steps])
     return found
 
 
 def potential_certificate(values: Mapping[str, object]) -> PotentialCertificate:
     """Return a certificate by potentials; errors as of `price_certificate`."""
     found = _read(values, PotentialCertificate)
-    _check_numbers("unit", [found.unit])
-    _check_numbers("price", [found.price])
-    _check_numbers("mixture", found.mixture)
     for *_, made, alphas, needed, betas in found.uses:
         for places, values_of in ((made, alphas), (needed, betas)):
             _check_range("uses", places, len(found.properties), "property")
@@ -186,7 +179,9 @@ def potential_certificate(values: Mapping[str, object]) -> PotentialCertificate:
                     f"certificate: uses have {len(values_of)} potentials for {len(places)} "
                     "properties; they must be as many"
                 )
-            _check_numbers("uses", [value * found.unit for value in values_of])
+            for value in values_of:
+                if abs(value * found.unit) > LARGEST:
+                    raise InputError(f"certificate: uses hold {quote(value)}; it is too large")
     return found
 
 
@@ -196,9 +191,8 @@ def _read(values: Mapping[str, object], kind: type[Kind]) -> Kind:
     except msgspec.ValidationError as error:
         reason = explain(str(error), dict(values), kind)
         raise InputError(f"certificate: {reason}") from None
-    _check_numbers("target", [found.target])
-    if found.target < 0 or math.copysign(1, found.target) < 0:
-        raise InputError(f"certificate: target is {quote(found.target)}; no load is below 0")
+    if math.copysign(1, found.target) < 0:
+        raise InputError("certificate: target is −0; no load is below 0")
     return found
 
 
@@ -207,14 +201,6 @@ def _check_sizes(found: object, sizes: Mapping[str, int]) -> None:
         if len(getattr(found, key)) != size:
             raise InputError(
                 f"certificate: {key} has {len(getattr(found, key))} values; it must have {size}"
-            )
-
-
-def _check_numbers(key: str, values: list[float]) -> None:
-    for x in values:
-        if not abs(x) <= LARGEST:  # not a number, too
-            raise InputError(
-                f"certificate: {key} holds {quote(x)}; it must be a number up to {LARGEST:g}"
             )
 
 

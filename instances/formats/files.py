@@ -369,11 +369,10 @@ def save(
 
 def _shipped(name: str) -> Workload:
     # only here: a file needs no architectures
-    from ..generate.catalogue import generate, shipped
+    from ..generate.catalogue import CATALOGUE, generate
 
-    known = shipped()
-    if name.partition("@")[0] not in known:
-        _fail_unknown(name, list(known))
+    if name.partition("@")[0] not in CATALOGUE:
+        _fail_unknown(name, list(CATALOGUE))
     return generate(name)
 
 

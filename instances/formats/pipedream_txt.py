@@ -1,4 +1,4 @@
-"""Reader and writer of PipeDream's ``graph.txt``, and of its stage and replica configuration.
+"""Reader of PipeDream's ``graph.txt``.
 
 References
 ----------
@@ -8,19 +8,14 @@ https://github.com/msr-fiddle/pipedream writes and reads the format.
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Mapping
 
 import numpy as np
 
-from ..common.arrays import Floats
-from ..common.errors import InputError, prefix_errors, quote
-from ..common.units import NodeId
+from ..common.errors import prefix_errors, quote
 from ..model.cluster import ACCELERATOR
 from ..model.layers import Layers
-from ..model.solution import StagePlacement
 from ..model.workload import Workload
 from .source import Source
 
@@ -37,13 +32,12 @@ def read_pipedream(source: Source) -> Workload:
 
     A node's time is its forward and backward time, both also in `Workload.extra`; its output is the
     sum of its activations. Its one configuration takes its activations per microbatch in flight,
-    and twice its parameters for them and their gradients. ``stage_id`` is kept in `Workload.extra`,
-    NaN where missing, and so are lists of activations, item by item. The file names neither devices
-    nor bandwidth nor microbatches. InputError names the line, the node, the field.
+    and twice its parameters for them and their gradients. ``stage_id`` is ignored. The file names
+    neither devices nor bandwidth nor microbatches. InputError names the line, the node, the field.
     """
     index: dict[str, int] = {}
     names: list[str] = []
-    numbers: list[dict[str, list[float]]] = []
+    numbers: list[dict[str, float]] = []
     edges: set[tuple[str, str]] = set()
     for row, line in enumerate(source.text.splitlines(), 1):
         if not line.strip():
@@ -69,7 +63,7 @@ def read_pipedream(source: Source) -> Workload:
                     f"edge {tail} → {head}: unknown node {quote(node)}; "
                     "add its line or remove the edge"
                 )
-    column = {key: np.array([sum(node[key]) for node in numbers]) for key in _NUMBERS}
+    column = {key: np.array([node[key] for node in numbers]) for key in _NUMBERS}
     forward, backward = column["forward_compute_time"], column["backward_compute_time"]
     activation, parameters = column["activation_size"], column["parameter_size"]
     pairs = sorted((index[u], index[v]) for u, v in edges)
@@ -84,12 +78,7 @@ def read_pipedream(source: Source) -> Workload:
             output_bytes=activation,
             names=tuple(names),
             time_unit="ms",
-            extra={
-                "forward_time": forward,
-                "backward_time": backward,
-                "parameter_bytes": parameters,
-                **_lists(numbers),
-            },
+            extra={"forward_time": forward, "backward_time": backward},
             layers=Layers(
                 node=np.arange(len(index)),
                 degree=np.ones(len(index), np.int64),
@@ -105,77 +94,18 @@ def read_pipedream(source: Source) -> Workload:
         )
 
 
-def write_pipedream(workload: Workload, plan: StagePlacement | None = None) -> str:
-    """Return a workload as PipeDream graph, with the stages of a plan if one is given.
-
-    InputError if the workload does not say what the format needs: forward and backward time,
-    parameters, output bytes.
-    """
-    extra = workload.extra
-    for key in ("forward_time", "backward_time", "parameter_bytes"):
-        if key not in extra:
-            raise InputError(
-                f"{workload.name}: extra has no {key!r}, which PipeDream's graph needs"
-            )
-    if workload.output_bytes is None:
-        raise InputError(f"{workload.name}: its output bytes are not known; PipeDream needs them")
-    stage = extra.get("stage_id", np.full(workload.n, math.nan)).copy()
-    if plan is not None:
-        for s, part in enumerate(plan.stages):
-            stage[list(part.nodes)] = s
-    name = _spelled(workload.ids)
-    lines = []
-    for v in range(workload.n):
-        sizes = [extra[key][v] for key in _activation_keys(extra)]
-        sizes = [size for size in sizes if not math.isnan(size)]
-        if len(sizes) > 1:
-            activation = "[" + "; ".join(repr(float(size)) for size in sizes) + "]"
-        else:
-            activation = _plain(workload.output_bytes[v])
-        line = (
-            f"{name[v]} -- {workload.names[v]} -- "
-            f"forward_compute_time={_plain(extra['forward_time'][v])}, "
-            f"backward_compute_time={_plain(extra['backward_time'][v])}, "
-            f"activation_size={activation}, parameter_size={_plain(extra['parameter_bytes'][v])}"
-        )
-        lines.append(line if math.isnan(stage[v]) else f"{line} -- stage_id={int(stage[v])}")
-    lines += [f"\t{name[u]} -- {name[v]}" for u, v in workload.edges.tolist()]
-    return "\n".join(lines) + "\n"
-
-
-def write_pipedream_stages(plan: StagePlacement) -> str:
-    """Return the configuration of PipeDream's runtime: modules to stages, stages to ranks.
-
-    The runtime counts the loss as a module of its own, which runs with the last stage.
-    """
-    ranks: dict[str, list[int]] = {}
-    free = 0
-    for s, stage in enumerate(plan.stages):
-        if stage.degree > 1:
-            raise InputError(f"stage {s}: PipeDream knows no tensor parallelism; plan without it")
-        ranks[str(s)] = list(range(free, free + stage.replicas))
-        free += stage.replicas
-    modules = [*range(len(plan.stages)), len(plan.stages) - 1]
-    return json.dumps({"module_to_stage_map": modules, "stage_to_rank_map": ranks}, indent=2) + "\n"
-
-
-def _node_line(source: Source, row: int, line: str) -> tuple[str, str, dict[str, list[float]]]:
+def _node_line(source: Source, row: int, line: str) -> tuple[str, str, dict[str, float]]:
     parts = line.strip().split(" -- ")
-    stage = math.nan
     if parts[-1].startswith("stage_id="):
-        said = parts.pop().removeprefix("stage_id=")
-        if not said.isdecimal():
-            source.fail(f"line {row}: node {parts[0]}: stage_id is {quote(said)}; give a number")
-        stage = float(said)
+        parts.pop()
     if len(parts) < 3:
         source.fail(f"line {row}: a node is written as id -- description -- numbers")
     node, description, text = parts[0].strip(), " -- ".join(parts[1:-1]), parts[-1]
     given = dict(re.findall(r"(\w+)=(\[[^\]]*\]|[^,\s]+)", text))
-    fields = {"stage_id": [stage]}
+    fields = dict.fromkeys(_NUMBERS, 0.0)
     for key in _NUMBERS:
         if key not in given:
             source.fail(f"line {row}: node {node}: {key} is missing; add it")
-        fields[key] = []
         for item in given[key].strip("[]").split(";"):
             try:
                 value = float(item)
@@ -186,32 +116,5 @@ def _node_line(source: Source, row: int, line: str) -> tuple[str, str, dict[str,
                     f"line {row}: node {node}: {key} is {quote(item.strip())}; "
                     "it must be a finite number of at least 0"
                 )
-            fields[key].append(value)
+            fields[key] += value
     return node, description, fields
-
-
-def _lists(numbers: list[dict[str, list[float]]]) -> dict[str, Floats]:
-    """Return the optional columns: stages, and activations item by item, NaN where missing."""
-    columns = {"stage_id": np.array([node["stage_id"][0] for node in numbers])}
-    longest = max(len(node["activation_size"]) for node in numbers)
-    for k in range(longest if longest > 1 else 0):
-        columns[f"activation_bytes_{k}"] = np.array(
-            [node["activation_size"][k] if k < len(node["activation_size"]) else math.nan
-             for node in numbers]
-        )  # fmt: skip
-    return {key: values for key, values in columns.items() if not np.isnan(values).all()}
-
-
-def _activation_keys(extra: Mapping[str, Floats]) -> list[str]:
-    keys = [key for key in extra if re.fullmatch(r"activation_bytes_\d+", key)]
-    return sorted(keys, key=lambda key: int(key.rpartition("_")[2]))
-
-
-def _spelled(ids: tuple[NodeId, ...]) -> list[str]:
-    return [node if isinstance(node, str) else f"node{node}" for node in ids]
-
-
-def _plain(value: float) -> str:
-    """Return a number with three decimals, as PipeDream writes it, or as many as it needs."""
-    short = f"{value:.3f}"
-    return short if float(short) == value else repr(float(value))

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
 import re
-import select
-import stat
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +32,6 @@ MAX_DEPTH = 50
 
 #: Longest file that is read: a workload of a million nodes is shorter.
 MOST_BYTES = 1 << 30
-
-#: Seconds in which something must come out of a pipe.
-PIPE_S = 10.0
 
 _BINARY = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x89PNG": "PNG", b"%PDF": "PDF"}
 _UTF16_OR_32 = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
@@ -121,13 +114,10 @@ def stem_of(path: str | Path) -> str:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the content of a file; a pipe is waited for, but not for ever.
-
-    InputError if it cannot be read, or is longer than `MOST_BYTES`.
-    """
+    """Return the content of a file; InputError if it cannot be read, or is too long."""
     file, content = str(path), bytearray()
     try:
-        with open(path, "rb", opener=_open) as stream:
+        with open(path, "rb") as stream:
             while len(content) <= MOST_BYTES and (block := stream.read(1 << 20)):
                 content += block
     except FileNotFoundError:
@@ -142,23 +132,6 @@ def read_bytes(path: str | Path) -> bytes:
     if len(content) > MOST_BYTES:
         raise InputError(f"{file}: it has more than {MOST_BYTES >> 20} MiB; no file of ours has")
     return bytes(content)
-
-
-def _open(path: str, flags: int) -> int:
-    """Open a file; of a pipe raise TimeoutError if nothing comes out of it."""
-    if not stat.S_ISFIFO(os.stat(path).st_mode):
-        return os.open(path, flags)
-    pipe = os.open(path, flags | os.O_NONBLOCK)
-    poll = select.poll()
-    poll.register(pipe, select.POLLIN)
-    until = time.monotonic() + PIPE_S
-    while not any(events & select.POLLIN for _, events in poll.poll(1e3 * PIPE_S)):
-        if time.monotonic() > until:
-            os.close(pipe)
-            raise TimeoutError(errno.ETIMEDOUT, "it is a pipe that nobody writes into")
-        time.sleep(0.02)  # who had it open has closed it
-    os.set_blocking(pipe, True)
-    return pipe
 
 
 def parse(content: bytes, file: str, stem: str) -> Source:

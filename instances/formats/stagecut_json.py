@@ -24,7 +24,7 @@ from ..model.ties import Copy, Tie
 from ..model.workload import Workload
 from .solutions_json import RulesRecord
 from .source import Record, Source, Whole, plain_id
-from .versions import CLUSTER, NEWEST, WORKLOAD, upgraded
+from .versions import CLUSTER, NEWEST, OLDEST, WORKLOAD, upgraded
 
 
 class CopyRecord(Record):
@@ -170,8 +170,9 @@ def read_file(source: Source, kind: type[T], wanted: str) -> T:
             f"version is {quote(version)}, written by a newer Stagecut; this one reads up to "
             f"version {newest}: update it"
         )
-    if type(version) is not int or version < 1:
-        up_to = f"a whole number from 1 to {newest}" if newest > 1 else "1"
+    oldest = OLDEST.get(wanted, 1)
+    if type(version) is not int or version < oldest:
+        up_to = f"a whole number from {oldest} to {newest}" if newest > oldest else str(newest)
         source.fail(f"version is {quote(version)}; it must be {up_to}")
     return replace(source, data=upgraded(source.data, version)).convert(kind)
 

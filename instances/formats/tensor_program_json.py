@@ -6,7 +6,6 @@ extent that it divides and what is added up meanwhile, or as the text alone wher
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import msgspec
@@ -36,7 +35,7 @@ class TensorRecord(Record):
     dtype: str = "float32"
 
 
-class SignatureRecord(Record):
+class SignatureRecord(Record, omit_defaults=True):
     """A way to split an operator: such as S0,B->S0, of an extent of 64."""
 
     text: str
@@ -44,7 +43,7 @@ class SignatureRecord(Record):
     reduced_bytes: float = 0.0
 
 
-class OperatorRecord(Record):
+class OperatorRecord(Record, omit_defaults=True):
     """Operator, parameter or input; `gradient` names the tensor that a parameter gets."""
 
     name: int | str
@@ -105,7 +104,7 @@ def read_program(source: Source) -> Workload:
 
 def write_program(workload: Workload, program: TensorProgram) -> dict[str, object]:
     """Return the file of a workload with a tensor program, as JSON values."""
-    cluster = workload.cluster
+    cluster, names = workload.cluster, [tensor.name for tensor in program.tensors]
     return {
         "format": PROGRAM,
         "version": NEWEST[PROGRAM],
@@ -115,7 +114,7 @@ def write_program(workload: Workload, program: TensorProgram) -> dict[str, objec
         "cluster": None if cluster is None else kinds_of(cluster),
         "cluster_links": [] if cluster is None else links_of(cluster),
         "tensors": [dict(vars(tensor)) for tensor in program.tensors],
-        "operators": [_record(program, operator) for operator in program.operators],
+        "operators": msgspec.to_builtins([_record(one, names) for one in program.operators]),
     }
 
 
@@ -134,32 +133,23 @@ def _signature(record: SignatureRecord | str) -> Signature:
     return Signature.of(record.text, record.extent, record.reduced_bytes)
 
 
-def _record(program: TensorProgram, operator: Operator) -> dict[str, object]:
-    names = [tensor.name for tensor in program.tensors]
-    made: dict[str, object] = {
-        "name": operator.name,
-        "kind": operator.kind,
+def _record(operator: Operator, names: list[str]) -> OperatorRecord:
+    values = {
+        **vars(operator),
         "inputs": [names[t] for t in operator.inputs],
         "outputs": [names[t] for t in operator.outputs],
-        "signatures": [_written(signature) for signature in operator.signatures],
+        "signatures": list(map(_written, operator.signatures)),
+        "gradient": None if operator.gradient is None else names[operator.gradient],
     }
-    if operator.role is not Role.OPERATOR:
-        made["role"] = operator.role
-    if operator.gradient is not None:
-        made["gradient"] = names[operator.gradient]
-    for key in ("fixed", "compute", "memory", "flops", "backward", "view"):
-        if getattr(operator, key):
-            made[key] = getattr(operator, key)
-    if not operator.ruled:
-        made["ruled"] = False
-    return made
+    told = {key: value for key, value in values.items() if value or key in ("name", "ruled")}
+    return OperatorRecord(**told)
 
 
-def _written(signature: Signature) -> object:
-    if signature.extent == 1 and not signature.reduced_bytes:
-        return signature.text
-    made: dict[str, object] = {"text": signature.text, "extent": signature.extent}
+def _written(signature: Signature) -> SignatureRecord | str:
     if signature.reduced_bytes:
-        made["reduced_bytes"] = signature.reduced_bytes
-    assert math.isfinite(signature.reduced_bytes)
-    return made
+        return SignatureRecord(signature.text, signature.extent, signature.reduced_bytes)
+    return (
+        signature.text
+        if signature.extent == 1
+        else SignatureRecord(signature.text, signature.extent)
+    )

@@ -6,8 +6,6 @@ import errno
 import json
 import os
 import secrets
-import stat
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,9 +16,6 @@ from ..common.errors import InputError
 PICTURES = (".png", ".svg", ".pdf")
 #: Endings of self-contained pages.
 PAGES = (".htm", ".html")
-
-#: Seconds in which somebody must read a pipe.
-PIPE_S = 10.0
 
 _REMEDY = {
     errno.ENOENT: "the folder does not exist; make it first",
@@ -70,8 +65,7 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         data = content.encode() if isinstance(content, str) else content
         target = Path(os.path.realpath(path))
         if target.exists() and not target.is_file() and not target.is_dir():
-            with open(target, "wb", opener=_open) as stream:
-                stream.write(data)
+            target.write_bytes(data)
             return
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, "is a directory")
@@ -86,25 +80,6 @@ def why_not(error: Exception) -> str:
     """Return why a file could not be written, with the remedy, if there is a known one."""
     known = _REMEDY.get(getattr(error, "errno", None) or 0)
     return known or getattr(error, "strerror", None) or str(error)
-
-
-def _open(path: str, flags: int) -> int:
-    """Open a special file; raise TimeoutError for a pipe without a reader."""
-    if not stat.S_ISFIFO(os.stat(path).st_mode):
-        return os.open(path, flags)
-    until = time.monotonic() + PIPE_S
-    while True:
-        try:
-            pipe = os.open(path, flags | os.O_NONBLOCK)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            if time.monotonic() > until:
-                raise TimeoutError(errno.ETIMEDOUT, "it is a pipe that nobody reads") from None
-            time.sleep(0.02)
-        else:
-            os.set_blocking(pipe, True)
-            return pipe
 
 
 def _replace(target: Path, data: bytes) -> None:

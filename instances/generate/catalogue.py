@@ -8,24 +8,18 @@ nodes of eight microbatches.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
 from ..common.choices import Tied
 from ..common.errors import InputError, quote
 from ..common.quantities import check_count
-from ..model.cluster import Cluster
 from ..model.workload import Workload
 from .architectures import ARCHITECTURES, Architecture
-from .architectures.lowering import Granularity, Via, to_workload
-from .roofline import machine
-
-DEFAULT_ACCELERATOR = "a100-80gb"
+from .architectures.lowering import Granularity, to_workload
+from .roofline import USUAL, machine
 
 #: Most operators of a generated graph, backward ones and all microbatches counted.
 MOST_OPERATORS = 2_000_000
@@ -33,7 +27,7 @@ MOST_OPERATORS = 2_000_000
 #: Options of `build` that may follow a name, and whether they are numbers.
 NAMED = {
     "deeper": True, "microbatches": True, "batch": True, "size": True, "accelerators": True,
-    "accelerator": False, "tied": False, "via": False,
+    "accelerator": False, "tied": False,
 }  # fmt: skip
 
 #: Examples of training graphs of about 10,000, 30,000 and 100,000 operators.
@@ -48,63 +42,47 @@ LARGE = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A workload of the catalogue; `build()` generates it."""
+    """A workload of the catalogue: one of the four forms of an architecture."""
 
-    name: str  # unique
-    title: str  # architecture, kind of graph, and pass
-    build: Callable[[], Workload]  # generates the workload with the catalogue's defaults
-    source: str  # where dimensions and the count of parameters are from
-    parameters: int  # how many the architecture has, as published
-    granularity: Granularity  # granularity, training: which of its four forms this is
+    architecture: Architecture
+    granularity: Granularity
     training: bool
-    # best_ms, bound_ms: least known max-load of a contiguous split on the suggested cluster, and a
-    # proven lower bound, equal where the optimum is known; None where nothing is
-    best_ms: float | None
-    bound_ms: float | None
+
+    @property
+    def title(self) -> str:
+        """Architecture, kind of graph, and pass."""
+        kind = "training" if self.training else "inference"
+        return f"{self.architecture.title}, {self.granularity}, {kind}"
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Totals of a workload over its nodes, in bytes and FLOPs.
-
-    `times` has the time of all nodes on one device, by kind, in `time_unit`.
-    """
-
-    name: str
-    title: str
-    nodes: int
-    edges: int
-    parameters: float
-    published_parameters: int
-    flops: float
-    weight_bytes: float
-    gradient_bytes: float
-    optimizer_bytes: float
-    activation_bytes: float
-    memory_bytes: float
-    output_bytes: float
-    times: Mapping[str, float]
-    time_unit: str
-    cluster: Cluster
-    provenance: Mapping[str, str]
+#: Every shipped workload by name.
+CATALOGUE: Mapping[str, Entry] = MappingProxyType(
+    {
+        f"{name}{operators}{training}": Entry(
+            architecture, "operators" if operators else "layers", bool(training)
+        )
+        for name, architecture in ARCHITECTURES.items()
+        for operators in ("", "-operators")
+        for training in ("", "-training")
+    }
+)
 
 
 def build(
     name: str,
     *,
-    accelerator: str = DEFAULT_ACCELERATOR,
+    accelerator: str = USUAL,
     batch: int | None = None,
     size: int | None = None,
     accelerators: int | None = None,
     tied: Tied | str = Tied.COPIES,
-    via: Via | str = Via.PEER,
     deeper: int = 1,
     microbatches: int = 1,
 ) -> Workload:
     """Generate a shipped workload, possibly with other dimensions than the catalogue's.
 
-    Times and suggested cluster are for `accelerator` (see `roofline.MACHINES`); `batch` and `size`
-    are samples per pass, and tokens per sample or pixels per side; `tied` and `via` as in
+    Times and suggested cluster are for `accelerator` (see `roofline.machine`); `batch` and `size`
+    are samples per pass, and tokens per sample or pixels per side; `tied` as in
     `lowering.to_workload`. The network has `deeper` times as many blocks as published, the graph
     nodes of its own for each of `microbatches`. InputError if there is no such workload or
     accelerator, or the network cannot have that size.
@@ -114,8 +92,13 @@ def build(
     >>> build("resnet50").n
     71
     """
-    entry = find(name)
-    architecture = ARCHITECTURES[_architecture_of(name)]
+    if name not in CATALOGUE:
+        raise InputError(
+            f"{name}: no shipped workload has this name; there are {', '.join(ARCHITECTURES)}, "
+            "each also with -training, -operators, -operators-training"
+        )
+    entry = CATALOGUE[name]
+    architecture = entry.architecture
     batch = architecture.batch if batch is None else batch
     size = architecture.size if size is None else size
     for option, value in (("batch", batch), ("size", size), ("accelerators", accelerators)):
@@ -135,7 +118,6 @@ def build(
         granularity=entry.granularity,
         training=entry.training,
         tied=Tied.of("tied", tied),
-        via=Via.of("via", via),
         accelerators=accelerators,
         microbatches=microbatches,
     )
@@ -173,97 +155,3 @@ def _named(name: str, **options: int) -> str:
     """Return the name with the options that are not 1."""
     said = ",".join(f"{key}={value}" for key, value in options.items() if value != 1)
     return f"{name}@{said}" if said else name
-
-
-def shipped() -> Mapping[str, Callable[[], Workload]]:
-    """Return the builder of each shipped workload by name, in the catalogue's order."""
-    return {name: entry.build for name, entry in CATALOGUE.items()}
-
-
-def find(name: str) -> Entry:
-    """Return the entry called `name`; InputError if there is none."""
-    if name not in CATALOGUE:
-        raise InputError(
-            f"{name}: no shipped workload has this name; there are {', '.join(ARCHITECTURES)}, "
-            "each also with -training, -operators, -operators-training"
-        )
-    return CATALOGUE[name]
-
-
-def show(name: str) -> Summary:
-    """Return a summary of the shipped workload `name`; InputError if there is none."""
-    entry = find(name)
-    workload = entry.build()
-    assert workload.cluster is not None  # the generator always suggests one
-    assert workload.output_bytes is not None
-    total = {column: float(values.sum()) for column, values in workload.extra.items()}
-    return Summary(
-        name=name,
-        title=entry.title,
-        nodes=workload.n,
-        edges=len(workload.edges),
-        parameters=total["parameters"],
-        published_parameters=entry.parameters,
-        flops=total["flops"],
-        weight_bytes=total["weight_bytes"],
-        gradient_bytes=total["gradient_bytes"],
-        optimizer_bytes=total["optimizer_bytes"],
-        activation_bytes=total["activation_bytes"],
-        memory_bytes=float(workload.memory_bytes.sum()),
-        output_bytes=float(workload.output_bytes.sum()),
-        times={kind: float(values.sum()) for kind, values in workload.times.items()},
-        time_unit=workload.time_unit,
-        cluster=workload.cluster,
-        provenance=workload.provenance,
-    )
-
-
-def _architecture_of(name: str) -> str:
-    return name.removesuffix("-training").removesuffix("-operators")
-
-
-def _known() -> dict[str, tuple[float | None, float | None]]:
-    """Best value and bound of each entry, as `benchmarks/shipped_optima.py` found them."""
-    text = files(__package__).joinpath("shipped_optima.csv").read_text(encoding="utf-8")
-    return {
-        row["name"]: (
-            float(row["best_ms"]) if row["best_ms"] else None,
-            float(row["bound_ms"]) if row["bound_ms"] else None,
-        )
-        for row in csv.DictReader(text.splitlines())
-    }
-
-
-def _entries(architecture: Architecture) -> list[Entry]:
-    forms: list[tuple[str, Granularity, bool]] = [
-        ("", "layers", False),
-        ("-training", "layers", True),
-        ("-operators", "operators", False),
-        ("-operators-training", "operators", True),
-    ]
-    return [
-        Entry(
-            name=architecture.name + suffix,
-            title=f"{architecture.title}, {granularity}, {'training' if training else 'inference'}",
-            build=partial(build, architecture.name + suffix),
-            source=architecture.source,
-            parameters=architecture.parameters,
-            granularity=granularity,
-            training=training,
-            best_ms=_KNOWN[architecture.name + suffix][0],
-            bound_ms=_KNOWN[architecture.name + suffix][1],
-        )
-        for suffix, granularity, training in forms
-    ]
-
-
-_KNOWN = _known()
-
-#: Every shipped workload by name.
-CATALOGUE: Mapping[str, Entry] = MappingProxyType(
-    {
-        entry.name: entry
-        for architecture in ARCHITECTURES.values()
-        for entry in _entries(architecture)
-    }
-)

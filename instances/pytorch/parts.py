@@ -26,9 +26,9 @@ from ..common.units import NodeId
 from ..model.cluster import Cluster
 from ..model.tied_weights import with_ties
 from ..model.workload import Workload
-from .operator_graph import OperatorGraph, Recording, operator_graph
+from ..operator_graph import OperatorGraph, Recording, operator_graph
+from ..to_workload import Grouping, OperatorTimes, ties_of, to_workload
 from .record import Storages, is_free, record, written
-from .to_workload import Grouping, OperatorTimes, ties_of, to_workload
 from .tracing.leaves import as_fake, has_no_data, mode_of, off_meta, own, swapped_tensors, tensors
 from .tracing.trace import trace
 from .tracing.traced import Traced, as_exported, flat_inputs, on_inputs, parameters_of, quiet

@@ -28,12 +28,11 @@ from torch import fx, nn
 from ..common.arrays import Floats
 from ..common.errors import InputError
 from ..formats.writing import write_whole
-from ..generate.roofline import CPU_CORE, Machine
+from ..generate.roofline import CPU_CORE
 from ..model.links import Link
-from .operator_graph import OperatorGraph, TracedOperator
+from ..to_workload import OperatorTimes, estimated_ms
 from .parts import ModelParts
 from .record import Clock, Watch
-from .to_workload import OperatorTimes
 from .tracing.leaves import loss_of, tensors
 from .tracing.traced import Traced, reason_of
 
@@ -275,24 +274,6 @@ PLAUSIBLE = 1.5
 ASSUMED_LINKS = {"cpu": Link(50e-6, 2e9), "cuda": Link(10e-6, 25e9)}
 
 
-def estimated_times(graph: OperatorGraph, target: Machine) -> OperatorTimes:
-    """Return times by the roofline of a machine; nothing runs."""
-    nothing = np.zeros(len(graph.operators))
-    return OperatorTimes(
-        accelerator_ms=estimated_ms(graph.operators, target),
-        cpu_ms=estimated_ms(graph.operators, CPU_CORE),
-        measured=nothing,
-        spread=nothing,
-        link=target.peer,
-        provenance={
-            "cost_model": "roofline",
-            "accelerator": f"{target.name}: {target.source}",
-            "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
-            "link": "between accelerators",
-        },
-    )
-
-
 def measured_times(
     parts: ModelParts,
     args: tuple[Any, ...],
@@ -352,7 +333,7 @@ def measured_times(
     host = device.type == "cpu"
     link = ASSUMED_LINKS["cpu" if host else "cuda"]
     cpu_ms = ms if host else fallback
-    return OperatorTimes(ms, cpu_ms, measured, spread, link, provenance), notes
+    return OperatorTimes(ms, cpu_ms, link, provenance, measured, spread), notes
 
 
 def _doubted(factor: float, before: int, device: torch.device) -> str:
@@ -402,16 +383,3 @@ def corrected(ms: Floats, kernels: Floats, whole_ms: float) -> tuple[Floats, flo
             f" by a factor of {factor:.4g}" if not overhead else f" and a factor of {factor:.4g}"
         )
     return ms * factor, factor, text
-
-
-def estimated_ms(operators: tuple[TracedOperator, ...], machine: Machine) -> Floats:
-    """Return the time of each operator: the sum of its kernels' rooflines, launches included."""
-    kernels = [(v, k) for v, op in enumerate(operators) for k in op.kernels]
-    seconds = machine.seconds(
-        np.array([k.flops for _, k in kernels]),
-        np.array([k.moved_bytes for _, k in kernels]),
-        np.ones(len(kernels)),
-    )
-    where = np.array([v for v, _ in kernels], np.int64)
-    total = np.bincount(where, weights=1e3 * seconds, minlength=len(operators))
-    return np.asarray(total, np.float64)

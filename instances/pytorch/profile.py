@@ -11,13 +11,20 @@ from torch import nn
 from ..common.choices import Tied
 from ..common.errors import InputError
 from ..common.units import NodeId
-from ..generate.architectures.lowering import suggested_cluster
-from ..generate.roofline import MACHINES, machine
+from ..generate.roofline import machine
 from ..model.cluster import ACCELERATOR, Cluster, DeviceKind
+from ..to_workload import (
+    Grouping,
+    by_layer,
+    by_operator,
+    estimated_times,
+    fitting_depth,
+    memory_bytes,
+    suggested_cluster,
+)
 from .parts import ModelParts, plain, put_together, take_apart
 from .parts import Profile as Profile
-from .prices import estimated_times, measured_times
-from .to_workload import Grouping, by_layer, by_operator, fitting_depth, memory_bytes
+from .prices import measured_times
 from .tracing.traced import export_failure
 from .tracing.unchanged import unchanged
 
@@ -96,7 +103,7 @@ def profile(
             )
         else:
             times, notes = estimated_times(parts.graph, target), []
-            cluster = suggested_cluster(target, target.peer, memory_bytes(parts.graph))
+            cluster = suggested_cluster(target, memory_bytes(parts.graph))
     if depth == "auto":
         depth = fitting_depth(parts.graph)
     grouping = by_operator(parts.graph) if depth is None else by_layer(parts.graph, depth)
@@ -165,8 +172,8 @@ def uncut(
 
 def _estimated(parts: ModelParts, grouping: Grouping, depth: int | None, tied: Tied) -> Profile:
     """Return the profile with a roofline's times."""
-    target = next(iter(MACHINES.values()))
-    cluster = suggested_cluster(target, target.peer, memory_bytes(parts.graph))
+    target = machine()
+    cluster = suggested_cluster(target, memory_bytes(parts.graph))
     times = estimated_times(parts.graph, target)
     return put_together(parts, grouping, depth, times, cluster, tied=tied)
 

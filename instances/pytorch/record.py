@@ -18,11 +18,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import Node, saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.flop_counter import FlopCounterMode
 
 from ..common.errors import InputError
-from .flops import FORMULAS
-from .operator_graph import BackwardStep, ExecutedNode, KernelCall, Parameter, Read, Recording
+from ..operator_graph import (
+    BackwardStep,
+    ExecutedNode,
+    KernelCall,
+    Parameter,
+    Read,
+    Recording,
+    TensorValue,
+)
+from .flops import flops_of
 from .tracing.leaves import (
     as_fake,
     has_no_data,
@@ -75,7 +82,6 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for 
         self.written: list[torch.Tensor] = []
         self.marks: list[tuple[str, Any, Any]] = []
         self._clock = clock
-        self._flops: dict[str, float] = {}
 
     def take(self) -> tuple[tuple[KernelCall, ...], bool, list[torch.Tensor]]:
         """Return kernels, use of randomness and tensors written since the last call."""
@@ -105,23 +111,9 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for 
             self.random = True
         self.written += written(func, args, kwargs)
         self.kernels.append(
-            KernelCall(
-                str(func), sign, self._flops_of(func, args, kwargs, sign), moved(func, args, out)
-            )
+            KernelCall(str(func), sign, flops_of(func, args, kwargs, out), moved(func, args, out))
         )
         return out
-
-    def _flops_of(self, func: Any, args: Any, kwargs: Any, sign: str) -> float:
-        if written(func, args, kwargs):
-            return 0.0  # what changes its arguments must not run twice, and is no matrix product
-        formula = FORMULAS.get(func._schema.name)
-        if formula is not None:
-            return formula(*args, **kwargs)
-        if sign not in self._flops:
-            with FlopCounterMode(display=False) as counter:
-                func(*args, **kwargs)
-            self._flops[sign] = float(counter.get_total_flops())
-        return self._flops[sign]
 
 
 class Storages:
@@ -249,6 +241,20 @@ class _RecordedPass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed
         )
         return value
 
+    def values(self) -> dict[str, TensorValue]:
+        """Return the tensors that nodes gave."""
+        return {
+            n.name: TensorValue(
+                n.name,
+                tuple(int(size) for size in value.shape),
+                value.dtype,
+                value.requires_grad,
+                self.storages.number(value),
+            )
+            for n, value in self.env.items()
+            if isinstance(value, torch.Tensor) and n.op != "output"
+        }
+
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
         self.saved.append(self.storages.number(tensor))
         return tensor
@@ -328,6 +334,7 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
         if training:
             stack.enter_context(saved_tensors_hooks(run.pack, lambda x: x))
         output = tensors(run.run(*given, enable_io_processing=False))
+        values = run.values()  # after the pass, as in-place changes may add a gradient
         backward = run_backward(run.made_by, loss_of(output), watch, storages) if training else ()
     number = {step.name: i for i, step in enumerate(run.steps)}
     used = {s for step in run.steps for s in (r.storage for r in step.reads)}
@@ -344,6 +351,7 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
         together=tuple(
             (number[a], number[b]) for a, b in varying(traced.module) if {a, b} <= set(number)
         ),
+        values=values,
     )
 
 

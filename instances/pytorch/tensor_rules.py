@@ -24,6 +24,7 @@ import math
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
@@ -134,7 +135,6 @@ LETTERS: Mapping[str, Rule] = {
     "mm": Rule.of("mk,kn->mn", [(0,), (1,)]),
     "bmm": Rule.of("bmk,bkn->bmn", [(0,), (1,)]),
     "addmm": Rule.of("n,mk,kn->mn", [(0, 1), (0, 2)], additive=(0,)),
-    "t": Rule.of("mn->nm", [(0,)]),
     "dot": Rule.of("k,k->", [(0,), (1,)]),
     "_adaptive_avg_pool2d": Rule.of("ncYX->ncHW", [(0,)]),
     "_adaptive_avg_pool2d_backward": Rule.of("ncHW,ncYX->ncYX", [(0,)]),
@@ -196,6 +196,8 @@ def signatures_of(
         return signatures(Rule((), (_letters(len(outputs[0])),)), inputs, outputs)
     if name in LETTERS:
         return signatures(LETTERS[name], inputs, outputs)
+    if name in VIEWS:
+        return signatures(_view(node, inputs, outputs), inputs, outputs)
     if name in _MAKERS:
         rule = _MAKERS[name](node, inputs, outputs)
         return None if rule is None else signatures(rule, inputs, outputs)
@@ -244,46 +246,27 @@ def _argument(node: fx.Node, at: int, key: str, default: Any) -> Any:
     return node.args[at] if len(node.args) > at else node.kwargs.get(key, default)
 
 
-def _transpose(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule:
-    letters = list(_letters(len(inputs[0])))
-    i, j = _axes(node.args[1:3], len(letters))
-    after = list(letters)
-    after[i], after[j] = letters[j], letters[i]
-    return Rule(("".join(letters),), ("".join(after),), ((0,),))
-
-
-def _permute(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule:
-    letters = _letters(len(inputs[0]))
-    order = _axes(node.args[1], len(letters))
-    return Rule((letters,), ("".join(letters[axis] for axis in order),), ((0,),))
-
-
-def _unsqueeze(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
-    letters = _letters(len(inputs[0]))
-    (axis,) = _axes(node.args[1], len(outputs[0]))
-    return Rule((letters,), (f"{letters[:axis]}Z{letters[axis:]}",), ((0,),))
-
-
-def _squeeze(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule:
-    shape = inputs[0]
-    letters = _letters(len(shape))
-    axes = _axes(_argument(node, 1, "dim", None), len(shape))
-    left = "".join(c for k, c in enumerate(letters) if k not in axes or shape[k] != 1)
-    return Rule((letters,), (left,), ((0,),))
-
-
-def _expand(_: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
-    letters = _letters(len(outputs[0]))
-    return Rule((letters[len(letters) - len(inputs[0]) :],), (letters,), ((0,),))
-
-
-def _slice(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
-    shape = inputs[0]
-    (axis,) = _axes(_argument(node, 1, "dim", 0), len(shape))
-    whole = shape == outputs[0]
-    letters = _letters(len(shape), () if whole else (axis,))
-    made = letters if whole else letters.replace(letters[axis], "Z")
-    return Rule((letters,), (made,), ((0,),))
+def _view(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+    """Return the axes of a view, which strides tell apart; those that are cut stay whole."""
+    letters, strides = _letters(len(inputs[0])), [1]
+    for extent in reversed(inputs[0][1:]):
+        strides.insert(0, strides[0] * (2 * extent + 1))
+    like = torch.empty_strided(inputs[0], strides[: len(letters)], device="meta")
+    made = node.target(like, *node.args[1:], **node.kwargs)
+    known = dict(zip(zip(strides, inputs[0], strict=False), letters, strict=True))
+    if name_of(node).startswith("split") and len(outputs) == 1:  # into pieces of all that there is
+        (axis,) = _axes(_argument(node, 2, "dim", 0), len(letters))
+        del known[strides[axis], inputs[0][axis]]
+    new, whole = iter(string.ascii_lowercase[len(letters) :]), map(chr, count(_OTHERS))
+    texts = [
+        "".join(
+            known.get(axis) or next(whole if axis[0] else new)  # of stride 0: repeated
+            for axis in zip(view.stride(), view.shape, strict=True)
+        )
+        for view in (made if isinstance(made, tuple | list) else [made])
+    ]
+    read = "".join(c if any(c in text for text in texts) else c.upper() for c in letters)
+    return Rule((read,), tuple(texts), ((0,),))
 
 
 def _slice_backward(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
@@ -292,29 +275,10 @@ def _slice_backward(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Sh
     return Rule((letters,), (letters.replace(letters[axis], "Z"),), ((0,),))
 
 
-def _select(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule:
-    (axis,) = _axes(node.args[1], len(inputs[0]))
-    letters = _letters(len(inputs[0]), (axis,))
-    return Rule((letters,), (letters[:axis] + letters[axis + 1 :],), ((0,),))
-
-
 def _select_backward(node: fx.Node, _: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
     (axis,) = _axes(node.args[2], len(outputs[0]))
     letters = _letters(len(outputs[0]), (axis,))
     return Rule((letters[:axis] + letters[axis + 1 :],), (letters,), ((0,),))
-
-
-def _parted(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
-    (axis,) = _axes(_argument(node, 2, "dim", 0), len(inputs[0]))
-    letters = _letters(len(inputs[0]), (axis,))
-    made = tuple(letters.replace(letters[axis], chr(_OTHERS + k)) for k in range(len(outputs)))
-    return Rule((letters,), made, ((0,),))
-
-
-def _unbind(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
-    (axis,) = _axes(_argument(node, 1, "dim", 0), len(inputs[0]))
-    letters = _letters(len(inputs[0]), (axis,))
-    return Rule((letters,), (letters[:axis] + letters[axis + 1 :],) * len(outputs), ((0,),))
 
 
 def _cat(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule | None:
@@ -602,7 +566,8 @@ def view_signatures(before: Shape, after: Shape) -> tuple[Signature, ...]:
     the parts divide both. Everything that is linear may be partial.
     """
     found: dict[str, Signature] = {}
-    for i, j in _leading(before, after):
+    first, second = _leading(before), _leading(after)
+    for i, j in ((first[held], second[held]) for held in sorted(first.keys() & second.keys())):
         extent = math.gcd(before[i], after[j])
         if extent > 1:
             one = Signature((i,), (j,), extent)
@@ -613,27 +578,9 @@ def view_signatures(before: Shape, after: Shape) -> tuple[Signature, ...]:
     return tuple(found.values())
 
 
-def _leading(before: Shape, after: Shape) -> list[tuple[int, int]]:
-    """Return the first axis of each group of axes, before and after; those of extent 1 left out."""
-    pairs = []
-    one, other = _wide(before), _wide(after)
-    while one and other:
-        (i, left), (j, right) = one.pop(0), other.pop(0)
-        pairs.append((i, j))
-        while left != right:
-            rest = one if left < right else other
-            if not rest:
-                return pairs
-            _, extent = rest.pop(0)
-            if left < right:
-                left *= extent
-            else:
-                right *= extent
-    return pairs
-
-
-def _wide(shape: Sequence[int]) -> list[tuple[int, int]]:
-    return [(axis, extent) for axis, extent in enumerate(shape) if extent != 1]
+def _leading(shape: Shape) -> dict[int, int]:
+    """Return each axis that a group may begin with, by what the axes before it hold."""
+    return {math.prod(shape[:axis]): axis for axis, extent in enumerate(shape) if extent != 1}
 
 
 #: By the operator's name.
@@ -668,18 +615,8 @@ EXCHANGES: Mapping[str, Maker] = {
 }
 
 _MAKERS: Mapping[str, Maker] = {
-    "transpose": _transpose,
-    "permute": _permute,
-    "unsqueeze": _unsqueeze,
-    "squeeze": _squeeze,
-    "expand": _expand,
-    "slice": _slice,
     "slice_backward": _slice_backward,
-    "select": _select,
     "select_backward": _select_backward,
-    "split": _parted,
-    "split_with_sizes": _parted,
-    "unbind": _unbind,
     "cat": _cat,
     "stack": _stack,
     "sum": _sum,

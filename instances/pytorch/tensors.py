@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import operator as python_operator
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,11 +12,9 @@ import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils.flop_counter import flop_registry
 
 from ..common.choices import Role
 from ..common.errors import InputError
-from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import CPU_CORE, Machine, machine
 from ..model.sharding import program_workload
 from ..model.tensor_program import (
@@ -30,7 +27,9 @@ from ..model.tensor_program import (
     TensorProgram,
 )
 from ..model.workload import Workload
-from .flops import custom_mapping
+from ..operator_graph import TensorValue
+from ..to_workload import suggested_cluster
+from .flops import flops_of
 from .parts import plain
 from .prices import (
     ASSUMED_LINKS,
@@ -43,7 +42,6 @@ from .prices import (
 from .tensor_rules import CONSTANTS, VIEWS, name_of, signatures_of
 from .tensor_trace import TrainingGraph, fake_state, named_graph, swapped_state, training_graph
 from .tracing.leaves import tensors
-from .tracing.trace import TensorValue
 from .tracing.traced import reason_of
 from .tracing.unchanged import unchanged
 
@@ -77,7 +75,7 @@ def tensor_program(
         What is trained: ``model(*args, **kwargs)`` is its loss, or what is summed up to one. It is
         traced in the mode that it is in.
     estimate
-        Name of an accelerator (see `roofline.MACHINES`) whose roofline gives the times; None to
+        Name of an accelerator (see `roofline.machine`) whose roofline gives the times; None to
         measure every operator on this machine's CPU, with the threads that torch has.
     name
         Of the workload; default: the model's class.
@@ -140,7 +138,7 @@ def traced_program(
         program,
         name or type(model).__name__,
         time_unit="ms",
-        cluster=suggested_cluster(target, target.peer, held),
+        cluster=suggested_cluster(target, held),
         provenance={
             "generator": "stagecut.instances.pytorch.tensors",
             "model": f"{type(model).__module__}.{type(model).__qualname__}",
@@ -186,7 +184,7 @@ def tensor_numbers(traced: TrainingGraph, program: TensorProgram) -> dict[fx.Nod
         name = node.name
         if node.op == "placeholder":
             name = traced.names.get(name, name)
-        elif node.target is python_operator.getitem:
+        elif node.target is operator.getitem:
             name = f"{node.args[0].name}.{node.args[1]}"
         elif node.op == "call_function" and name_of(node) in SAME:
             found[node] = found[node.all_input_nodes[0]]
@@ -219,7 +217,7 @@ def _add_source(made: _Made, traced: TrainingGraph, node: fx.Node) -> None:
 
 def _add(made: _Made, node: fx.Node, target: Machine, backward: bool) -> None:
     """Add the outputs of a call; items of a tuple and aliases only get a number."""
-    if node.target is python_operator.getitem:
+    if node.target is operator.getitem:
         part = made.parts[node.args[0].name][node.args[1]]
         if part is not None:
             made.number[node.name] = part
@@ -305,16 +303,8 @@ def _tensor(name: str, value: torch.Tensor) -> Tensor:
 
 
 def _flops(node: fx.Node) -> float:
-    packet = getattr(node.target, "overloadpacket", None)
-    count = {**flop_registry, **custom_mapping()}.get(packet)
-    if count is None:
-        return 0.0
-
-    def value(one: Any) -> Any:
-        return one.meta["val"]
-
-    args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
-    return float(count(*args, **kwargs, out_val=node.meta["val"]))
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda one: one.meta["val"])
+    return flops_of(node.target, args, kwargs, node.meta["val"])
 
 
 def operator_seconds(
@@ -338,7 +328,7 @@ def operator_seconds(
         def run_node(self, node: fx.Node) -> Any:
             begun = clock()
             made = super().run_node(node)
-            if node.op == "call_function" and node.target is not python_operator.getitem:
+            if node.op == "call_function" and node.target is not operator.getitem:
                 seconds.setdefault(node.name, []).append(clock() - begun)
             return made
 

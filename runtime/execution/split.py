@@ -15,8 +15,8 @@ import torch
 from torch import fx, nn
 
 from ...instances import InputError
+from ...instances.operator_graph import TensorValue
 from ...instances.pytorch.profile import Profile
-from ...instances.pytorch.tracing.trace import TensorValue, Values, values_of
 from ...instances.pytorch.tracing.traced import varying
 from ..simulate.pieces import forward_pieces_of
 
@@ -65,8 +65,7 @@ def split(
     """
     groups = device if groups is None else groups
     pieces = forward_pieces_of(profile.workload, list(groups), order)
-    training = profile.workload.provenance.get("pass") == "training"
-    cut = _Cut(profile, pieces, values_of(profile.traced, training))
+    cut = _Cut(profile, pieces)
     needs = [cut.needs(p) for p in range(len(pieces))]
     names = cut.crossing([needed.values for needed in needs])
     made = []
@@ -83,7 +82,7 @@ def split(
                 module=module,
                 inputs=inputs,
                 outputs=outputs,
-                values={name: cut.values.of[name] for name in {*inputs, *outputs}},
+                values={name: cut.values[name] for name in {*inputs, *outputs}},
                 parameters={n: x for n, x in profile.traced.parameters if id(x) in own},
             )
         )
@@ -101,9 +100,14 @@ class _Needs:
 class _Cut:
     """The graph, and which piece each of its nodes is at home in."""
 
-    def __init__(self, profile: Profile, pieces: list[tuple[int, ...]], values: Values) -> None:
+    def __init__(self, profile: Profile, pieces: list[tuple[int, ...]]) -> None:
         self.traced = profile.traced
-        self.values = values
+        self.values = profile.recording.values
+        #: Memory blocks that a node changes in place, by its name.
+        self.changed = {
+            step.name: {read.storage for read in step.reads}.intersection(step.writes)
+            for step in profile.recording.steps
+        }
         self.nodes = {n.name: n for n in profile.traced.module.graph.nodes}
         self.last = len(pieces) - 1
         self.free = {step.name for step in profile.recording.steps if not step.kernels}
@@ -113,13 +117,13 @@ class _Cut:
                 self.home |= dict.fromkeys(profile.fx_nodes[profile.workload.ids[v]], p)
         self._settle_changed_constants()
         ends = next(n for n in self.nodes.values() if n.op == "output")
-        self.outputs = tuple(n.name for n in _arguments(ends) if n.name in values.of)
+        self.outputs = tuple(n.name for n in _arguments(ends) if n.name in self.values)
         self.names = dict(profile.traced.parameters)
         self.varying = {made for made, _ in varying(profile.traced.module)}
 
     def _settle_changed_constants(self) -> None:
         """Assign constants that a piece changes to the first piece that uses them."""
-        of, changed = self.values.of, self.values.changed
+        of, changed = self.values, self.changed
         blocks = {block for name in self.home for block in changed.get(name, ())}
         first: dict[int, int] = {}
         for name, p in self.home.items():
@@ -153,7 +157,7 @@ class _Cut:
 
     def _is_local(self, n: fx.Node, p: int) -> bool:
         if n.op == "placeholder":
-            return n.name not in self.values.of  # a plain number, the same in every run
+            return n.name not in self.values  # a plain number, the same in every run
         home = self.home.get(n.name, p)
         if home > p and n.name not in self.free:
             raise InputError(f"{n.name}: a piece needs it before it is made; plan again")
@@ -161,12 +165,12 @@ class _Cut:
 
     def _changes(self, n: fx.Node) -> list[fx.Node]:
         """Return the nodes that belong to no piece and write into the memory of `n`."""
-        value = self.values.of.get(n.name)
+        value = self.values.get(n.name)
         if value is None or n.op == "placeholder":
             return []
         return [
             self.nodes[name]
-            for name, blocks in self.values.changed.items()
+            for name, blocks in self.changed.items()
             if name not in self.home and value.storage in blocks
         ]
 
@@ -181,14 +185,14 @@ class _Cut:
                     f"{name}: its size depends on the numbers of the inputs, and it would pass "
                     "between devices; plan with --split contiguous"
                 )
-            if name not in self.values.of:
+            if name not in self.values:
                 raise InputError(
                     f"{name}: it gives no single tensor, and cannot pass between devices; keep "
                     "those who use it on its device"
                 )
         entering: list[list[str]] = [[] for _ in needed]
         for n in self.nodes.values():
-            value = self.values.of.get(n.name)
+            value = self.values.get(n.name)
             if n.op == "placeholder" and value is not None:
                 entering[0].append(n.name)
             first = self.home.get(n.name, 0) + 1
@@ -230,9 +234,9 @@ class _Cut:
         return str(n.target), value
 
     def _changed_inputs(self, inputs: tuple[str, ...], local: frozenset[str]) -> list[str]:
-        changed = {block for name in local for block in self.values.changed.get(name, ())}
-        found = [name for name in inputs if self.values.of[name].storage in changed]
-        blocks = [self.values.of[name].storage for name in found]
+        changed = {block for name in local for block in self.changed.get(name, ())}
+        found = [name for name in inputs if self.values[name].storage in changed]
+        blocks = [self.values[name].storage for name in found]
         for name, block in zip(found, blocks, strict=True):
             if blocks.count(block) > 1:
                 raise InputError(

@@ -141,7 +141,7 @@ def test_host_memory_makes_room_where_it_is_asked_for(
         (["--memory", "12 parsecs"], "--memory"),
         (["--memory", "0"], "--memory: 0; it must be above 0"),
         (["--for", "vllm"], '--for: "vllm" is not one of megatron'),
-        (["--set", "memory_bytes=12 parsecs"], "memory_bytes: '12 parsecs' is not a size"),
+        (["--set", "memory_bytes=12 parsecs"], 'memory_bytes: "12 parsecs"; write a size'),
     ],
 )
 def test_contradictions_end_in_one_line(

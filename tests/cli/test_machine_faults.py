@@ -87,27 +87,6 @@ def test_too_little_memory_is_one_line(
     assert capsys.readouterr().err.startswith("error: there is not enough memory; give the process")
 
 
-@pytest.mark.parametrize("way", ["workload", "cluster", "policy", "output"])
-def test_a_pipe_without_another_end_is_one_line(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(source, "PIPE_S", 0.05)
-    monkeypatch.setattr(writing, "PIPE_S", 0.05)
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    asked = ["solve", "gpt2-xl", "--method", "greedy"]
-    options = {
-        "workload": ["instances", "show", str(pipe)],
-        "cluster": [*asked, "--cluster", str(pipe)],
-        "policy": ["solve", "gpt2-xl", "--method", f"learned:{pipe}"],
-        "output": [*asked, "-o", str(pipe)],
-    }
-    assert run_command(options[way]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"{pipe}: " in line
-    assert "it is a pipe that nobody " in line
-
-
 def test_a_pipe_with_another_end_is_read_and_written(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -60,9 +60,8 @@ def test_it_shows_the_interface_alone() -> None:
 
 #: Packages below that have public names, too; the package's text names each.
 ROOMS = (
-    "instances", "instances.formats", "instances.costs", "instances.pytorch", "runtime",
-    "runtime.schedules", "runtime.simulate", "runtime.pictures", "runtime.measure",
-    "runtime.execution", "api",
+    "instances", "instances.formats", "instances.costs", "runtime", "runtime.schedules",
+    "runtime.simulate", "runtime.pictures", "runtime.measure", "runtime.execution", "api",
 )  # fmt: skip
 
 

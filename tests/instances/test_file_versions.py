@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sample_files
-from brute_iteration import training_case
 from conformance import task
-from training_cases import random_training_case
 
 from stagecut import (
     Cluster,
@@ -20,7 +18,6 @@ from stagecut import (
     DeviceMesh,
     InputError,
     Link,
-    PipelineJob,
     Plan,
     Sharding,
     Throughput,
@@ -30,7 +27,6 @@ from stagecut import (
 from stagecut.instances import PrimitiveLink, UncheckedError
 from stagecut.instances.formats.files import load_plan, save
 from stagecut.instances.formats.plan_json import write_plan
-from stagecut.instances.model.pipeline_job import OF_STREAMS
 from stagecut.runtime.verify.bounds.check import check_bound
 from stagecut.solvers import Limits
 
@@ -56,40 +52,9 @@ def test_a_field_of_the_version_may_not_be_missing(where: str, field: str, tmp_p
     del holder[field]
     with pytest.raises(InputError, match=f"{field} is missing; add it"):
         read(document, tmp_path)
-    document["version"] = 1
-    found = read(document, tmp_path)
-    assert found.problem == sample_files.plan().problem
-    assert np.array_equal(found.placement, sample_files.plan().placement)
-
-
-def test_older_plans_for_iterations_have_no_actions(tmp_path: Path) -> None:
-    workload, cluster = training_case(np.random.default_rng(1))
-    problem = PipelineJob(2, "1f1b")
-    plan = solve(workload, cluster, problem).plan
-    assert plan is not None
-    document = write_plan(plan, workload)
-    options: dict[str, Any] = document["problem"]  # type: ignore[assignment]
-    own = ("microbatches", "schedule", "split", "chunks", "relayed", "overlap", "weight_share")
-    older = {"name": "iteration", **{key: options[key] for key in own}}
-    assert read({**document, "version": 2, "problem": older}, tmp_path, workload).problem == problem
-    del options["actions"]
-    with pytest.raises(InputError, match="actions is missing; add it"):
-        read(document, tmp_path, workload)
-
-
-def test_older_plans_for_training_are_streams(tmp_path: Path) -> None:
-    workload, cluster, problem = random_training_case(22, max_devices=6)
-    plan = solve(workload, cluster, problem).plan
-    assert plan is not None
-    document = write_plan(plan, workload)
-    options: dict[str, Any] = document["problem"]  # type: ignore[assignment]
-    older = {key: options[key] for key in OF_STREAMS if key != "in_flight"}
-    older |= {"microbatches": None, "placement_rules": options["placement_rules"]}
-    older |= {"name": "training", "schedule": problem.in_flight, "objective": "time-per-sample"}
-    assert read({**document, "version": 3, "problem": older}, tmp_path, workload).problem == problem
-    older["objective"] = "batch"
-    with pytest.raises(InputError, match="name is"):
-        read({**document, "version": 3, "problem": older}, tmp_path, workload)
+    document["version"] = 3
+    with pytest.raises(InputError, match="version is 3; it must be a whole number from 4 to 5"):
+        read(document, tmp_path)
 
 
 def test_older_plans_have_links_of_collectives_beside_their_names(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+from torch_counts import custom_mapping  # noqa: E402
 
-from stagecut.instances.pytorch.flops import custom_mapping  # noqa: E402
 from stagecut.instances.pytorch.parts import (  # noqa: E402
     check_complete,
     take_apart,

@@ -9,7 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from stagecut.instances.pytorch.operator_graph import (
+from stagecut.instances.operator_graph import (
     ExecutedNode,
     Flow,
     KernelCall,
@@ -21,7 +21,7 @@ from stagecut.instances.pytorch.operator_graph import (
     operator_graph,
 )
 from stagecut.instances.pytorch.prices import corrected
-from stagecut.instances.pytorch.to_workload import by_layer
+from stagecut.instances.to_workload import by_layer
 
 KERNEL = KernelCall("op", "op", 1.0, 8.0)
 

@@ -132,7 +132,7 @@ def test_shipped_workloads_have_names_and_unknown_names_have_neighbours(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ready = {"gpt2-xl": sample_files.workload, "bert-large": sample_files.workload}
-    monkeypatch.setattr(catalogue, "shipped", lambda: ready)
+    monkeypatch.setattr(catalogue, "CATALOGUE", ready)
     monkeypatch.setattr(catalogue, "generate", lambda name: ready[name]())
     monkeypatch.chdir(tmp_path)
     assert load("gpt2-xl").name == "sämple"

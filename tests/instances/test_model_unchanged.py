@@ -18,9 +18,9 @@ from stagecut import Limits
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
 from torch import nn  # noqa: E402
+from torch_counts import counted_by_torch  # noqa: E402
 
 from stagecut.instances.pytorch import prices  # noqa: E402
-from stagecut.instances.pytorch.flops import counted_by_torch  # noqa: E402
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
 from stagecut.instances.pytorch.tracing.unchanged import unchanged  # noqa: E402
 from stagecut.runtime.execution.sharded.prepare import prepare_sharding  # noqa: E402

@@ -250,6 +250,21 @@ def test_other_operators_that_multiply(tmp_path: Path) -> None:
     assert flops == {"Einsum": 2 * 2 * 5 * 8 * 6, "Transpose": 0, "lstm/LSTM": 2 * 5 * 2 * 16 * 10}
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_query_heads_may_share_keys_and_values(packed: bool, tmp_path: Path) -> None:
+    heads, shared, rows, columns, width = 8, 2, 5, 7, 4
+    sizes: list[list[int | str]] = [
+        [2, length, n * width] if packed else [2, n, length, width]
+        for length, n in ((rows, heads), (columns, shared), (columns, shared))
+    ]
+    inputs = {name: (REAL, size) for name, size in zip("qkv", sizes, strict=True)}
+    given = {"q_num_heads": heads, "kv_num_heads": shared} if packed else {}
+    nodes = [node("Attention", "q k v", "y", **given)]
+    path = written(tmp_path / "net.onnx", nodes, inputs, ("y",), [], opset=23)
+    found = read_onnx(path, "h100")
+    assert found.extra["flops"].sum() == 2 * 2 * heads * rows * columns * 2 * width
+
+
 def test_weights_in_a_file_beside_it_are_not_needed(tmp_path: Path) -> None:
     nodes = [node("MatMul", "x k", "y", "/MatMul"), node("Reshape", "y to", "z", "/Reshape"),
              node("Relu", "z", "out", "/Relu")]  # fmt: skip

@@ -1,5 +1,7 @@
 """Conversion of networks to workloads: layers or operators, inference or training, microbatches.
 
+A network goes the way of a traced PyTorch model from its operator graph on.
+
 *Output bytes* of a layer are the tensors that others read. A backward node sends the gradients of
 the tensors that its forward node received from others; a sum sends one gradient to all its terms.
 The gradients that several nodes send for one tensor are added up where the tensor came from, so
@@ -51,14 +53,21 @@ from typing import Literal
 
 import numpy as np
 
-from ...common.arrays import Floats, Ints
-from ...common.choices import Choice, Tied
-from ...model.cluster import ACCELERATOR, CPU, Cluster, DeviceKind
-from ...model.links import Link
+from ...common.arrays import Floats
+from ...common.choices import Tied
 from ...model.tied_weights import with_ties
 from ...model.ties import Copy, Tie
 from ...model.workload import Workload
-from ..roofline import CPU_CORE, Machine
+from ...operator_graph import Flow, KernelCall, OperatorGraph, Read, SharedWeight, TracedOperator
+from ...to_workload import (
+    Grouping,
+    estimated_times,
+    memory_bytes,
+    suggested_cluster,
+    ties_of,
+)
+from ...to_workload import to_workload as grouped_workload
+from ..roofline import Machine
 from .network import Network, NetworkOperator
 
 #: What a microbatch has of its own; the other columns of `Workload.extra` are there once.
@@ -69,24 +78,7 @@ NUMBER_BYTES = 2
 GRADIENT_BYTES = 2
 OPTIMIZER_BYTES = 12
 
-#: Numbers per operator, or per node, by what they are.
-Columns = dict[str, Floats]
 Granularity = Literal["layers", "operators"]
-
-
-class Via(Choice):
-    """Path of transfers between accelerators."""
-
-    PEER = "peer"
-    HOST = "host"
-
-
-#: Columns that a node's memory is the sum of.
-MEMORY = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
-
-#: The suggested cluster has at least so many accelerators, and this share of memory to spare.
-LEAST_ACCELERATORS = 4
-SPARE = 0.2
 
 
 def to_workload(
@@ -96,168 +88,46 @@ def to_workload(
     granularity: Granularity = "layers",
     training: bool = False,
     tied: Tied = Tied.COPIES,
-    via: Via = Via.PEER,
     accelerators: int | None = None,
     microbatches: int = 1,
 ) -> Workload:
     """Return the network as a workload of its title, with a cluster that it fits on.
 
     Times and cluster are for the accelerator `machine`; `tied` is described in
-    `instances/model/ties.py`. The cluster's accelerators send over ``peer``, the fast links between
-    them, or ``host``, host memory. Both ends pay either way, each on a link of its own, as through
-    a switch. (With ``peer``, what a CPU core exchanges is priced too low.) The workload's
-    `transfer` is for the same link, so that clusters without links can be planned. By default there
-    are 4 accelerators, doubled until everything fits with a fifth to spare, and a CPU core. Linear
-    in operators and edges.
+    `instances/model/ties.py`. The cluster's accelerators send over the fast links between them;
+    both ends pay, each on a link of its own, as through a switch. (What a CPU core exchanges is
+    priced too low.) The workload's `transfer` is for the same link, so that clusters without links
+    can be planned. By default there are 4 accelerators, doubled until everything fits with a fifth
+    to spare, and a CPU core. Linear in operators and edges.
     """
-    operators = [*network.operators, *([loss(network)] if training else [])]
-    group, nodes = _groups(operators, granularity)
-    count = len(nodes)
-    columns = _columns(forward_costs(operators, training), machine, group, count)
-    columns["output_bytes"] = _outputs(operators, group, count)
-    edges = _edges(operators, group)
-    colours = np.arange(count) if training else np.full(count, -1)
-    labels = tuple(nodes) if training else ()
-    if training:  # backward nodes come last, in reverse: v's is numbered 2·count − 1 − v
-        mirror = _columns(backward_costs(operators), machine, group, count)
-        mirror["output_bytes"] = _gradients(operators, group, count)
-        columns = {key: np.concatenate([columns[key], mirror[key][::-1]]) for key in columns}
-        last = 2 * count - 1
-        back = [(last - v, last - u) for u, v in edges]
-        edges = [*edges, *((v, last - v) for v in range(count)), *back]
-        nodes = [*nodes, *(f"{node}.backward" for node in reversed(nodes))]
-        colours = np.concatenate([colours, colours[::-1]])
-    memory = sum((columns[key] for key in MEMORY), start=np.zeros(len(nodes)))
-    held = float(memory.sum() + (microbatches - 1) * columns["activation_bytes"].sum())
-    link = machine.peer if via == Via.PEER else machine.host
-    transfer = [1e3 * link.seconds(size) for size in columns["output_bytes"].tolist()]
-    once = Workload(
+    graph = graph_of([*network.operators, *([loss(network)] if training else [])], training)
+    grouping, times = _grouping(graph, granularity), estimated_times(graph, machine)
+    more = (microbatches - 1) * sum(op.activation_bytes for op in graph.operators)
+    once = grouped_workload(
+        graph,
+        grouping,
+        times,
         name=network.title,
-        ids=tuple(nodes),
-        edges=np.array(edges, dtype=np.int64).reshape(-1, 2),
-        times={kind: columns[kind] for kind in (ACCELERATOR, CPU)},
-        memory_bytes=memory,
-        transfer=np.array(transfer),
-        output_bytes=columns["output_bytes"],
-        backward=np.arange(len(nodes)) >= count,
-        colours=colours,
-        colour_labels=labels,
-        time_unit="ms",
-        extra={key: columns[key] for key in ("parameters", "flops", *MEMORY)},
-        cluster=suggested_cluster(machine, link, held, accelerators),
+        cluster=suggested_cluster(machine, memory_bytes(graph) + more, accelerators),
         provenance={
             "generator": "stagecut.instances.generate.architectures",
             "network": network.title,
             "sample": network.sample,
-            "accelerator": f"{machine.name}: {machine.source}",
-            "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
-            "cost_model": "roofline",
-            "link": "between accelerators" if via == Via.PEER else "to host memory",
         },
     )
-    ties = _ties(operators, group, count if training else 0, link)
+    ties = ties_of(graph, grouping, once, times.link)
     return with_ties(*per_microbatch(once, ties, microbatches), tied)
 
 
-def _groups(operators: list[NetworkOperator], granularity: Granularity) -> tuple[Ints, list[str]]:
-    """Number the nodes in the order in which they first occur; return each operator's node."""
-    names = [op.layer if granularity == "layers" else op.name for op in operators]
+def _grouping(graph: OperatorGraph, granularity: Granularity) -> Grouping:
+    """Number the nodes, called as their layers or operators, as they first occur."""
     numbers: dict[str, int] = {}
-    group = [numbers.setdefault(name, len(numbers)) for name in names]
-    return np.array(group, dtype=np.int64), list(numbers)
-
-
-def _columns(costs: Columns, machine: Machine, group: Ints, count: int) -> Columns:
-    """Return the costs of nodes as sums over their operators, with their times in ms."""
-    work = (costs["flops"], costs["moved_bytes"], costs["launches"])
-    timed = {
-        **costs,
-        ACCELERATOR: 1e3 * machine.seconds(*work),
-        CPU: 1e3 * CPU_CORE.seconds(*work),
-    }
-    return {
-        key: np.bincount(group, weights=values, minlength=count).astype(np.float64)
-        for key, values in timed.items()
-    }
-
-
-def _edges(operators: list[NetworkOperator], group: Ints) -> list[tuple[int, int]]:
-    """Return the edges between nodes, in order, each once."""
-    of = group.tolist()
-    pairs = {(of[u], of[v]) for v, op in enumerate(operators) for u in op.inputs}
-    return sorted((a, b) for a, b in pairs if a != b)
-
-
-def _outputs(operators: list[NetworkOperator], group: Ints, count: int) -> Floats:
-    """Bytes of the tensors of each node that other nodes read, or that nobody does."""
-    read: dict[int, set[int]] = {}
-    for v, op in enumerate(operators):
-        for u in op.inputs:
-            read.setdefault(u, set()).add(int(group[v]))
-    size = np.zeros(count)
-    for u, op in enumerate(operators):
-        if read.get(u, set()) != {int(group[u])}:
-            size[group[u]] += NUMBER_BYTES * op.output_elements
-    return size
-
-
-def _gradients(operators: list[NetworkOperator], group: Ints, count: int) -> Floats:
-    """Bytes of the gradients that the backward node of each node sends to others."""
-    users: dict[tuple[int, int], list[int]] = {}
-    for v, op in enumerate(operators):
-        for u in op.inputs:
-            if group[u] != group[v]:
-                users.setdefault((int(group[v]), u), []).append(v)
-    sent: dict[tuple[int, str, int], int] = {}
-    for (node, u), by in users.items():
-        # users of a tensor in one node add their gradients up; terms of a sum get the same one
-        shared = len(by) == 1 and operators[by[0]].kind == "add"
-        key = (node, "sum", by[0]) if shared else (node, "tensor", u)
-        sent[key] = max(operators[u].output_elements, sent.get(key, 0))
-    total = np.zeros(count)
-    for (node, _, _), size in sent.items():
-        total[node] += NUMBER_BYTES * size
-    return total
-
-
-def _ties(operators: list[NetworkOperator], group: Ints, backward: int, link: Link) -> list[Tie]:
-    """Return the weights that several nodes use."""
-    at = {op.name: int(group[v]) for v, op in enumerate(operators)}
-    users: dict[str, dict[int, int]] = {}
-    for v, op in enumerate(operators):
-        if op.owner:
-            users.setdefault(op.owner, {at[op.owner]: 0})[int(group[v])] = op.shared
-    ties = []
-    for owner, sizes in users.items():
-        if len(sizes) < 2:
-            continue
-        size = max(sizes.values())
-        gradient = float(GRADIENT_BYTES * size) if backward else 0.0
-        last = 2 * backward - 1
-        ties.append(
-            Tie(
-                weight=owner,
-                copies=tuple(
-                    Copy((v, last - v), v, last - v) if backward else Copy((v,), v) for v in sizes
-                ),
-                weight_bytes=float(NUMBER_BYTES * size),
-                gradient_bytes=gradient,
-                optimizer_bytes=float(OPTIMIZER_BYTES * size) if backward else 0.0,
-                exchange_time=1e3 * link.seconds(2 * gradient),
-            )
-        )
-    return ties
-
-
-def suggested_cluster(
-    machine: Machine, link: Link, total_bytes: float, accelerators: int | None = None
-) -> Cluster:
-    """Return accelerators that hold `total_bytes` with a fifth to spare, and a CPU core."""
-    count = accelerators or LEAST_ACCELERATORS
-    while accelerators is None and total_bytes > (1 - SPARE) * count * machine.memory_bytes:
-        count *= 2
-    device = DeviceKind(machine.name, count, machine.memory_bytes, times=ACCELERATOR, link=link)
-    return Cluster((device, DeviceKind(CPU, 1, host=True)))
+    node = []
+    for op in graph.operators:
+        layer = op.modules[0] + (".backward" if op.backward else "")
+        name = layer if granularity == "layers" else op.name
+        node.append(numbers.setdefault(name, len(numbers)))
+    return Grouping(tuple(node), tuple(numbers))
 
 
 def loss(network: Network) -> NetworkOperator:
@@ -284,55 +154,72 @@ def loss(network: Network) -> NetworkOperator:
     )
 
 
-def forward_costs(operators: list[NetworkOperator], training: bool) -> Columns:
-    """Return the costs of each operator's forward pass, by column, shape (operators,).
+def graph_of(operators: Sequence[NetworkOperator], training: bool) -> OperatorGraph:
+    """Return the operators, in training with their backward passes behind them, last one first."""
+    count = len(operators)
+    last = 2 * count - 1  # the backward operator of v is numbered last − v
+    held = _saved(operators) if training else _kept(operators)
+    sizes = [float(NUMBER_BYTES * op.output_elements) for op in operators]
+    made = [
+        TracedOperator(
+            op.name,
+            op.kind,
+            (op.layer,),
+            (_kernel(op.kind, op.flops, _moved(op)),),
+            parameters=float(op.parameters),
+            weight_bytes=float(NUMBER_BYTES * op.parameters),
+            activation_bytes=sizes[v] if v in held else 0.0,
+        )
+        for v, op in enumerate(operators)
+    ]
+    flows = [Flow(u, v, Read(u, 0, sizes[u])) for v, op in enumerate(operators) for u in op.inputs]
+    read = {u for op in operators for u in op.inputs}
+    flows += [Flow(v, -1, Read(v, 0, sizes[v])) for v in range(count) if v not in read]
+    if training:
+        for op, forward in zip(reversed(operators), reversed(range(count)), strict=True):
+            gradient = float(GRADIENT_BYTES * op.parameters)
+            state = float(OPTIMIZER_BYTES * op.parameters)
+            made.append(
+                TracedOperator(
+                    f"{op.name}.backward",
+                    op.kind,
+                    (op.layer,),
+                    _backward_kernels(op),
+                    True,
+                    forward,
+                    gradient_bytes=gradient,
+                    optimizer_bytes=state,
+                )
+            )
+        for v, op in enumerate(operators):
+            for k, u in enumerate(op.inputs):
+                if k == 0 or op.kind != "add":  # a sum sends one gradient to all its terms
+                    sizes.append(sizes[u])
+                sizes[-1] = max(sizes[-1], sizes[u])
+                gradient_of_u = Read(len(sizes) - 1, 0, sizes[u])
+                flows.append(Flow(last - v, last - u, gradient_of_u, (last - u, 0)))
+    return OperatorGraph(
+        operators=tuple(made),
+        flows=tuple(flows),
+        sizes=tuple(sizes),
+        colours=tuple((v, last - v) for v in range(count)) if training else (),
+        shared=tuple(_shared(operators, last if training else None)),
+        anywhere=(),
+    )
 
-    ``flops``, ``moved_bytes``, ``launches`` (kernels), ``parameters``, and the columns of the table
-    above.
-    """
-    held = np.zeros(len(operators))
-    for u in _saved(operators) if training else _kept(operators):
-        held[u] = NUMBER_BYTES * operators[u].output_elements
-    nothing = np.zeros(len(operators))
-    return {
-        "flops": np.array([op.flops for op in operators]),
-        "moved_bytes": np.array([_moved(op) for op in operators]),
-        "launches": np.ones(len(operators)),
-        "parameters": np.array([float(op.parameters) for op in operators]),
-        "weight_bytes": NUMBER_BYTES * _held(operators),
-        "gradient_bytes": nothing,
-        "optimizer_bytes": nothing,
-        "activation_bytes": held,
-    }
+
+def _kernel(kind: str, flops: float, moved: float) -> KernelCall:
+    return KernelCall(kind, kind, flops, moved)
 
 
-def backward_costs(operators: list[NetworkOperator]) -> Columns:
-    """Return the costs of each operator's backward pass; columns as of `forward_costs`."""
-    flops, moved, launches = [], [], []
-    for op in operators:
-        if op.products:
-            products = 2 if op.inputs else 1
-            flops.append(op.backward_flops / 2 * products)
-            moved.append(_moved(op) * products)
-            launches.append(float(products))
-        else:
-            inputs = op.input_elements if op.saves in ("inputs", "both") else 0
-            output = op.output_elements if op.saves in ("output", "both") else 0
-            flops.append(op.backward_flops)
-            moved.append(_moved(op) + NUMBER_BYTES * (inputs + output))
-            launches.append(1.0)
-    held = _held(operators)
-    nothing = np.zeros(len(operators))
-    return {
-        "flops": np.array(flops),
-        "moved_bytes": np.array(moved),
-        "launches": np.array(launches),
-        "parameters": nothing,
-        "weight_bytes": nothing,
-        "gradient_bytes": GRADIENT_BYTES * held,
-        "optimizer_bytes": OPTIMIZER_BYTES * held,
-        "activation_bytes": nothing,
-    }
+def _backward_kernels(op: NetworkOperator) -> tuple[KernelCall, ...]:
+    """Return the backward pass: a product for each operand's gradient, or one pass over it all."""
+    if op.products:
+        once = _kernel(op.kind, op.backward_flops / 2, _moved(op))
+        return (once,) * (2 if op.inputs else 1)
+    inputs = op.input_elements if op.saves in ("inputs", "both") else 0
+    output = op.output_elements if op.saves in ("output", "both") else 0
+    return (_kernel(op.kind, op.backward_flops, _moved(op) + NUMBER_BYTES * (inputs + output)),)
 
 
 def _moved(op: NetworkOperator) -> float:
@@ -340,18 +227,37 @@ def _moved(op: NetworkOperator) -> float:
     return float(NUMBER_BYTES * (op.input_elements + op.weights_read + op.output_elements))
 
 
-def _held(operators: list[NetworkOperator]) -> Floats:
-    """Parameters that each operator holds, each tied one once."""
-    return np.array([float(op.parameters) for op in operators])
+def _shared(operators: Sequence[NetworkOperator], last: int | None) -> list[SharedWeight]:
+    """Return the weights that several operators use; with `last`, those learned."""
+    number = {op.name: v for v, op in enumerate(operators)}
+    users: dict[str, list[int]] = {}
+    for v, op in enumerate(operators):
+        if op.owner:
+            users.setdefault(op.owner, [number[op.owner]]).append(v)
+    found = []
+    for owner, readers in users.items():
+        size = float(max(operators[v].shared for v in readers))
+        learned = float(last is not None)
+        found.append(
+            SharedWeight(
+                owner,
+                tuple(readers),
+                () if last is None else tuple(last - v for v in readers),
+                NUMBER_BYTES * size,
+                GRADIENT_BYTES * size * learned,
+                OPTIMIZER_BYTES * size * learned,
+            )
+        )
+    return found
 
 
-def _saved(operators: list[NetworkOperator]) -> set[int]:
+def _saved(operators: Sequence[NetworkOperator]) -> set[int]:
     """Operators with outputs that the backward pass needs."""
     saved = {v for v, op in enumerate(operators) if op.saves in ("output", "both")}
     return saved.union(*(op.inputs for op in operators if op.saves in ("inputs", "both")))
 
 
-def _kept(operators: list[NetworkOperator]) -> set[int]:
+def _kept(operators: Sequence[NetworkOperator]) -> set[int]:
     """Operators with outputs cached, read by another layer, or read by none here."""
     inner = {u for v in operators for u in v.inputs}
     leaving = {u for v in operators for u in v.inputs if operators[u].layer != v.layer}

@@ -22,7 +22,7 @@ from ....instances import (
 )
 from ....instances.common.units import NodeId
 from ....instances.formats.files import load_plan, load_plan_for_model
-from ....instances.generate.roofline import MACHINES
+from ....instances.generate.roofline import machine
 from ....instances.pytorch.tensors import tensor_numbers, traced_program
 from ....instances.pytorch.tracing.traced import flat_inputs
 from ...verify.sharding import check
@@ -78,7 +78,7 @@ def prepare_sharding(
     """
     named = dict(kwargs or {})
     model.train()
-    graph, found = traced_program(model, args, named, next(iter(MACHINES.values())))
+    graph, found = traced_program(model, args, named, machine())
     if workload is not None:
         check_same_program(program_of(found), program_of(workload), workload.name)
         made = load_plan(plan, workload) if isinstance(plan, Path) else plan

@@ -26,7 +26,7 @@ from ....instances import (
     TensorSharding,
     program_workload,
 )
-from ....instances.generate.roofline import MACHINES
+from ....instances.generate.roofline import machine
 from ....instances.model.tensor_program import COPIED, PARTIAL, Property
 from ....instances.pytorch.tensors import LayerProgram, layer_program
 from ...verify.sharding import check
@@ -102,7 +102,7 @@ class _Layer:
     def __init__(self, piece: PieceModule, sharding: str, place: Place) -> None:
         made = [k for k, name in enumerate(piece.outputs) if name not in piece.inputs]
         values = [piece.values[name] for name in piece.inputs]
-        target = next(iter(MACHINES.values()))
+        target = machine()
         self._piece, self._made = piece, [piece.outputs[k] for k in made]
         self.graded = [piece.values[name].grad for name in self._made]
         self._ends = layer_program(piece.module, values, made, target)

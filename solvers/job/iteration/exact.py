@@ -1,10 +1,10 @@
 """Chains of stages for an iteration: candidates first, then bounds until both meet.
 
 For each number of stages P: what divisible work says (`divisible`); the least worst stage, and
-candidates from it, improved by moving boundaries (`annealing.climb`); the game of paths against
-chains (`sized`); then searches that take turns: annealing, and best first over sets of chains. The
-one that suits a case best comes to its end in a small multiple of the time that it would take
-alone. They share the incumbent. The bound of the problem is the least over P.
+candidates from it; the game of paths against chains (`sized`); then searches that take turns:
+annealing, and best first over sets of chains. The one that suits a case best comes to its end in a
+small multiple of the time that it would take alone. They share the incumbent. The bound of the
+problem is the least over P.
 First all this runs without proofs on chains of a few topological orders, then on the lattice of all
 ideals. `annealing` at the end runs beside `auto`, in processes of its own.
 """
@@ -29,17 +29,15 @@ from ....instances import PipelineJob, Solution
 from ...core.lattice import chain, list_ideals
 from ...core.search import Clock, Search
 from ..methods import ANNEALING
-from .annealing import ANNEALINGS, LONG_STEPS, Best, Chains, climb, restarts, sizes_of
+from .annealing import ANNEALINGS, LONG_STEPS, Best, restarts, sizes_of
 from .best_first import best_first
 from .frameworks import first_plans
 from .sized import (
     SLACK,
-    Cheapest,
     Run,
     Sized,
     candidates,
     durations_of,
-    ideals_of,
     leave_out,
     refute,
     sized,
@@ -74,9 +72,6 @@ TURNS = {
 LEFT_TO_OTHERS = ("annealing", "long annealing")
 
 ORIGIN = "paths of the schedule over chains of ideals"
-
-#: Candidates of a number of stages whose boundaries are moved.
-CLIMBS = 2
 
 #: Ideals at most.
 IDEALS = 300_000
@@ -203,21 +198,9 @@ def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Sized] | No
 
 
 def try_candidates(run: Run, plans: Sized, until: Clock) -> None:
-    """Offer candidates of P stages, and what moving the boundaries of the best ones gives."""
-    paths = plans.paths
-    met = []
+    """Offer candidates of P stages."""
     for found in candidates(plans, until):
-        makespan = paths.chain.makespan(durations_of(paths, found))
-        run.offer(paths, found, makespan)
-        met.append((makespan, found.stages, found.kinds))
-    for _, stages, kinds in sorted(set(met))[:CLIMBS]:
-        chains = Chains(paths, kinds)
-        ideals = ideals_of(paths.stages, Cheapest({}, 0.0, stages, kinds))
-        value, ideals = climb(chains, ideals, until)
-        numbers = chains.stages(ideals)
-        if numbers is not None:
-            better = Cheapest({}, value, tuple(numbers.tolist()), kinds)
-            run.offer(paths, better, value)
+        run.offer(plans.paths, found, plans.chain.makespan(durations_of(plans.paths, found)))
 
 
 def most_work(run: Run) -> float:

@@ -9,7 +9,13 @@ import pytest
 
 from stagecut import InputError
 from stagecut.instances.costs.clusters import training_cluster
-from stagecut.instances.costs.layout import RECIPES, Layout, check_heads, check_layout
+from stagecut.instances.costs.layout import (
+    RECIPES,
+    Layout,
+    check_heads,
+    check_layout,
+    without_counts,
+)
 from stagecut.instances.costs.models import shipped_model
 
 GOOD = Layout(tensor=4, pipeline=4, data=4, microbatch=1, global_batch=512, sequence=8192)
@@ -102,3 +108,10 @@ def test_experts_decide_which_expert_degrees_there_are() -> None:
         check_layout(model, replace(MOE, expert=48), cluster)
     with pytest.raises(InputError, match="does not divide the 32 devices of a pipeline rank"):
         check_layout(model, replace(MOE, expert=64), cluster)
+
+
+def test_counts_of_recomputed_layers_are_of_encoder_and_decoder() -> None:
+    model = shipped_model("t5-large")  # 24 layers in each
+    some = Layout(pipeline=2, recompute=frozenset({"full"}), recompute_layers=12)
+    assert without_counts(model, some).recompute_layers == 12
+    assert without_counts(model, replace(some, recompute_layers=24)).recompute_layers is None

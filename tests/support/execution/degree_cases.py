@@ -21,7 +21,7 @@ from stagecut.api.tensor_degrees import _pieces
 from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.task import pose
 from stagecut.instances import Stage, TensorProgram
-from stagecut.instances.generate.roofline import MACHINES
+from stagecut.instances.generate.roofline import machine
 from stagecut.instances.model.sharding import program_workload
 from stagecut.instances.model.solution import in_stages
 from stagecut.instances.model.training_layers import training_layers
@@ -86,7 +86,7 @@ def plan_files(name: str, shape: Shape, folder: Path) -> tuple[Workload, Plan]:
         made = [k for k, n in enumerate(piece.outputs) if n not in piece.inputs]
         ends = layer_program(
             piece.module, [piece.values[n] for n in piece.inputs], made,
-            next(iter(MACHINES.values())),
+            machine(),
         )  # fmt: skip
         for c in (2 * v, 2 * v + 1):
             if degree[v] > 1:

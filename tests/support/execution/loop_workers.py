@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from stagecut.instances import Link
-from stagecut.instances.pytorch.tracing.trace import TensorValue
+from stagecut.instances.operator_graph import TensorValue
 from stagecut.runtime.execution.own_loop.loop import Loop, stage_chain
 from stagecut.runtime.execution.split import PieceModule
 from stagecut.runtime.schedules import Schedule, make_schedule

@@ -26,6 +26,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,22 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class TensorValue:
+    """A tensor that a node of the fx graph gives."""
+
+    name: str  # the fx node's
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    grad: bool  # whether a gradient comes back for it
+    storage: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its elements."""
+        return prod(self.shape) * int(self.dtype.itemsize)
+
+
+@dataclass(frozen=True)
 class Recording:
     """Forward and backward steps in the order of execution, with the storages they speak of."""
 
@@ -102,25 +123,16 @@ class Recording:
     given: tuple[int, ...] = ()  # the storage of each tensor that is an input, in order
     # steps, and who takes from them what has no fixed size
     together: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def flops(self) -> float:
-        """FLOPs of forward and backward pass."""
-        kernels = [k for step in self.steps for k in step.kernels]
-        kernels += [k for back in self.backward for k in back.kernels]
-        return sum(k.flops for k in kernels)
-
-    @property
-    def saved_bytes(self) -> float:
-        """Bytes of activations saved for the backward pass: each storage once, no weights."""
-        kept = {s for step in self.steps for s in step.saved}
-        return sum(self.sizes[s] for s in kept - set(self.parameters) - self.buffers)
+    # by name of the fx node; those that give no single tensor are left out
+    values: Mapping[str, TensorValue] = field(default_factory=dict)
 
 
 class Draft:
     """Operator graph under construction."""
 
     def __init__(self, recording: Recording, training: bool) -> None:
+        from networkx.utils import UnionFind
+
         self.recording = recording
         self.training = training
         self.operators: list[TracedOperator] = []
@@ -138,7 +150,8 @@ class Draft:
         }
         self.constant = set(recording.buffers) - changed
         self.state = set(recording.buffers) & changed
-        self.leader: list[int] = []
+        #: Operators that share a device.
+        self.colours: UnionFind[int] = UnionFind()
 
     def owner(self, storages: Iterable[int]) -> int:
         """Return the operator that made the first of these storages, else its first reader."""
@@ -149,33 +162,14 @@ class Draft:
                 return self.readers[storage][0]
         return -1
 
-    def together(self, members: Iterable[int]) -> None:
-        """Merge the colours of these operators."""
-        first = -1
-        for v in members:
-            root = self.find(v)
-            if first < 0:
-                first = root
-            low, high = sorted((self.find(first), root))
-            self.leader[high] = low
-
-    def find(self, v: int) -> int:
-        """Return the representative of the colour of `v` (union-find)."""
-        while self.leader[v] != v:
-            self.leader[v] = self.leader[self.leader[v]]
-            v = self.leader[v]
-        return v
-
     def graph(self) -> OperatorGraph:
         """Return the finished operator graph."""
-        classes: dict[int, list[int]] = {}
-        for v in range(len(self.operators)):
-            classes.setdefault(self.find(v), []).append(v)
+        classes = sorted(tuple(sorted(c)) for c in self.colours.to_sets() if len(c) > 1)
         return OperatorGraph(
             operators=tuple(self.operators),
             flows=tuple(self.flows),
             sizes=self.recording.sizes,
-            colours=tuple(tuple(c) for c in classes.values() if len(c) > 1),
+            colours=tuple(classes),
             shared=tuple(self.shared),
             anywhere=tuple(self.anywhere),
         )
@@ -255,7 +249,7 @@ def operator_graph(recording: Recording, training: bool) -> OperatorGraph:
     hold_memory(draft)
     add_backward(draft)
     for i, j in recording.together:
-        draft.together({draft.of_step[step] for step in (i, j) if step in draft.of_step})
+        draft.colours.union(*{draft.of_step[step] for step in (i, j) if step in draft.of_step})
     return draft.graph()
 
 
@@ -294,7 +288,6 @@ def _operator(draft: Draft, i: int) -> int:
     draft.operators.append(
         TracedOperator(step.name, step.kind, step.modules, step.kernels, parts=[step.name])
     )
-    draft.leader.append(v)
     _connect(draft, i, v)
     return v
 
@@ -320,11 +313,11 @@ def _connect(draft: Draft, i: int, v: int) -> None:
     for storage in step.writes:
         if storage in read:  # changed in place: with all who have seen it so far
             before = [draft.writer[storage]] if storage in draft.writer else []
-            draft.together([v, *before, *draft.readers[storage]])
+            draft.colours.union(v, *before, *draft.readers[storage])
         draft.writer[storage] = v
         draft.constant.discard(storage)
     for storage in read & draft.state:
-        draft.together(draft.readers[storage])
+        draft.colours.union(*draft.readers[storage])
 
 
 def _views(draft: Draft) -> None:
@@ -354,13 +347,12 @@ def add_backward(draft: Draft) -> None:
         names[name] = names.get(name, 0) + 1
         name += f".{names[name]}" if names[name] > 1 else ""
         number[i] = len(draft.operators)
-        draft.leader.append(len(draft.operators))
         modules = draft.operators[partner].modules if partner >= 0 else made_by.modules
         draft.operators.append(
             TracedOperator(name, step.name, modules, step.kernels, True, partner, [name])
         )
         if partner >= 0:
-            draft.together([partner, number[i]])
+            draft.colours.union(partner, number[i])
     for i in range(len(steps)):
         if i in number:
             for target, slot, tensor in steps[i].feeds:
@@ -423,7 +415,11 @@ def hold_parameters(draft: Draft, deliverers: Mapping[int, Sequence[int]]) -> No
             draft.operators[v].weight_bytes += parameter.size_bytes
             draft.operators[v].parameters += parameter.elements
         if given:
-            behind = [v for v in late if draft.find(v) == draft.find(readers[0])] if readers else []
+            behind = (
+                [v for v in late if draft.colours[v] == draft.colours[readers[0]]]
+                if readers
+                else []
+            )
             holder = draft.operators[(behind or late or [draft.owner([storage])])[0]]
             holder.gradient_bytes += gradient
             holder.optimizer_bytes += state

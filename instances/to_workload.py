@@ -1,4 +1,4 @@
-"""Workloads from operator graphs: operators, or layers by module, with their times."""
+"""Workloads from operator graphs: operators, or layers by module, with times and a cluster."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..common.arrays import Floats
-from ..common.units import ROOT_MODULE
-from ..model.cluster import ACCELERATOR, CPU, Cluster
-from ..model.contiguity import leads_to
-from ..model.links import Link
-from ..model.ties import Copy, Tie
-from ..model.workload import Workload
-from .operator_graph import OperatorGraph, SharedWeight
+from .common.arrays import Floats
+from .common.units import ROOT_MODULE
+from .generate.roofline import CPU_CORE, Machine
+from .model.cluster import ACCELERATOR, CPU, Cluster, DeviceKind
+from .model.contiguity import leads_to
+from .model.links import Link
+from .model.ties import Copy, Tie
+from .model.workload import Workload
+from .operator_graph import OperatorGraph, SharedWeight, TracedOperator
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,57 @@ class OperatorTimes:
     # accelerator_ms, cpu_ms: on the device that is planned for, and on a CPU core
     accelerator_ms: Floats
     cpu_ms: Floats
-    measured: Floats  # 1 where the time was measured, 0 where it was estimated
-    spread: Floats  # interquartile range of the measurements, relative to their median
     link: Link  # of the suggested cluster
     provenance: Mapping[str, str]  # how they came about
+    # where something was measured: 1 where a time was, else 0; and the interquartile range of the
+    # measurements, relative to their median
+    measured: Floats | None = None
+    spread: Floats | None = None
+
+
+#: The suggested cluster has at least so many accelerators, and this share of memory to spare.
+LEAST_ACCELERATORS = 4
+SPARE = 0.2
+
+
+def suggested_cluster(
+    machine: Machine, total_bytes: float, accelerators: int | None = None
+) -> Cluster:
+    """Return accelerators that hold `total_bytes` with a fifth to spare, and a CPU core."""
+    count = accelerators or LEAST_ACCELERATORS
+    while accelerators is None and total_bytes > (1 - SPARE) * count * machine.memory_bytes:
+        count *= 2
+    memory, link = machine.memory_bytes, machine.peer
+    device = DeviceKind(machine.name, count, memory, times=ACCELERATOR, link=link)
+    return Cluster((device, DeviceKind(CPU, 1, host=True)))
+
+
+def estimated_times(graph: OperatorGraph, target: Machine) -> OperatorTimes:
+    """Return times by the roofline of a machine; nothing runs."""
+    return OperatorTimes(
+        accelerator_ms=estimated_ms(graph.operators, target),
+        cpu_ms=estimated_ms(graph.operators, CPU_CORE),
+        link=target.peer,
+        provenance={
+            "cost_model": "roofline",
+            "accelerator": f"{target.name}: {target.source}",
+            "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
+            "link": "between accelerators",
+        },
+    )
+
+
+def estimated_ms(operators: tuple[TracedOperator, ...], machine: Machine) -> Floats:
+    """Return the time of each operator: the sum of its kernels' rooflines, launches included."""
+    kernels = [(v, k) for v, op in enumerate(operators) for k in op.kernels]
+    seconds = machine.seconds(
+        np.array([k.flops for _, k in kernels]),
+        np.array([k.moved_bytes for _, k in kernels]),
+        np.ones(len(kernels)),
+    )
+    where = np.array([v for v, _ in kernels], np.int64)
+    total = np.bincount(where, weights=1e3 * seconds, minlength=len(operators))
+    return np.asarray(total, np.float64)
 
 
 def memory_bytes(graph: OperatorGraph) -> float:
@@ -83,8 +131,9 @@ def to_workload(
     for key in MEMORY:
         extra[key] = total(np.array([getattr(op, key) for op in graph.operators]))
     weight = np.maximum(times.accelerator_ms, 1e-30)
-    extra["measured"] = total(weight * times.measured) / total(weight)
-    extra["spread"] = total(weight * times.spread) / total(weight)
+    for key, values in (("measured", times.measured), ("spread", times.spread)):
+        if values is not None:
+            extra[key] = total(weight * values) / total(weight)
     pairs = {(grouping.node[u], grouping.node[v]) for u, v in graph.edges()}
     output = outputs(graph, grouping)
     backward = np.zeros(count, np.bool_)
