@@ -274,8 +274,9 @@ def _neighbours(costs: MappingCosts, sets: Bools, size: float, length: int, amon
     message = np.where(among, costs.latency + size * costs.inverse, np.inf)
     able = np.where(sets[:, None, :], message[None], np.inf)
     last = min(1, length - 2)
-    needed: Floats = np.partition(able, last, axis=2)[:, :, last]
-    return needed.max(axis=1, where=sets, initial=0.0)
+    needed = np.partition(able, last, axis=2)[:, :, last]
+    longest: Floats = needed.max(axis=1, where=sets, initial=0.0)
+    return longest
 
 
 def by_island(costs: MappingCosts, members: Ints) -> Ints:
