@@ -197,8 +197,8 @@ def stage_times(costs: MappingCosts, slots: Ints, sends_to: Ints) -> Floats:
         times[:-1] += longest(costs.boundary[:-1], slots[:-1], receivers)
     times += longest(costs.ring, slots, np.roll(slots, -1, axis=1))
     own = np.take_along_axis(costs.own, slots, axis=1).max(axis=1)
-    taken: Floats = np.maximum(times, own) if costs.overlap else times + own
-    return taken
+    whole: Floats = np.maximum(times, own) if costs.overlap else times + own
+    return whole
 
 
 def find_blocks(costs: MappingCosts) -> Ints:

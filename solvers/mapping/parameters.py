@@ -105,6 +105,8 @@ COUNT_STEPS = 60
 #: Temperatures at which annealing of counts begins and ends, in log-probability. Begun hotter, it
 #: breaks up the stages that the initial counts keep in one block, and ends in worse ones.
 COUNT_HOT, COUNT_COLD = 0.6, 0.2
+#: Probability that two blocks of one size exchange all their counts.
+COUNT_EXCHANGE_RATE = 0.1
 #: Probability that annealing of counts is also begun from the initial counts.
 RESTART_RATE = 0.5
 #: Negative log-probability of an edge to which no pair of devices is admitted.

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from ....formulations.job.line import Line
 from ....instances.common.arrays import Bools, Floats, Ints
 from .refine_kernel import refine
-from .sized import SLACK, Cheapest, Run, Sized, Used
+from .sized import SLACK, TIME, Cheapest, Run, Sized, Used
 from .stage_list import StagePaths
 
 #: Rounds of the first node of a graph, and of all others.
@@ -142,7 +142,7 @@ class ChainOptions:
     def _bounds(self) -> list[list[Floats]]:
         """Return what each stage costs every plan that has it at a place on a kind, by start."""
         size = self.paths.chain.order.stages
-        time = np.broadcast_to([1.0, 0.0, 1.0, 1.0], (1, size, 4))
+        time = np.broadcast_to(TIME, (1, size, 4))
         work = self.least(self.tables(time)) * (1 - SLACK)
         kinds = range(len(self.paths.line.kinds))
         return [
@@ -236,7 +236,7 @@ class Tree:
     def chain(self, chosen: Ints | list[int], makespan: float) -> Cheapest:
         """Return a chain of options."""
         number, kind = self.graph.number[chosen], self.graph.kind[chosen]
-        return Cheapest({}, makespan, tuple(number.tolist()), tuple(kind.tolist()))
+        return Cheapest(makespan, tuple(number.tolist()), tuple(kind.tolist()))
 
     def refine(
         self, alive: Ints, paths: Floats, chains: Ints, target: float, rounds: int
@@ -490,9 +490,6 @@ def best_first(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) 
         raise_bound()
 
     roots = [Root(plans) for plans in numbers if plans.bound < run.aim()]
-    for root in roots:
-        if not root.plans.pool:
-            root.plans.pool.append(root.plans.prices)
     gap, part = 1.0, STEP
     while search.next_gap < gap:  # a search is for chains below its aim: one for each gap
         begun = search.seconds

@@ -1,10 +1,9 @@
 """Chains of stages for an iteration: candidates first, then bounds until both meet.
 
 For each number of stages P: what divisible work says (`divisible`); the least worst stage, and
-candidates from it; the game of paths against chains (`sized`); then searches that take turns:
-annealing, and best first over sets of chains. The one that suits a case best comes to its end in a
-small multiple of the time that it would take alone. They share the incumbent. The bound of the
-problem is the least over P.
+candidates from it; then searches that take turns: annealing, and best first over sets of chains.
+The one that suits a case best comes to its end in a small multiple of the time that it would take
+alone. They share the incumbent. The bound of the problem is the least over P.
 First all this runs without proofs on chains of a few topological orders, then on the lattice of all
 ideals. `annealing` at the end runs beside `auto`, in processes of its own.
 """
@@ -39,7 +38,6 @@ from .sized import (
     candidates,
     durations_of,
     leave_out,
-    refute,
     sized,
 )
 from .stage_list import OutOfTime, StageList, StagePaths, list_stages
@@ -237,13 +235,10 @@ def prove(run: Run) -> bool:
             with search.phase("annealing"):
                 for _ in range(4):
                     next(turns["annealing"], None)
-    with search.phase("paths against chains"):
-        for plans in sorted(numbers, key=lambda plans: plans.bound):
+    with search.phase("leave stages out"):
+        for plans in numbers:
             if plans.bound < search.objective and not search.should_stop():
                 leave_out(plans, search.objective)
-                for makespan, found in refute(plans, search.objective, search):
-                    run.offer(plans.paths, found, makespan)
-                raise_bound()
     turns["best first"] = best_first(run, numbers, raise_bound)
     take_turns(search, turns)
     if search.best is None and all(plans.bound == np.inf for plans in numbers):

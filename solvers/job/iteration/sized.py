@@ -1,17 +1,8 @@
-"""Plans with P stages: candidates, and a bound, by prices of paths.
+"""Plans with P stages: what is known of them, and the cheapest chain at prices of actions.
 
-With a target below which a plan is asked for, a stage that alone brings every plan to the target is
-left out (`stage_list.StagePaths`). Over the chains of the stages that are left, the game
-
-    max over mixtures of paths  min over chains  Σ_s (mixture of the paths' counts)_s · durations_s
-
-is a bound for plans below the target: each mixture prices the actions, and the cheapest chain at
-these prices (below) costs no more than any plan's makespan. The mixture is found by adding, in
-turn, the cheapest chain and the longest path of the best mixture of chains so far.
-
-The cheapest chain, where each stage has a price of its own at each position, is that of a dynamic
-program: with price_s,κ(I', I) of the stage I ∖ I' as stage s on a device of kind κ, and s_κ devices
-of each kind used,
+Where each stage has a price of its own at each position, that is found by a dynamic program: with
+price_s,κ(I', I) of the stage I ∖ I' as stage s on a device of kind κ, and s_κ devices of each kind
+used,
 
     dp[0][∅] = 0,   dp[(s_1, …, s_K)][I] = min over κ with s_κ ≥ 1 and stages (I', I) of
                                            dp[… s_κ − 1 …][I'] + price_s,κ(I', I),  s = Σ s_κ − 1;
@@ -22,12 +13,12 @@ or, for the least largest price, with the maximum of the two in place of their s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from ....formulations.job.iteration_bounds import divide, mix
+from ....formulations.job.iteration_bounds import divide
 from ....formulations.job.line import Line
 from ....formulations.job.orders import Chain
 from ....formulations.task import Task
@@ -99,23 +90,12 @@ Used = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Cheapest:
-    """The tables of the dynamic program."""
+    """A chain with its price; `inf` if there is none."""
 
-    #: For each number of devices used, the least price to reach each ideal, shape (N,).
-    value: dict[Used, Floats]
-    #: Least of the whole chain; `inf` if there is none.
     price: float
-    #: The chain: numbers in the list, and kinds of devices, first to last; () without chain.
+    #: Numbers in the list, and kinds of devices, first to last; () without chain.
     stages: tuple[int, ...] = ()
     kinds: tuple[int, ...] = ()
-
-
-#: Rounds of the game at most, and of its inner linear program.
-ROUNDS, INNER = 60, 40
-
-
-#: How close bound and value of the game must be.
-CLOSE = 2e-4
 
 
 #: How far above the least worst stage the stages of candidates may be.
@@ -138,13 +118,9 @@ class Sized:
     paths: StagePaths
     #: No plan with P stages has a smaller makespan.
     bound: float
-    #: Shape (P, 4): of the best bound so far.
-    prices: Floats
-    #: Paths, counts of shape (P, 4), and durations of chains, shape (P, 4).
-    rows: list[Floats] = field(default_factory=list)
-    columns: list[Floats] = field(default_factory=list)
-    #: Prices that gave bounds, the newest last.
-    pool: list[Floats] = field(default_factory=list)
+    #: Prices of actions that gave bounds, shape (P, 4) each, the newest last; at first those of
+    #: divisible work.
+    pool: list[Floats]
 
     @property
     def size(self) -> int:
@@ -161,7 +137,7 @@ def sized(paths: StagePaths, enough: float) -> Sized:
     """Return what divisible work says of plans with P stages; of more than `enough` just that."""
     forward, compute = paths.stages.ahead[:, -1].tolist()
     divided = divide(paths.chain, forward, compute, enough=enough)
-    return Sized(paths, divided.bound * (1 - SLACK), divided.prices)
+    return Sized(paths, divided.bound * (1 - SLACK), [divided.prices])
 
 
 def durations_of(paths: StagePaths, chain: Cheapest) -> Floats:
@@ -204,74 +180,24 @@ def candidates(plans: Sized, search: Clock) -> Iterator[Cheapest]:
             return
         most = max(found.price, plans.bound) * (1 + room)
         masks = tuple(tuple(bound <= most for bound in row) for row in bounds)
-        chain = _priced_chain(plans, masks, TIME)
+        chain = _quickest_chain(plans, masks)
         if np.isfinite(chain.price):
             yield chain
 
 
-def refute(plans: Sized, target: float, search: Clock) -> Iterator[tuple[float, Cheapest]]:
-    """Raise the bound of plans with P stages, to the target at most; yield a chain each round.
-
-    A chain comes with its makespan by equation 1.
-    """
+def _quickest_chain(plans: Sized, masks: tuple[tuple[Bools, ...], ...]) -> Cheapest:
+    """Return the chain of allowed stages with the least sum of times."""
     paths = plans.paths
-    masks = paths.allowed(target)
-    least = _priced_chain(plans, masks, TIME)
-    if np.isfinite(least.price):
-        masks = paths.allowed(target, least.price * (1 - SLACK))
-    for _ in range(ROUNDS):
-        found = _priced_chain(plans, masks, plans.prices)
-        if not np.isfinite(found.price):
-            plans.bound = max(plans.bound, target)
-            return
-        plans.bound = max(plans.bound, min(target, found.price * (1 - SLACK)))
-        plans.pool.append(plans.prices)
-        duration = durations_of(paths, found)
-        makespan, counts = paths.chain.longest_path(duration)
-        plans.columns.append(duration)
-        plans.rows.append(counts)
-        yield makespan, found
-        if plans.bound >= target or search.should_stop():
-            return
-        value = _mix(plans, makespan)
-        if value is None or found.price >= value * (1 - CLOSE):
-            return
-
-
-def _priced_chain(plans: Sized, masks: tuple[tuple[Bools, ...], ...], prices: Floats) -> Cheapest:
-    """Return the cheapest chain of allowed stages at prices of shape (P, 4) or (4,)."""
-    paths = plans.paths
-    table = np.broadcast_to(prices, (plans.size, 4))
     durations = [paths.durations(k) for k in range(len(paths.line.kinds))]
 
     def price(s: int, k: int) -> Floats:
         allowed = masks[s][k]
         cost = np.full(paths.stages.size, np.inf)
-        cost[allowed] = table[s] @ durations[k][:, allowed]
+        cost[allowed] = TIME @ durations[k][:, allowed]
         return cost
 
     count = paths.line.count * paths.line.problem.chunks_per_device
     return cheapest_chain(paths.stages, count, plans.size, price)
-
-
-def _mix(plans: Sized, scale: float) -> float | None:
-    """Set the prices to those of the game over the chains so far; return its value."""
-    if scale <= 0:
-        return None
-    columns = np.array(plans.columns)
-    value = None
-    for _ in range(INNER):
-        rows = np.tensordot(np.array(plans.rows), columns, axes=([1, 2], [1, 2])) / scale
-        mixed = mix(rows, np.ones((1, len(columns))))
-        value = mixed.value * scale
-        plans.prices = np.tensordot(mixed.weights, np.array(plans.rows), axes=1)
-        makespan, counts = plans.paths.chain.longest_path(
-            np.tensordot(mixed.solution, columns, axes=1)
-        )
-        if makespan <= value * (1 + CLOSE / 2):
-            return value
-        plans.rows.append(counts)
-    return value
 
 
 def cheapest_chain(
@@ -307,8 +233,8 @@ def cheapest_chain(
     last = min(layer, key=lambda used: value[used][-1], default=none)
     total = float(value[last][-1]) if positions else np.inf
     if not np.isfinite(total):
-        return Cheapest(value, np.inf)
-    return Cheapest(value, total, *_read_back(stages, value, last, price, largest))
+        return Cheapest(np.inf)
+    return Cheapest(total, *_read_back(stages, value, last, price, largest))
 
 
 def _read_back(

@@ -28,6 +28,7 @@ from ....instances.common.arrays import Floats, Ints
 from ..layouts import paired
 from ..parameters import (
     COUNT_COLD,
+    COUNT_EXCHANGE_RATE,
     COUNT_HOT,
     DECAY,
     MAX_EDGE_NLL,
@@ -118,6 +119,7 @@ def most_likely_counts(
             generator(seed),
             COUNT_HOT,
             COUNT_COLD,
+            COUNT_EXCHANGE_RATE,
         )
     )
     return counts, nll
