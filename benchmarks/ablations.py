@@ -63,7 +63,6 @@ def _shipped(name: str, devices: int, problem: Any) -> Cell:
 
 def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Published graphs, and large ones of five families, in both splits."""
-    from stagecut.solvers.core import proofs
     from stagecut.solvers.throughput import auto, set_partitioning
     from stagecut.solvers.throughput.column_generation import column_generation
     from stagecut.solvers.throughput.multilevel import multilevel
@@ -108,7 +107,6 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
             -1.0,
             ((column_generation, "best_sets_by_value"),),
         ),
-        "bounds proved by an exact basis": Part(((proofs, "evaluate"),), nothing),
     }
     return cells, parts
 

@@ -510,7 +510,7 @@ or the time by more than a tenth and {seconds} CPU s?
 where *4 s* is in its name); in brackets is the unchanged strategy's median. A constant runs only in
 cells that read it, and no more once one shows an effect. *No effect* is said of the cells tried
 alone; of some constants several were changed at once (column `together`). *Not read*: by none of
-the cells. Of {now} numbers {left} are still to be tried: the same command runs what is missing.
+the cells. There are {now} numbers now; {left} are still to be tried: the same command runs these.
 
 **Decided.** Where a number without effect steered a mechanism of its own, the mechanism went with
 it, or two numbers became one; these are marked *gone*, as are those of code that was replaced. A

@@ -130,27 +130,13 @@ def test_a_cluster_file_carries_rules(tmp_path: Path, capsys: pytest.CaptureFixt
     assert 'placement_rules: unknown key "pin"' in capsys.readouterr().err
 
 
-def test_plans_carry_the_rules_and_older_plans_their_number_of_stages(tmp_path: Path) -> None:
+def test_plans_carry_the_rules(tmp_path: Path) -> None:
     code, path = solved(tmp_path, *rule('pins=[["0",1]],apart=[["0","3"]],max_stages=2'))
     assert code == 0
     workload = stagecut.load(placement_file(tmp_path))
     plan = load_plan(path, workload)
     rules = PlacementRules(pins=(("0", 1),), apart=(("0", "3"),), max_stages=2)
     assert plan.problem.placement_rules == rules  # type: ignore[union-attr]
-    document = json.loads(path.read_text())
-    assert document["version"] == 5
-    del document["problem"]["placement_rules"]
-    path.write_text(json.dumps({**document, "version": 2}))
-    assert not load_plan(path, workload).problem.placement_rules  # type: ignore[union-attr]
-    words = ["--problem", "pipeline", "--microbatches", "2", *rule("max_stages=2")]
-    code, path = solved(tmp_path, *words)
-    assert code == 0
-    document = json.loads(path.read_text())
-    document["problem"]["max_stages"] = document["problem"].pop("placement_rules")["max_stages"]
-    document["problem"]["name"] = "iteration"
-    path.write_text(json.dumps({**document, "version": 2}))
-    older = load_plan(path, workload).problem
-    assert older.placement_rules == PlacementRules(max_stages=2)  # type: ignore[union-attr]
 
 
 def test_the_program_of_a_problem_with_rules_is_written_if_it_is_one(
