@@ -956,8 +956,9 @@ SECTIONS = (
         "Shipped training workloads on K accelerators of 80 GB, M = K, 4K and 16K microbatches; "
         "`auto` for contiguous splits within 20 s (interleaved 60 s) or 0.1 % (`iteration.py`). "
         "*Met of all feasible cells, the largest gap, the median of seconds.* Other plans are "
-        "defaults of frameworks and, with K = 8, splits of least max-load; medians. See "
-        "[the gap of interleaved schedules](decisions/interleaved-gap.md).",
+        "defaults of frameworks and, with K = 8, splits of least max-load; medians. The table is "
+        "of the searches before one best-first search took their place; "
+        "[what that changes](decisions/interleaved-gap.md) was measured on some cells.",
         (
             "iteration",
             "iteration_accelerators",
