@@ -510,7 +510,7 @@ or the time by more than a tenth and {seconds} CPU s?
 where *4 s* is in its name); in brackets is the unchanged strategy's median. A constant runs only in
 cells that read it, and no more once one shows an effect. *No effect* is said of the cells tried
 alone; of some constants several were changed at once (column `together`). *Not read*: by none of
-the cells. There are {now} numbers now; {left} are still to be tried: the same command runs these.
+the cells. There are {now} numbers now{left}.
 
 **Decided.** Where a number without effect steered a mechanism of its own, the mechanism went with
 it, or two numbers became one; these are marked *gone*, as are those of code that was replaced. A
@@ -541,6 +541,8 @@ def verdict(key: str, change: str, found: pd.DataFrame) -> str:
     if not rows:
         return "not read" if own["change"].eq("not read").any() else "not tried"
     unchanged = found[found["change"].eq("none")]
+    same = unchanged[unchanged["revision"].isin(own["revision"])]
+    unchanged = same if set(own["workload"].dropna()) <= set(same["workload"]) else unchanged
     for row in rows:
         seeds = [again for again in rows if again["workload"] == row["workload"]]
         if all(effect(again, unchanged) for again in seeds):
@@ -588,7 +590,7 @@ def page() -> str:
             gap=f"{100 * GAP:g}",
             seconds=SECONDS,
             now=len(keys),
-            left=still,
+            left=f", {still} of them still to be tried" if still else "",
             tried=len(ran),
             effects=sum(
                 any(verdict(key, change, found).endswith(")") for change in CHANGES) for key in ran
