@@ -33,6 +33,7 @@ from stagecut.solvers.core.search import OPTIMAL_GAP, Search
 from stagecut.solvers.core.under_rules import run_method
 from stagecut.solvers.latency.bound import heavy_paths
 from stagecut.solvers.throughput.column_generation.orders import narrow_order
+from stagecut.solvers.throughput.dp import ideals_alone
 
 #: Incumbents that a solver gets, as multiples of the optimum: no claim hides behind the larger.
 FACTORS = (1.0, 1.3, 3.0)
@@ -60,6 +61,11 @@ SCOPE: dict[str, Callable[[Task[Any], Search[Solution]], bool]] = {
     "latency.lns.improve": lambda _, search: search.best is not None,
     "mapping.auto.stage_times": lambda task, _: task.problem.objective == "stage-time",
     "mapping.busiest_link.busiest_link": lambda task, _: task.problem.objective != "stage-time",
+    "throughput.multilevel.critical_path.raise_by_critical_path": lambda task, _: ideals_alone(
+        task
+    ),
+    "throughput.set_partitioning.set_partitioning": lambda task, _: task.problem.split == "noncontiguous",
+    "throughput.set_partitioning.splits": lambda task, _: task.problem.split == "noncontiguous",
 }
 
 
