@@ -61,11 +61,9 @@ SCOPE: dict[str, Callable[[Task[Any], Search[Solution]], bool]] = {
     "latency.lns.improve": lambda _, search: search.best is not None,
     "mapping.auto.stage_times": lambda task, _: task.problem.objective == "stage-time",
     "mapping.busiest_link.busiest_link": lambda task, _: task.problem.objective != "stage-time",
-    "throughput.multilevel.critical_path.raise_by_critical_path": lambda task, _: ideals_alone(
-        task
-    ),
-    "throughput.set_partitioning.set_partitioning": lambda task, _: task.problem.split == "noncontiguous",
-    "throughput.set_partitioning.splits": lambda task, _: task.problem.split == "noncontiguous",
+    "throughput.multilevel.critical_path.raise_by_critical_path": lambda of, _: ideals_alone(of),
+    "throughput.set_partitioning.set_partitioning": lambda of, _: _noncontiguous(of),
+    "throughput.set_partitioning.splits": lambda of, _: _noncontiguous(of),
 }
 
 
@@ -91,6 +89,10 @@ def _order(task: Task[Any], search: Search[Solution]) -> object:
     graph = _graph(task, search)
     assert isinstance(graph, Hypergraph)
     return narrow_order(graph)
+
+
+def _noncontiguous(task: Task[Any]) -> bool:
+    return bool(task.problem.split == "noncontiguous")
 
 
 #: What solvers take besides, by name.
