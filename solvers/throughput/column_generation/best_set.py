@@ -42,8 +42,8 @@ T = TypeVar("T", bound=np.generic)
 #: many are tried.
 COARSE, FINER, RESOLUTIONS = 500, 4, 6
 
-#: Part of what the bound allows above the floor that a set must attain to be good enough; and how
-#: many sets are looked at.
+#: Part of what the bound allows above the floor that a set must attain to be good enough, but for
+#: the square of the rest of what it allows in all; and how many sets are looked at.
 GOOD, LOOKS = 0.9, 100
 
 #: How far slopes of value by load at which completions are bounded are from the best one, as parts
@@ -145,7 +145,8 @@ def best_set(
         if its_load <= limit:
             return BestSet(bound, members, its_load, steps)
         for k in reversed(whole[-LOOKS:-1]):
-            if labels.value[k] < min(floor + GOOD * (bound - floor), query.enough):
+            near = bound - (1 - GOOD) * min(bound - floor, (1 - GOOD) * bound)
+            if labels.value[k] < min(near, query.enough):
                 break
             lesser = _trace(labels, k, states.order, forward)
             if (lesser_load := load_of(lesser)) <= limit:
