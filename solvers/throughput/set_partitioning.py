@@ -30,8 +30,8 @@ SPLITS = "splits"
 #: times the first.
 MOVES, PRICINGS, GROWTH = 100, 20, 64
 
-#: Annealing steps for each move of the neighbourhood search.
-STEPS = 1_000
+#: Annealing steps for each move of the neighbourhood search, and each unit.
+STEPS = 2
 
 #: Most of the time left that one round's moves take, and that its pricings take.
 SPLIT_SHARE, BOUND_SHARE = 0.15, 0.4
@@ -107,7 +107,7 @@ def splits(task: Task[Throughput], search: Search[Solution]) -> None:
             return
         rounds += 1
         better = walk.walk(search, moves)
-        better = walk.anneal(search, STEPS * moves, search) or better
+        better = walk.anneal(search, STEPS * graph.size * moves, search) or better
         idle = 0 if better else idle + 1
         moves = MOVES if better else min(2 * moves, GROWTH * MOVES)
 
@@ -199,7 +199,8 @@ class _Alternation:
                 compiling=self._reproducible or self._started,
             )
             if self._started:
-                better = self._walk.anneal(search, STEPS * self._moves, self._clock) or better
+                steps = STEPS * self._graph.size * self._moves
+                better = self._walk.anneal(search, steps, self._clock) or better
         return better
 
     def _bound_due(self) -> bool:
