@@ -23,7 +23,7 @@ from ....instances.common.arrays import Floats, Ints
 #: Units of a stretch that folding moves as a whole, half as many or half as many more; or twice.
 STRETCH = 16
 
-#: Pins of a net, and nets of a unit, beyond which they are near all: a hub.
+#: Pins of a net, and nets of a unit, beyond which distances do not count them: they are near all.
 HUB = 16
 
 

@@ -45,14 +45,16 @@ from ....instances.formats.certificate import HUBS
 from ...core.search import Clock, Search
 from ..column_generation.column_generation import SERIOUS
 from ..column_generation.frontier import relaxed_frontier
-from ..column_generation.orders import HUB
 from ..dp import ideals_alone, knapsack_shares
 from .bound_kernels import most_valuable_set
 from .coarsen import touching
 from .least_load import work_share
 
-#: Hubs at most: sets are sought for each case.
-MOST_HUBS = 3
+#: A unit of more nets is a hub; of these at most so many: sets are sought for each case.
+HUB_NETS, MOST_HUBS = 16, 3
+
+#: Nets of more pins are not charged, as each doubles the states of all layers.
+CHARGED_PINS = 16
 
 #: Most states between two units.
 WIDTH = 256
@@ -96,6 +98,10 @@ class HubPrices:
 
 #: Most rounds of prices, and by which part of the limit they must promise to be better for another.
 ROUNDS, PROMISED = 60, 1e-5
+
+#: How large prices and slopes may get for each device: where the least load of a case decides, they
+#: grow without end.
+STEEP = 1e6
 
 #: First radius of the box, relative to prices and a part of their mean.
 RADIUS, SMALL = 0.1, 0.2
@@ -206,7 +212,7 @@ def _bounds(
         if clock.should_stop() or part == 1.0:
             return
         trial, promised = _better(sets, group, counts, known, (best.point, radius, part))
-        if -promised < PROMISED:
+        if -promised < PROMISED or np.abs(trial).max() > STEEP * sets.devices:
             return
         known.append(priced(sets, trial))
         found = _excess(known[-1], group, counts, part)
@@ -284,12 +290,12 @@ def sets_by_hubs(
     costs, weight = task.costs, graph.weight.sum(axis=1)
     kind = int(np.where(weight.any(axis=1), costs.count, 0).argmax())
     shape = graph.incidence
-    hubs = np.flatnonzero(np.diff(shape.unit_ptr) > HUB)
+    hubs = np.flatnonzero(np.diff(shape.unit_ptr) > HUB_NETS)
     if not len(hubs) or not costs.count[kind] or not weight[kind].any():
         return None
     hubs = hubs[np.argsort(-touching(graph, weight[kind])[hubs], kind="stable")[:MOST_HUBS]]
     share, work = work_share(task, graph, kind, limit)
-    nets = np.flatnonzero((weight[kind] > 0) & (np.diff(shape.net_ptr) <= HUB))
+    nets = np.flatnonzero((weight[kind] > 0) & (np.diff(shape.net_ptr) <= CHARGED_PINS))
     charged = np.minimum(weight[kind, nets], 2 * limit)  # more is as bad
     frontier = relaxed_frontier(graph, nets, charged, order, np.inf, WIDTH)
     if frontier is None or share <= 0:
