@@ -73,6 +73,8 @@ def run(g, s, w, single, budget):
             w.unit[depth, col.CURSOR] = x + 1
             s.at[col.STEPS] += 4 + s.at[col.ACTIVE]
             if extend_call(g, s, w, depth, x):
+                if _best_with(g, w, depth, x):
+                    w.unit[depth, col.CURSOR] = units
                 s.at[col.DEPTH] += 1
                 close_call(g, s, w, depth + 1, single)
         s.at[col.PHASE] = col.NEXT
@@ -511,6 +513,21 @@ def _keeps_output(g, w, x):
         if inside and w.node[u, col.OUTSIDE] <= g.node[u, col.SINKS]:
             return True
     return False
+
+
+@uncounted
+def _best_with(g, w, depth, x):
+    """Return whether no call without the sink `x` is better: it and those behind it have room."""
+    alone = w.unit[depth, col.OPENED] == 0 and w.unit[depth, col.OWNER] == col.CPUS
+    if not g.unit[x, col.ASIDE] or not alone:
+        return False
+    held = w.room[depth]
+    for y in range(x, len(g.memory)):
+        held += g.memory[y]
+    for k in range(len(g.capacity)):
+        if g.compute[k, x] != 0.0 or held > g.capacity[k]:
+            return False
+    return True
 
 
 @uncounted
