@@ -106,6 +106,7 @@ def draw_lanes(chart: Axes, marks: Marks, span: float | None = None) -> None:
             facecolors=[COLOURS[bar.what][0] for bar in bars],
             edgecolors="white" if fine else "none",
             linewidths=0.4,
+            antialiaseds=fine,  # bars thinner than a pixel would blend into other colours
             rasterized=not fine,
         )
     )

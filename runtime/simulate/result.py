@@ -161,10 +161,9 @@ class Simulation(Summarised):
     def time_per_sample(self) -> float:
         """What one more microbatch adds in steady state.
 
-        Of schedules that repeat a round of work it is the spacing of an action's repetitions far
-        from begin and end, where the slowest action counts; of others, such as GPipe, what further
-        microbatches add to the makespan; of a schedule that is not one of `SCHEDULES`, and so
-        cannot be made longer, the spacing in the middle of it.
+        It is what further microbatches add to the makespan; of a schedule that is not one of
+        `SCHEDULES`, and so cannot be made longer, the spacing of its slowest action's repetitions
+        in the middle of it.
         """
         return steady_state(self)
 
@@ -397,31 +396,21 @@ class Simulation(Summarised):
 
 
 def steady_state(run: Simulation) -> float:
-    """Measure the time per microbatch in steady state, on runs that are long enough.
+    """Return what further microbatches add to the makespan of runs that are long enough.
 
-    Cyclic schedules repeat themselves: the spacing of an action's repetitions counts, of the
-    slowest action; where they repeat themselves only after too many microbatches, for their
-    replicas have no common rhythm, that on the busiest device. Of others, it is what further
-    microbatches add to the makespan.
+    These are whole repeats of the schedule, if they do not take too many microbatches, as replicas
+    without a common rhythm do. Of schedules that cannot be made longer it is the spacing of the
+    slowest action in their middle.
     """
     schedule = run.schedule
     m, repeat = schedule.microbatches, schedule.repeat
     if schedule.name == "single":
         return run.makespan
-    known = schedule.name in SCHEDULES and schedule.depth is not None
-    depth = schedule.depth or 0
-
-    def fits(number: int) -> bool:
-        return schedule.size * (2 * number / m) <= MOST_ACTIONS
-
-    enough = -(-(6 * depth + 12) // repeat) * repeat + 4 * repeat
-    if known and fits(enough):
-        if not schedule.cyclic:
-            return (run.longer(2 * enough).makespan - run.longer(enough).makespan) / enough
-        return _spacing(run.longer(enough), enough // 2, enough - 1 - depth, repeat)
-    enough = 8 * depth + 16
-    if known and schedule.cyclic and fits(enough):
-        return _on_busiest(run.longer(enough), enough // 2, enough - 1 - depth)
+    if schedule.name in SCHEDULES and schedule.depth is not None:
+        least = 6 * schedule.depth + 12
+        for number in ((-(-least // repeat) + 4) * repeat, least):
+            if schedule.size * (2 * number / m) <= MOST_ACTIONS:
+                return (run.longer(2 * number).makespan - run.longer(number).makespan) / number
     first, last = (0, m - 1) if m < 16 else (m // 4, 3 * m // 4)
     round_robin = math.lcm(*(len(ring) for ring in run.stages.replicas))
     if last - first < round_robin:
@@ -443,20 +432,3 @@ def _spacing(run: Simulation, first: int, last: int, repeat: int) -> float:
         late = late[np.lexsort((table[late, 1], table[late, 0]))]
         slowest = max(slowest, float((begin[late] - begin[early]).max(initial=0.0)) / span)
     return slowest
-
-
-def _on_busiest(run: Simulation, first: int, last: int) -> float:
-    """Return the mean time per microbatch on the device that idles least meanwhile."""
-    best, spacing = -1.0, 0.0
-    for table, begin, end in zip(run.schedule.actions, run.starts, run.ends, strict=True):
-        own = ~np.isin(table[:, 1], PER_BATCH) & (table[:, 2] >= first) & (table[:, 2] <= last)
-        rows = np.flatnonzero(own)
-        if not len(rows):
-            continue
-        again = rows[(table[rows, :2] == table[rows[0], :2]).all(axis=1)]
-        passed = int(table[again[-1], 2] - table[again[0], 2])
-        time = float(begin[again[-1]] - begin[again[0]])
-        busy = float((end - begin)[again[0] : again[-1]].sum())
-        if passed > 0 and busy > best * time:
-            best, spacing = busy / time, time / passed
-    return spacing
