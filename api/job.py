@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -182,6 +182,8 @@ class JobResult(Summarised):
         those of the smallest, where the others grow in proportion.
     programs
         Points whose relaxation, and whose program, was solved.
+    calibration
+        The efficiencies that all costs are by; None: the shipped ones.
     """
 
     plan: JobPlan | None
@@ -193,6 +195,7 @@ class JobResult(Summarised):
     reason: str = ""
     least_memory: float | None = None
     programs: tuple[int, int] = (0, 0)
+    calibration: Calibration | None = field(default=None, repr=False)
 
     def summary(self) -> dict[str, object]:
         """Return how the search ended, with the plan or the reason why there is none."""
@@ -225,7 +228,8 @@ class JobResult(Summarised):
         """
         if self.plan is None:
             raise InputError(f"no plan: {self.reason}")
-        return estimate(self.plan.model, self.plan.layout, self.plan.cluster)
+        plan = self.plan
+        return estimate(plan.model, plan.layout, plan.cluster, calibration=self.calibration)
 
 
 def solve_job(
@@ -306,7 +310,7 @@ def solve_job(
     status = Status.OPTIMAL if plan.gap <= limits.gap * (1 + 1e-9) else Status.FEASIBLE
     return JobResult(
         plan, status, time.monotonic() - begin, tuple(candidates[:LISTED]), tuple(close[:LISTED]),
-        judge_usual(costs, best, usual), programs=programs,
+        judge_usual(costs, best, usual), programs=programs, calibration=table,
     )  # fmt: skip
 
 
