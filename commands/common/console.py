@@ -33,7 +33,7 @@ from ...instances.common.quantities import show_time as show_time
 from ...instances.formats.writing import PAGES, PICTURES, check_target
 
 if TYPE_CHECKING:
-    from ...solvers import Progress, Result
+    from ...solvers import Progress
 
 
 class _Plain(Console):
@@ -209,9 +209,9 @@ def end(code: int) -> None:
         raise typer.Exit(code)
 
 
-def end_with(result: Result) -> None:
+def end_with(status: Status) -> None:
     """Leave with the exit code that says how a search ended."""
-    end({Status.INFEASIBLE: INFEASIBLE, Status.NO_SOLUTION: NO_PLAN}.get(result.status, 0))
+    end({Status.INFEASIBLE: INFEASIBLE, Status.NO_SOLUTION: NO_PLAN}.get(status, 0))
 
 
 class _ProgressLine:
