@@ -408,7 +408,8 @@ def steady_state(run: Simulation) -> float:
         return run.makespan
     if schedule.name in SCHEDULES and schedule.depth is not None:
         least = 6 * schedule.depth + 12
-        for number in ((-(-least // repeat) + 4) * repeat, least):
+        whole = (-(-least // repeat) + 4) * repeat
+        for number in (whole, least) if repeat > least else (whole,):
             if schedule.size * (2 * number / m) <= MOST_ACTIONS:
                 return (run.longer(2 * number).makespan - run.longer(number).makespan) / number
     first, last = (0, m - 1) if m < 16 else (m // 4, 3 * m // 4)
