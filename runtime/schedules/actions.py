@@ -68,6 +68,8 @@ class Schedule:
         About so many microbatches pass until the order repeats itself; None if unknown.
     repeat
         From then on, it repeats itself every so many microbatches.
+    cyclic
+        And so exactly that each action comes back after each repeat, until the end.
 
     Raises
     ------
@@ -88,6 +90,7 @@ class Schedule:
     versions: WeightVersions | str = WeightVersions.ONE
     depth: int | None = None
     repeat: int = 1
+    cyclic: bool = False
     engines: tuple[ActionTable, ...] = ()
 
     def __post_init__(self) -> None:

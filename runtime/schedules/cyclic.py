@@ -140,6 +140,7 @@ def asynchronous(
         versions=versions,
         depth=max(late) - min(early) + max(work.period for work in works),
         repeat=math.lcm(*(work.period for work in works)),
+        cyclic=True,
         engines=tuple(tables[size:]) if _has_engines(network) else (),
     )
 
@@ -165,7 +166,7 @@ def gpipe(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     """
     order = asynchronous(stages, microbatches, network, "gpipe", WeightVersions.ONE)
     tables = [table[np.argsort(table[:, 1] != Kind.F, kind="stable")] for table in order.actions]
-    return replace(order, actions=tuple(tables), engines=())
+    return replace(order, actions=tuple(tables), engines=(), cyclic=False)
 
 
 def flushed(stages: StageGraph, microbatches: int, network: Network) -> Schedule:

@@ -129,7 +129,7 @@ def _by_height(
     number = [len(ring) for ring in stages.replicas]
     depth = 2 * int((stages.in_flight * number).max())
     repeat = math.lcm(*number)
-    return Schedule(name, microbatches, tuple(tables), depth=depth, repeat=repeat)
+    return Schedule(name, microbatches, tuple(tables), depth=depth, repeat=repeat, cyclic=True)
 
 
 def is_interleaved(stages: StageGraph, microbatches: int) -> bool:
@@ -161,6 +161,7 @@ def interleaved(stages: StageGraph, microbatches: int) -> Schedule:
         tuple(tables),
         depth=2 * stages.count,
         repeat=size,
+        cyclic=True,
     )
 
 

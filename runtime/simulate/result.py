@@ -161,9 +161,10 @@ class Simulation(Summarised):
     def time_per_sample(self) -> float:
         """What one more microbatch adds in steady state.
 
-        It is what further microbatches add to the makespan; of a schedule that is not one of
-        `SCHEDULES`, and so cannot be made longer, the spacing of its slowest action's repetitions
-        in the middle of it.
+        Of schedules that repeat a round of work it is the spacing of an action's repetitions far
+        from begin and end, where the slowest action counts; of others, such as GPipe, what further
+        microbatches add to the makespan; of a schedule that is not one of `SCHEDULES`, and so
+        cannot be made longer, the spacing in the middle of it.
         """
         return steady_state(self)
 
@@ -396,11 +397,11 @@ class Simulation(Summarised):
 
 
 def steady_state(run: Simulation) -> float:
-    """Return what further microbatches add to the makespan of runs that are long enough.
+    """Measure the time per microbatch in steady state, on runs that are long enough.
 
-    These are whole repeats of the schedule, if they do not take too many microbatches, as replicas
-    without a common rhythm do. Of schedules that cannot be made longer it is the spacing of the
-    slowest action in their middle.
+    Cyclic schedules repeat themselves: the spacing of an action's repetitions counts, of the
+    slowest action. Of others, and where the replicas have no rhythm in common that short runs
+    show, it is what further microbatches add to the makespan.
     """
     schedule = run.schedule
     m, repeat = schedule.microbatches, schedule.repeat
@@ -410,8 +411,12 @@ def steady_state(run: Simulation) -> float:
         least = 6 * schedule.depth + 12
         whole = (-(-least // repeat) + 4) * repeat
         for number in (whole, least) if repeat > least else (whole,):
-            if schedule.size * (2 * number / m) <= MOST_ACTIONS:
-                return (run.longer(2 * number).makespan - run.longer(number).makespan) / number
+            if schedule.size * (2 * number / m) > MOST_ACTIONS:
+                continue
+            if schedule.cyclic and number == whole:
+                last = whole - 1 - schedule.depth
+                return _spacing(run.longer(whole), whole // 2, last, repeat)
+            return (run.longer(2 * number).makespan - run.longer(number).makespan) / number
     first, last = (0, m - 1) if m < 16 else (m // 4, 3 * m // 4)
     round_robin = math.lcm(*(len(ring) for ring in run.stages.replicas))
     if last - first < round_robin:
