@@ -47,7 +47,7 @@ class _Plain(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         """Print; a table is as wide as its numbers, also where the terminal is narrower."""
         for table in objects:
-            if isinstance(table, Table) and not _fits(table, self.width):
+            if isinstance(table, Table) and not fits(table, self.width):
                 options["crop"] = False
         super().print(*objects, **options)
 
@@ -123,7 +123,7 @@ def file_of(reference: str) -> str | None:
     return behind if before == "nvidia" else before
 
 
-def _fits(table: Table, room: int) -> bool:
+def fits(table: Table, room: int) -> bool:
     """Narrow a table to a room without cutting words; say whether there is so much."""
     cells = [[str(cell) for cell in (column.header, *column.cells)] for column in table.columns]
     widths = [max(map(cell_len, own)) for own in cells]
