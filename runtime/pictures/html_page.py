@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ...instances.common.escape import markup, plain, script
+from ...instances.common.escape import markup, script
 from ...instances.common.quantities import show_bytes, show_count, show_percent, show_time
 from ..simulate.result import Simulation
 from .marks import Marks, bands, marks_of
@@ -24,7 +24,7 @@ def html_page(simulation: Simulation, *, title: str = "") -> str:
 
 
 def page_of(marks: Marks, title: str, facts: dict[str, str], table: str = "") -> str:
-    """Return the page of any marks, with facts by name first, and a table as HTML."""
+    """Return the page of any marks, with facts by name first, and rows of a table as HTML."""
     kinds = [what for what in COLOURS if any(bar.what == what for bar in marks.bars)]
     data = {
         "lanes": marks.lanes,
@@ -73,17 +73,25 @@ def _facts(simulation: Simulation) -> dict[str, str]:
 
 
 def _table(simulation: Simulation) -> str:
-    """Return the table of the devices in use, as HTML."""
+    frame = simulation.to_pandas().iloc[simulation.used]
     columns = {
         "compute": "compute", "transfer": "transfer", "idle": "idle", "bubble": "bubble",
         "in_flight": "in flight", "weight_bytes": "kept always",
         "version_bytes": "further versions", "activation_bytes": "activations, peak",
         "peak_bytes": "memory, peak",
     }  # fmt: skip
-    frame = simulation.to_pandas().iloc[simulation.used][list(columns)]
-    frame.index = frame.index.map(lambda name: plain(str(name)))
-    shown = {column: show_bytes for column in columns if column.endswith("_bytes")}
-    return frame.to_html(
-        header=list(columns.values()), formatters={**shown, "bubble": show_percent},
-        float_format="{:.6g}".format, border=0,
-    )  # fmt: skip
+    head = "".join(f"<th>{text}</th>" for text in ["device", *columns.values()])
+    rows = []
+    for name, row in frame.iterrows():
+        cells = [f"<th>{markup(str(name))}</th>"]
+        for column in columns:
+            value = float(row[column])
+            if column.endswith("_bytes"):
+                text = show_bytes(value)
+            elif column == "bubble":
+                text = show_percent(value)
+            else:
+                text = f"{value:.6g}"
+            cells.append(f"<td>{text}</td>")
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    return f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
