@@ -133,8 +133,9 @@ def drawn(simulation: Simulation) -> list[int]:
 
 
 def _lanes(simulation: Simulation, devices: list[int], *, picture: bool) -> list[str]:
-    """Return the names of the lanes: devices that do anything, then links in use."""
+    """Return the names of the lanes: devices that do anything, then links that are busy."""
     links = simulation.link_load
+    links = links[links["busy"] > 0]  # what goes to a host takes no time there
     if picture and len(links) > MOST_LINKS:
         links = links.nlargest(MOST_LINKS, "busy")
     return [
