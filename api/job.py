@@ -402,12 +402,15 @@ class WhatIf:
     layout: Layout | None  # the best plan there; None if there is none
 
 
-def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf, ...]:
+def what_would_help(
+    plan: JobPlan, limits: Limits | None = None, *, calibration: Calibration | None = None
+) -> tuple[WhatIf, ...]:
     """Return what more memory, a faster network, a larger batch or free bubbles would bring.
 
     Where more memory does, parts in host memory are tried, too, if the launcher can keep some
     there and the space does not become too large. `limits` are a gap of each search, and seconds
     of all together, in which what one leaves is the next one's; by default 1 % and 100 s.
+    `calibration` are the efficiencies that the plan was made with; default: the shipped ones.
 
     Examples
     --------
@@ -438,7 +441,7 @@ def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf
         if limits.seconds is not None:
             left = max(0.0, begin + limits.seconds - time.monotonic())
             own = replace(limits, seconds=left / (len(cases) - done))
-        found.append(_what_if(plan, *case, own))
+        found.append(_what_if(plan, *case, own, calibration))
     return tuple(found)
 
 
@@ -449,14 +452,16 @@ def _what_if(
     job: TrainingJob,
     share: float,
     limits: Limits,
+    calibration: Calibration | None,
 ) -> WhatIf:
     """Return what a changed question brings, of whose batch the plan's own is a share."""
-    there = solve_job(plan.model, cluster, job, limits=limits).plan
+    there = solve_job(plan.model, cluster, job, limits=limits, calibration=calibration).plan
     if there is None:
         return WhatIf(change, np.inf, 0.0, None)
     best, seconds = there.layout, there.seconds
     if share == 1:  # the plan itself runs there, too
-        own = float(job_costs(plan.model, cluster, job).judge([plan.layout])[0])
+        costs = job_costs(plan.model, cluster, job, calibration=calibration)
+        own = float(costs.judge([plan.layout])[0])
         best, seconds = (plan.layout, own) if own < seconds else (best, seconds)
     return WhatIf(change, share * seconds, share * min(there.bound, seconds), best)
 

@@ -155,6 +155,8 @@ def test_the_estimate_of_a_result_is_by_the_costs_of_its_search() -> None:
     found = solve_job(MODEL, "h100:4", replace(JOB, pipeline=1), calibration=table)
     assert found.plan is not None
     assert found.estimate.seconds == pytest.approx(found.plan.seconds, rel=1e-9)
+    changes = what_would_help(found.plan, Limits(gap=0.1), calibration=table)
+    assert all(one.seconds > 0.5 * table.step for one in changes)
 
 
 @pytest.mark.parametrize("fixed", [
