@@ -35,7 +35,7 @@ from ...instances.pytorch.profile import Profile, matching, uncut
 from ...instances.pytorch.tracing.traced import export_failure, flat_inputs
 from ..simulate.pieces import groups_of
 from ..simulate.stages import StageGraph
-from .chain import Payload, executed_stages, ranks_of
+from .chain import executed_stages, ranks_of
 from .guard.identity import graph_hash, plan_hash
 from .own_loop.loop import stage_chain
 from .own_loop.teams import Teams
@@ -237,16 +237,9 @@ def _in_pieces(
     pieces: tuple[PieceModule, ...], named: tuple[str, ...],
 ) -> Prepared:  # fmt: skip
     training = bool(workload.backward.any())
-    stages = executed_stages(workload, plan, [payload(piece, training) for piece in pieces])
+    stages = executed_stages(workload, plan)
     devices = tuple(ranks_of(stages))
     return Prepared(model, profile, workload, plan, pieces, stages, devices, training, named)
-
-
-def payload(piece: PieceModule, training: bool) -> Payload:
-    """Return the bytes that a piece hands on, and gets back."""
-    values = [piece.values[name] for name in piece.outputs]
-    back = sum(value.size_bytes for value in values if value.grad and training)
-    return Payload(float(piece.payload_bytes), float(back))
 
 
 def training_pieces(
