@@ -35,7 +35,7 @@ from ..pictures.marks import bars_of
 from ..schedules import Schedule, at_the_end, schedule_of
 from ..schedules.actions import Action, Kind
 from ..simulate.network import Network
-from ..simulate.plan_stages import stages_of, usual_network
+from ..simulate.plan_stages import usual_network
 from ..simulate.result import Simulation
 from ..simulate.simulator import simulate_stages
 from ..simulate.stages import StageGraph
@@ -222,7 +222,7 @@ def compare_run(
             f"{workload.name}: its time unit is not specified, so nothing measured can be "
             "compared with it; set its time_unit"
         )
-    stages = stages_run(workload, plan, weight_share)
+    stages = executed_stages(workload, plan, weight_share=weight_share)
     schedule = _schedule(stages, recording)
     simulation = simulate_stages(stages, schedule, network=network or usual_network(plan))
     return join(simulation, recording, warm_up)
@@ -240,17 +240,6 @@ def join(simulation: Simulation, recording: RunRecording, warm_up: int | None = 
     found = Comparison(simulation, recording, steps[warm_up:])
     _check(found)
     return found
-
-
-def stages_run(workload: Workload, plan: Plan, weight_share: float | None = None) -> StageGraph:
-    """Return the stages as executed: a chain that relays tensors for later stages.
-
-    What passes is what nodes give, as far as the workload knows. Stages of a training plan are
-    those that it was planned with.
-    """
-    if isinstance(plan.solution, StagePlacement):
-        return stages_of(workload, plan, weight_share=weight_share)
-    return executed_stages(workload, plan, weight_share=weight_share)
 
 
 def _schedule(stages: StageGraph, recording: RunRecording) -> Schedule:

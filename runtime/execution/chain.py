@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...instances import InputError, Plan, ReplicaPlacement, Workload
+from ...instances import InputError, Plan, ReplicaPlacement, StagePlacement, Workload
 from ...instances.model.contiguity import representatives
 from ..schedules import Schedule, make_schedule, validate
 from ..schedules.actions import schedule_of
 from ..simulate.pieces import Passes, forward_pieces_of, groups_of, relay_line, weight_share_of
-from ..simulate.plan_stages import chains
+from ..simulate.plan_stages import chains, stages_of
 from ..simulate.stages import BACKWARD, StageGraph
 
 #: Schedules that are one batch after the other.
@@ -24,14 +24,17 @@ ASYNCHRONOUS = ("pipedream", "2bw")
 def executed_stages(
     workload: Workload, plan: Plan, *, weight_share: float | None = None
 ) -> StageGraph:
-    """Return the stages of a placement as the runtime executes them, relayed data included.
+    """Return the stages of a plan as the runtime executes them, relayed data included.
 
     Pieces are numbered as by `pieces.cut`, or as the plan orders them, but each waits for the one
     before it alone: what is needed later passes through. What a backward pass needs of its forward
     pass stays where it is. The r-th replica of a mapping's stage sends to the r-th of the next. A
-    backward node runs with the forward piece that it undoes. `weight_share` is the part of a
-    backward pass that computes gradients of weights; default: the plan's, else a half.
+    backward node runs with the forward piece that it undoes. Stages of a training plan are those
+    that it was planned with. `weight_share` is the part of a backward pass that computes gradients
+    of weights; default: the plan's, else a half.
     """
+    if isinstance(plan.solution, StagePlacement):
+        return stages_of(workload, plan, weight_share=weight_share)
     weight_share = weight_share_of(plan) if weight_share is None else weight_share
     groups, order = groups_of(plan)
     pieces = forward_pieces_of(workload, groups, order)
