@@ -38,7 +38,6 @@ from functools import lru_cache
 from itertools import combinations, product
 
 import numpy as np
-from scipy.sparse import csc_array, vstack
 
 from ...instances.common.arrays import Floats, Ints
 from ...instances.costs.description import ModelDescription
@@ -162,19 +161,6 @@ def _first_layers(types: tuple[int, ...]) -> int:
     return count if count and len(set(types[count:])) == 1 else 0
 
 
-def with_row(linear: Linear, columns: list[int], most: float) -> Linear:
-    """Return a program whose `columns` add up to at most `most`."""
-    row = csc_array((np.ones(len(columns)), (np.zeros(len(columns), int), columns)),
-                    shape=(1, len(linear.cost)))  # fmt: skip
-    return replace(
-        linear,
-        matrix=csc_array(vstack([linear.matrix, row])),
-        row_lower=np.append(linear.row_lower, -np.inf),
-        row_upper=np.append(linear.row_upper, most),
-        row_names=(*linear.row_names, "cutoff"),
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class PointProgram:
     """A program, and where its columns are."""
@@ -240,7 +226,8 @@ class ProgramBuilder:
         self.n = self.build.columns((self.stages, self.kinds), most)
         self.r = self.build.columns((self.stages, self.kinds), most) if self.recomputes else None
         self.y = self.build.columns(self.ranks) if self.recomputes else None
-        self.t, self.g, self.o = self.build.columns(3, np.inf, whole=False)
+        self.t, self.g, self.o = ends = self.build.columns(3, np.inf, whole=False)
+        self.build.row("cutoff", ends, 1.0, -np.inf, np.inf)  # the first row
         lies_on = [kinds_of_rank(rank, self.layout, space.cluster) for rank in range(self.ranks)]
         self.of_stages = [rates.on(lies_on[rank]) for rank in self.rank_of]
         self.each, self.more, self.ends = self.rates_of_stages()
@@ -320,17 +307,14 @@ class ProgramBuilder:
     def program(self, paths: JobPaths, cutoff: float) -> PointProgram:
         """Return the program with the paths so far, for what takes at most `cutoff` seconds."""
         self.paths(paths)
-        cutoff /= self.unit
-        ends = [self.t, self.g, self.o]
-        linear = self.build.build()
-        cost = np.zeros(len(linear.cost))
+        ends, left = [self.t, self.g, self.o], cutoff / self.unit - self.costs.constant
+        cost = np.zeros(len(self.build.upper))
         cost[ends] = 1.0
-        upper = linear.column_upper.copy()
-        upper[ends] = cutoff - self.costs.constant
-        # One of the three may take all of it; their sum is cut off by the row.
-        linear = replace(linear, cost=cost, column_upper=upper, offset=self.costs.constant)
-        within = with_row(linear, ends, cutoff - self.costs.constant)
-        return PointProgram(within, self.unit, self.n, self.r, self.by_stage)
+        linear = self.build.build(cost)
+        upper, most = linear.column_upper.copy(), linear.row_upper.copy()
+        upper[ends] = most[0] = left  # one of the three may take all of it
+        linear = replace(linear, column_upper=upper, row_upper=most, offset=self.costs.constant)
+        return PointProgram(linear, self.unit, self.n, self.r, self.by_stage)
 
     def seconds(self, x: Floats) -> Floats:
         """Return the passes of every stage in a solution, shape (stages, 3)."""
@@ -353,11 +337,15 @@ class ProgramBuilder:
         return columns, factors, float(self.ends[s] @ weight)
 
     def computes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
-        """Return the same of what hides replicas' traffic: passes without collectives."""
+        """Return the same of what hides replicas' traffic: passes without collectives.
+
+        Where they wait for sharded weights, without these waits.
+        """
         columns, factors, constant = self.passes(s, weight)
         again = self.busy_more[s] if self.r is not None else self.busy_more[s, :0]
         taken = np.concatenate((self.busy[s], again)) @ weight
-        behind = factors[len(taken) :]
+        behind = [] if self.sharded else factors[len(taken) :]
+        columns = columns[: len(taken) + len(behind)]
         factors = [one - busy for one, busy in zip(factors, taken, strict=False)] + behind
         return columns, factors, constant - float(self.busy_ends[s] @ weight)
 
@@ -483,9 +471,6 @@ class ProgramBuilder:
             ):
                 held, factors, constant = self.held([s], lines)
                 busy, shares, fixed = self.computes(s, hidden * weight)
-                own = [x != self.wait[s, column] for x in busy]
-                busy = [x for x, keep in zip(busy, own, strict=True) if keep]
-                shares = [x for x, keep in zip(shares, own, strict=True) if keep]
                 self.build.row(
                     f"wait[{s},{column}]",
                     [self.wait[s, column], *held, *busy],
