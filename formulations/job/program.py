@@ -51,6 +51,7 @@ from ...instances.costs.stages import (
     layer_hooks,
     message_time,
     optimizer_rates,
+    prices_of_ranks,
     replica_traffic,
     tied_all_reduce,
     waits_for_weights,
@@ -119,10 +120,7 @@ def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
     """Return the costs of a point, from those of any estimate."""
     layout = space.layout(point)
     most = float(space.model.parameters)
-    ranks = range(layout.pipeline)
-    on = tuple(
-        prices.on(kinds_of_rank(rank, layout, prices.cluster), layout.software) for rank in ranks
-    )
+    on = prices_of_ranks(layout, prices)
     # Stages wait for sharded weights as on the nodes that they lie on.
     at = on if waits_for_weights(layout) else (prices,) * layout.pipeline
     lines = {one: _traffic_lines(layout, one, most) for one in set(at)}

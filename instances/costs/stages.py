@@ -56,11 +56,15 @@ def stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
 
     On unequal nodes each layer takes what it takes on the slowest kind that its ranks lie on.
     """
-    if len(prices.cluster.nodes) == 1:
-        return _stage_times(layout, prices)
-    lies_on = [kinds_of_rank(rank, layout, prices.cluster) for rank in range(layout.pipeline)]
-    found = {one: _stage_times(layout, prices.on(one, layout.software)) for one in set(lies_on)}
-    return tuple(found[lies_on[rank]][stage] for stage, rank in enumerate(layout.stage_ranks))
+    on = prices_of_ranks(layout, prices)
+    found = {one: _stage_times(layout, one) for one in set(on)}
+    return tuple(found[on[rank]][stage] for stage, rank in enumerate(layout.stage_ranks))
+
+
+def prices_of_ranks(layout: Layout, prices: LayerPrices) -> tuple[LayerPrices, ...]:
+    """Return the prices on the nodes of each pipeline rank."""
+    lies_on = (kinds_of_rank(rank, layout, prices.cluster) for rank in range(layout.pipeline))
+    return tuple(prices.on(kinds, layout.software) for kinds in lies_on)
 
 
 def _offloading(
@@ -355,11 +359,10 @@ def optimizer_rates(layout: Layout, prices: LayerPrices) -> list[tuple[float, fl
 
     Of those that all replicas hold, and of routed ones; on the slowest kind that it lies on.
     """
-    each = [_seconds_per_weight(layout, one) for one in prices.by_kind(layout.software)]
     shards, routed = layout.shards, max(1, min(layout.shards, layout.expert_data))
-    lies_on = [kinds_of_rank(rank, layout, prices.cluster) for rank in range(layout.pipeline)]
-    slowest = [max(each[kind] for kind in own) for own in lies_on]
-    return [(seconds / shards, seconds / routed) for seconds in slowest]
+    on = prices_of_ranks(layout, prices)
+    slowest = {own: max(_seconds_per_weight(layout, one) for one in own.each) for own in set(on)}
+    return [(slowest[own] / shards, slowest[own] / routed) for own in on]
 
 
 def _seconds_per_weight(layout: Layout, prices: LayerPrices) -> float:

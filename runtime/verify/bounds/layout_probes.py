@@ -19,7 +19,7 @@ from ....instances.costs.memory import (
     stage_held,
     stage_kept,
 )
-from ....instances.costs.stages import StageParts, kinds_of_rank, stage_time
+from ....instances.costs.stages import StageParts, device_memory, stage_time
 from ....instances.job.problem import TrainingJob
 
 #: Quantities of a stage: passes, weights that all replicas hold and routed ones (as traffic counts
@@ -82,12 +82,7 @@ class Probes:
         self.count = np.array([self.order.count(kind) for kind in self.types], dtype=float)
         self.programs = 0
         self.known: dict[tuple[object, ...], ProbedStages] = {}
-        self.ranks: dict[tuple[int, int], list[tuple[int, ...]]] = {}
         self.paths: dict[tuple[str, int, int, int], list[Path]] = {}
-
-    def on_ranks(self, layout: Layout) -> list[LayerPrices]:
-        """Return the prices on the nodes of each pipeline rank."""
-        return [self.prices.on(kinds, layout.software) for kinds in self.kinds_of_ranks(layout)]
 
     def stages(self, layout: Layout, prices: LayerPrices) -> ProbedStages:
         """Return what stages take at some prices, before they wait for sharded weights."""
@@ -105,21 +100,9 @@ class Probes:
             self.known[key] = self._probe(setting, prices)
         return self.known[key]
 
-    def kinds_of_ranks(self, layout: Layout) -> list[tuple[int, ...]]:
-        """Return for each pipeline rank the kinds of nodes that it lies on."""
-        key = layout.pipeline, layout.devices
-        if key not in self.ranks:
-            cluster = self.prices.cluster
-            self.ranks[key] = [
-                kinds_of_rank(rank, layout, cluster) for rank in range(layout.pipeline)
-            ]
-        return self.ranks[key]
-
     def limits(self, layout: Layout) -> Floats:
         """Return the bytes that each pipeline rank may use, shape (ranks,)."""
-        nodes, most = self.prices.cluster.nodes, self.job.memory_bytes or np.inf
-        own = np.array([min(one.accelerator.memory_bytes, most) for one in nodes])
-        return np.array([own[list(kinds)].min() for kinds in self.kinds_of_ranks(layout)])
+        return np.array(device_memory(layout, self.prices.cluster, self.job.memory_bytes))
 
     def _probe(self, setting: Layout, prices: LayerPrices) -> ProbedStages:
         model, times, types = self.model, prices.times(setting), self.types

@@ -44,6 +44,7 @@ from ....instances.costs.stages import (
     host_weights,
     message_time,
     optimizer_rates,
+    prices_of_ranks,
     replica_traffic,
     tied_all_reduce,
     waits_for_weights,
@@ -77,7 +78,7 @@ class PointRefutation:
 
     def __init__(self, probes: Probes, layout: Layout) -> None:
         self.probes, self.layout, self.prices = probes, layout, probes.prices
-        self.on = probes.on_ranks(layout)
+        self.on = prices_of_ranks(layout, probes.prices)
         unlike = list(dict.fromkeys(self.on))
         self.sort = np.array([unlike.index(prices) for prices in self.on])
         self.sorts = [probes.stages(layout, prices) for prices in unlike]
