@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from .activations import fused
+from .activations import WIDE, fused
 from .calibration import (
     ELEMENT,
     Calibration,
@@ -113,10 +113,7 @@ class Setting:
     def wide(self) -> NumberFormat:
         """Of attention's and the router's products: 16 bits where linear layers have fewer."""
         compute = self.precision
-        return compute if compute in _WIDE else NumberFormat.BF16
-
-
-_WIDE = (NumberFormat.FP32, NumberFormat.TF32, NumberFormat.FP16, NumberFormat.BF16)
+        return compute if compute in WIDE else NumberFormat.BF16
 
 
 def axis_stride(layout: Layout, axis: str) -> int:
@@ -155,7 +152,7 @@ def _products(
     # Gradients are added to an accumulator in memory, which is read and written.
     held = times * count * n * k
     weights += 2 * at.layout.recipe.gradient_bytes * held / (device.bandwidth * reach.memory)
-    if precision not in _WIDE:
+    if precision not in WIDE:
         forward += pointwise(4 * times * count * m * k, 1, device, reach)
         inputs += pointwise(4 * times * count * m * n, 1, device, reach)
     return LayerPart(module, "products", forward, inputs, weights)
