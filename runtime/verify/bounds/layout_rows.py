@@ -336,6 +336,7 @@ class PointRefutation:
         self.columns = at
         self.t, self.g, self.o = self.at["ends"].tolist()
         self.rows: list[tuple[Floats, Floats, Floats]] = []
+        self.stated: set[bytes] = set()  # paths that have a row
         quantities = np.zeros((s, BUSY.stop, at))
         rows = np.arange(s)
         for j in range(k):
@@ -543,7 +544,11 @@ class PointRefutation:
         return found
 
     def _longer(self, paths: list[Path], passes: Floats, seconds: float) -> list[Path]:
-        """Return the longest paths of those that take more than so many seconds."""
+        """Return the longest paths of those that take more than so many seconds.
+
+        Rows of paths are kept to the solver's tolerance: what is a little longer is no news.
+        """
+        paths = [one for one in paths if one[0].tobytes() not in self.stated]
         if not paths:
             return []
         takes = np.array([float((counts * passes).sum()) for counts, _ in paths])
@@ -553,6 +558,7 @@ class PointRefutation:
 
     def _state_paths(self, unit: float, paths: list[Path]) -> bool:
         for counts, messages in paths:
+            self.stated.add(counts.tobytes())
             row = -np.einsum("sq,sqx->x", counts, self.of[:, :3]) * unit
             row[self.t] = 1.0
             fixed = float((counts * self.fixed[:, :3]).sum()) + messages * self.sent
