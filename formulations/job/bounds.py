@@ -125,7 +125,7 @@ def _with_transfers(space: JobSpace, rates: Rates, prices: LayerPrices) -> tuple
     moved = np.einsum("k,skq->sq", rates.count, least) + left * ends[:, :, :2].sum(axis=1)
     longer = (moved > whole)[:, None]
     passes[:, :, :2] = np.where(longer, least, passes[:, :, :2])
-    again = np.where(longer[:, 0], np.maximum(recomputed - least, 0.0)[:, :, 1], again)
+    again = np.where(longer[:, :, 1], np.maximum(recomputed - least, 0.0)[:, :, 1], again)
     ends[:, :, :2] *= np.where(longer, left, 1.0)
     shown[longer.any(axis=(1, 2))[space.setting]] = left
     return replace(rates, passes=passes, again=again, ends=ends), shown
