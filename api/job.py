@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,7 +183,7 @@ class JobResult(Summarised):
     programs
         Points whose relaxation, and whose program, was solved.
     calibration
-        Efficiencies that all seconds follow from; None: the shipped ones.
+        The efficiencies that all costs are by; None: the shipped ones.
     """
 
     plan: JobPlan | None
@@ -195,7 +195,7 @@ class JobResult(Summarised):
     reason: str = ""
     least_memory: float | None = None
     programs: tuple[int, int] = (0, 0)
-    calibration: Calibration | None = None
+    calibration: Calibration | None = field(default=None, repr=False)
 
     def summary(self) -> dict[str, object]:
         """Return how the search ended, with the plan or the reason why there is none."""
@@ -228,8 +228,8 @@ class JobResult(Summarised):
         """
         if self.plan is None:
             raise InputError(f"no plan: {self.reason}")
-        own, plan = self.calibration, self.plan
-        return estimate(plan.model, plan.layout, plan.cluster, calibration=own)
+        plan = self.plan
+        return estimate(plan.model, plan.layout, plan.cluster, calibration=self.calibration)
 
 
 def solve_job(
@@ -452,15 +452,15 @@ def _what_if(
     job: TrainingJob,
     share: float,
     limits: Limits,
-    table: Calibration | None,
+    calibration: Calibration | None,
 ) -> WhatIf:
     """Return what a changed question brings, of whose batch the plan's own is a share."""
-    there = solve_job(plan.model, cluster, job, limits=limits, calibration=table).plan
+    there = solve_job(plan.model, cluster, job, limits=limits, calibration=calibration).plan
     if there is None:
         return WhatIf(change, np.inf, 0.0, None)
     best, seconds = there.layout, there.seconds
     if share == 1:  # the plan itself runs there, too
-        costs = job_costs(plan.model, cluster, job, calibration=table)
+        costs = job_costs(plan.model, cluster, job, calibration=calibration)
         own = float(costs.judge([plan.layout])[0])
         best, seconds = (plan.layout, own) if own < seconds else (best, seconds)
     return WhatIf(change, share * seconds, share * min(there.bound, seconds), best)
