@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 from ..common.arrays import Floats
-from ..common.errors import InputError, prefix_errors, quote
+from ..common.errors import InputError, prefix_errors
 from ..common.units import NodeId
 from ..model.cluster import ACCELERATOR, CPU, Cluster, accelerators_and_cpus
 from ..model.problem import Problem, names_stages
 from ..model.solution import Placement
 from ..model.workload import Workload
-from .source import Source, plain_id
+from .source import Amount, Count, Source, explain, plain_id
 
 #: By which part of it the costs of one node's out-edges may differ: rounding by whoever wrote the
 #: file. It is relative, so that a file is read alike whatever its unit of time.
@@ -32,12 +33,12 @@ COST_TOLERANCE = 1e-6
 
 class _PlacementNode(msgspec.Struct):
     id: int
-    supportedOnFpga: bool | int
-    cpuLatency: float
-    isBackwardNode: bool | int
+    supportedOnFpga: bool | Literal[0, 1]
+    cpuLatency: Amount
+    isBackwardNode: bool | Literal[0, 1]
     fpgaLatency: object = None  # of any type where the node is not supported
     colorClass: int | None = None
-    size: float | None = None
+    size: Amount | None = None
     name: object = None  # the last two are there for people and may hold anything
     layerId: object = None
 
@@ -45,14 +46,14 @@ class _PlacementNode(msgspec.Struct):
 class _PlacementEdge(msgspec.Struct):
     sourceId: int
     destId: int
-    cost: float
-    size: float | None = None
+    cost: Amount
+    size: Amount | None = None
 
 
 class _PlacementFile(msgspec.Struct):
-    maxSizePerFPGA: float
-    maxFPGAs: int
-    maxCPUs: int
+    maxSizePerFPGA: Amount
+    maxFPGAs: Count
+    maxCPUs: Count
     nodes: list[_PlacementNode]
     edges: list[_PlacementEdge]
 
@@ -73,13 +74,7 @@ def read_placement(source: Source) -> Workload:
     file = source.convert(_PlacementFile)
     if not file.nodes:
         source.fail("nodes is empty; a workload needs at least one node")
-    source.check_at_least_0("maxSizePerFPGA", file.maxSizePerFPGA)
-    for what, count in (("maxFPGAs", file.maxFPGAs), ("maxCPUs", file.maxCPUs)):
-        if count < 0:
-            source.fail(f"{what} is {count}; it must be at least 0")
     index = source.numbered(node.id for node in file.nodes)
-    for node in file.nodes:
-        _check_node(source, node)
     transfer, output = _transfers(source, file, index)
     labels: dict[int, int] = {}
     colours = [
@@ -113,20 +108,6 @@ def read_placement(source: Source) -> Workload:
         )
 
 
-def _check_node(source: Source, node: _PlacementNode) -> None:
-    for what, flag in (
-        ("supportedOnFpga", node.supportedOnFpga),
-        ("isBackwardNode", node.isBackwardNode),
-    ):
-        if flag not in (0, 1):
-            source.fail(
-                f"node {plain_id(node.id)}: {what} is {quote(flag)}; it must be true or false "
-                "(or 1 or 0)"
-            )
-    source.check_at_least_0(f"node {plain_id(node.id)}: cpuLatency", node.cpuLatency)
-    source.check_at_least_0(f"node {plain_id(node.id)}: size", node.size or 0.0)
-
-
 def _accelerator_time(source: Source, node: _PlacementNode) -> float:
     if not node.supportedOnFpga:
         return math.inf
@@ -136,13 +117,11 @@ def _accelerator_time(source: Source, node: _PlacementNode) -> float:
             f"node {plain_id(node.id)}: fpgaLatency is missing; add it, or set supportedOnFpga "
             "to false"
         )
-    if isinstance(time, bool) or not isinstance(time, int | float):
-        source.fail(f"node {plain_id(node.id)}: fpgaLatency is {quote(time)}; it must be a number")
-    source.check_at_least_0(f"node {plain_id(node.id)}: fpgaLatency", time)
     try:
-        return float(time)
-    except OverflowError:
-        source.fail(f"node {plain_id(node.id)}: fpgaLatency is {quote(time)}; no time is that long")
+        return msgspec.convert(time, Amount)
+    except msgspec.ValidationError as error:
+        reason = explain(f"{error} - at `$.fpgaLatency`", {"fpgaLatency": time}, _PlacementNode)
+        source.fail(f"node {plain_id(node.id)}: {reason}")
 
 
 def _number_or_nan(value: object) -> float:
@@ -160,8 +139,6 @@ def _transfers(
     first: dict[int, _PlacementEdge] = {}
     for edge in file.edges:
         where = source.check_ends(edge, index)
-        source.check_at_least_0(f"{where}cost", edge.cost)
-        source.check_at_least_0(f"{where}size", edge.size or 0.0)
         before = first.setdefault(edge.sourceId, edge)
         if not math.isclose(edge.cost, before.cost, rel_tol=COST_TOLERANCE):
             source.fail(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,15 +11,18 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
-from msgspec.inspect import DictType, EnumType, LiteralType, Type, UnionType, type_info
+from msgspec.inspect import BoolType, DictType, EnumType, LiteralType, Type, UnionType, type_info
 
 from ..common.errors import InputError, quote
-from ..common.units import NodeId
+from ..common.units import LARGEST, NodeId
 
 T = TypeVar("T")
 
 #: A number that arrays of whole numbers can hold.
 Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+#: A time, size or rate; how many there are of something.
+Amount = Annotated[float, msgspec.Meta(ge=0, le=LARGEST)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):
@@ -54,7 +56,7 @@ class Source:
     def convert(self, kind: type[T]) -> T:
         """Return the parsed JSON as `kind`, or say which field of which node does not fit."""
         try:
-            return msgspec.convert(self.data, kind)
+            return msgspec.convert(self.data, kind, str_keys=True)
         except msgspec.ValidationError as error:
             self.fail(explain(str(error), self.data, kind))
 
@@ -66,11 +68,6 @@ class Source:
                 self.fail(f"node {plain_id(node)}: its id occurs twice; ids must differ")
             index[node] = v
         return index
-
-    def check_at_least_0(self, what: str, value: float) -> None:
-        """Refuse a number that is below 0 or not finite."""
-        if not 0 <= value < math.inf:
-            self.fail(f"{what} is {quote(value)}; it must be a finite number of at least 0")
 
     def check_ends(self, edge: Any, index: Mapping[NodeId, int]) -> str:
         """Refuse an edge unless its `sourceId` and `destId` are two nodes; return its name."""
@@ -256,43 +253,39 @@ def explain(error: str, data: object, kind: type[Any]) -> str:
     value, known = data, True
     for key, position in steps:
         known = known and position != "..."
-        if not known:
-            continue
         if key:
             where.append(key)
-            value = value[key] if isinstance(value, dict) else None
-        else:
+            value = value.get(key) if known and isinstance(value, dict) else None
+        elif known:
             value = value[int(position)] if isinstance(value, list) else None
             plural = where.pop() if where else "item"
             name = label(value)
             if plural == "kinds" and isinstance(value, dict) and isinstance(value.get("name"), str):
                 name = f"device kind {quote(value['name'])}"
             where.append(name or f"{plural}[{position}]")
+    if path.startswith("key` in"):
+        where.append("key")
+        value, known = message.partition("'")[2].rstrip("'"), "'" in message
     begin = f"{': '.join(where)}: " if where else ""
     if match := re.fullmatch(r"Object missing required field `(.+)`", message):
         return f"{begin}{match[1]} is missing; add it"
     if match := re.fullmatch(r"Object contains unknown field `(.+)`", message):
         return f"{begin}unknown key {quote(match[1])}; remove it or correct its spelling"
-    match = re.match(r"Expected `([^`]+)`, got", message)
-    if match or message.startswith("Invalid enum value"):
-        if match is None:
-            wanted = f"one of {', '.join(_choices(type_info(kind), steps))}"
-            if path.startswith("key` in"):
-                where.append("key")
-                value = message.partition("'")[2].rstrip("'")
-        else:
-            wanted = _TYPES.get(match[1], match[1])
-            if isinstance(value, str) and wanted.startswith("a list"):  # typed as [x]
-                wanted = wanted.replace("a list […]", f"a list: [{quote(value)}]")
-        said = f" {quote(value)}" if known else " a wrong value"
-        name = where[-1] if where else "the file"
-        begin = f"{': '.join(where[:-1])}: " if where[:-1] else ""
-        return f"{begin}{name} is{said}; it must be {wanted}"
-    if match := re.fullmatch(r"Expected `(?:int|float)` ([<>]=?) (\S+)", message):
-        said = {">=": "at least", "<=": "at most", ">": "above", "<": "below"}[match[1]]
-        number = quote(value) if known else "a number"
-        return f"{begin}{number}; it must be {said} {match[2].removesuffix('.0')}"
-    return f"{begin}{message.replace('`', '')}; correct it"
+    if message.startswith("Invalid enum value"):
+        wanted = f"one of {', '.join(_choices(type_info(kind), steps))}"
+    elif match := re.match(r"Expected `([^`]+)`, got", message):
+        wanted = _TYPES.get(match[1], match[1])
+        if isinstance(value, str) and wanted.startswith("a list"):  # typed as [x]
+            wanted = wanted.replace("a list […]", f"a list: [{quote(value)}]")
+    elif match := re.fullmatch(r"Expected `(?:int|float)` ([<>]=?) (\S+)", message):
+        side = {">=": "at least", "<=": "at most", ">": "above", "<": "below"}[match[1]]
+        wanted = f"{side} {match[2].removesuffix('.0')}"
+    else:
+        return f"{begin}{message.replace('`', '')}; correct it"
+    said = f" {quote(value)}" if known else " a wrong value"
+    name = where[-1] if where else "the file"
+    begin = f"{': '.join(where[:-1])}: " if where[:-1] else ""
+    return f"{begin}{name} is{said}; it must be {wanted}"
 
 
 def _choices(kind: Type, steps: Sequence[tuple[str, str]]) -> list[str]:
@@ -303,6 +296,8 @@ def _choices(kind: Type, steps: Sequence[tuple[str, str]]) -> list[str]:
         return list(map(str, kind.cls))
     if isinstance(kind, LiteralType):
         return list(map(str, kind.values))
+    if isinstance(kind, BoolType):
+        return ["true", "false"]
     if isinstance(kind, DictType) and not steps:
         return _choices(kind.key_type, steps)
     if not steps:

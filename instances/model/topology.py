@@ -136,7 +136,7 @@ class Topology(Summarised):
 
     @cached_property
     def routes(self) -> Routes:
-        """The routes between devices, and the tables of all pairs when first asked for.
+        """The routes between devices, whose tables are computed when first asked for.
 
         Raises
         ------
@@ -150,7 +150,6 @@ class Topology(Summarised):
             self.latency_s,
             self.bytes_per_s,
             widest=self.routing == Routing.WIDEST,
-            grid=(self.shape, self.wraps),
         )
         component = routes.component[self.usable]
         apart = self.usable[component != component[:1]]
