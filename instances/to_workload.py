@@ -10,9 +10,8 @@ import numpy as np
 from .common.arrays import Floats
 from .common.units import ROOT_MODULE
 from .generate.roofline import CPU_CORE, Machine
-from .model.cluster import ACCELERATOR, CPU, Cluster, DeviceKind
+from .model.cluster import ACCELERATOR, CPU, Cluster, DeviceKind, Link
 from .model.contiguity import leads_to
-from .model.links import Link
 from .model.ties import Copy, Tie
 from .model.workload import Workload
 from .operator_graph import OperatorGraph, SharedWeight, TracedOperator

@@ -24,7 +24,7 @@ from ..model.cluster import ACCELERATOR, CPU, Cluster, accelerators_and_cpus
 from ..model.problem import Problem, names_stages
 from ..model.solution import Placement
 from ..model.workload import Workload
-from .source import Amount, Count, Source, explain, plain_id
+from .source import Amount, Count, Source, converted, plain_id
 
 #: By which part of it the costs of one node's out-edges may differ: rounding by whoever wrote the
 #: file. It is relative, so that a file is read alike whatever its unit of time.
@@ -41,6 +41,10 @@ class _PlacementNode(msgspec.Struct):
     size: Amount | None = None
     name: object = None  # the last two are there for people and may hold anything
     layerId: object = None
+
+
+class _Supported(msgspec.Struct):
+    fpgaLatency: Amount
 
 
 class _PlacementEdge(msgspec.Struct):
@@ -117,11 +121,8 @@ def _accelerator_time(source: Source, node: _PlacementNode) -> float:
             f"node {plain_id(node.id)}: fpgaLatency is missing; add it, or set supportedOnFpga "
             "to false"
         )
-    try:
-        return msgspec.convert(time, Amount)
-    except msgspec.ValidationError as error:
-        reason = explain(f"{error} - at `$.fpgaLatency`", {"fpgaLatency": time}, _PlacementNode)
-        source.fail(f"node {plain_id(node.id)}: {reason}")
+    where = f"{source.file}: node {plain_id(node.id)}: "
+    return converted({"fpgaLatency": time}, _Supported, where).fpgaLatency
 
 
 def _number_or_nan(value: object) -> float:

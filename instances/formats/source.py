@@ -6,8 +6,9 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
@@ -17,6 +18,23 @@ from ..common.errors import InputError, quote
 from ..common.units import LARGEST, NodeId
 
 T = TypeVar("T")
+
+WORKLOAD = "stagecut-workload"
+CLUSTER = "stagecut-cluster"
+PLAN = "stagecut-plan"
+JOB_PLAN = "stagecut-job-plan"  # of a training job
+TOPOLOGY = "stagecut-topology"
+PROGRAM = "stagecut-program"
+RECORDING = "stagecut-recording"
+SHARDED_RECORDING = "stagecut-sharded-recording"
+
+#: The version that is written, by format.
+NEWEST: Mapping[str, int] = MappingProxyType(
+    {WORKLOAD: 1, CLUSTER: 1, PLAN: 5, TOPOLOGY: 1, RECORDING: 1, PROGRAM: 1, SHARDED_RECORDING: 1}
+)
+
+#: The oldest version that is read, where that is not the first.
+OLDEST: Mapping[str, int] = MappingProxyType({PLAN: 4})
 
 #: A number that arrays of whole numbers can hold.
 Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -55,10 +73,7 @@ class Source:
 
     def convert(self, kind: type[T]) -> T:
         """Return the parsed JSON as `kind`, or say which field of which node does not fit."""
-        try:
-            return msgspec.convert(self.data, kind, str_keys=True)
-        except msgspec.ValidationError as error:
-            self.fail(explain(str(error), self.data, kind))
+        return converted(self.data, kind, f"{self.file}: ")
 
     def numbered(self, ids: Iterable[NodeId]) -> dict[NodeId, int]:
         """Return the number of each node's id, which must differ."""
@@ -90,6 +105,12 @@ class Source:
         if not isinstance(self.data, dict):
             self.fail(f"it must be an object {{…}}; give {wanted}")
         return self.data
+
+    @property
+    def format_name(self) -> str:
+        """Which of our formats the file says it is of; an empty text for others' files."""
+        named = self.data.get("format") if isinstance(self.data, dict) else None
+        return named if isinstance(named, str) and named.startswith("stagecut-") else ""
 
     @property
     def keys(self) -> frozenset[str]:
@@ -245,7 +266,15 @@ _TYPES = {
 }
 
 
-def explain(error: str, data: object, kind: type[Any]) -> str:
+def converted(data: object, kind: type[T], prefix: str = "") -> T:
+    """Return JSON values as `kind`; InputError, behind a prefix, if they do not fit."""
+    try:
+        return msgspec.convert(data, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise InputError(prefix + _reason(str(error), data, kind)) from None
+
+
+def _reason(error: str, data: object, kind: type[Any]) -> str:
     """Return why `data` is no `kind` in the user's words: which field of which node."""
     message, _, path = error.partition(" - at `")
     steps = re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", path.rstrip("`"))
@@ -307,3 +336,48 @@ def _choices(kind: Type, steps: Sequence[tuple[str, str]]) -> list[str]:
     found = fields.get(key) if key else getattr(kind, "item_type", None)
     found = found or getattr(kind, "value_type", None)
     return [] if found is None else _choices(found, steps[1:])
+
+
+def read_file(source: Source, kind: type[T], wanted: str) -> T:
+    """Return our file as `kind`, after a look at its version.
+
+    InputError if it is of another format, newer than this code, or does not fit.
+    """
+    if source.flaw:
+        source.fail(source.flaw)
+    if source.format_name != wanted:
+        what = (
+            f"its format is {quote(source.format_name)}"
+            if source.format_name
+            else "it names no format"
+        )
+        source.fail(f"{what}; a file with format {quote(wanted)} is needed here")
+    version = source.data.get("version")
+    newest = NEWEST[wanted]
+    if type(version) is int and version > newest:
+        source.fail(
+            f"version is {quote(version)}, written by a newer Stagecut; this one reads up to "
+            f"version {newest}: update it"
+        )
+    oldest = OLDEST.get(wanted, 1)
+    if type(version) is not int or version < oldest:
+        up_to = f"a whole number from {oldest} to {newest}" if newest > oldest else str(newest)
+        source.fail(f"version is {quote(version)}; it must be {up_to}")
+    return replace(source, data=upgraded(source.data, version)).convert(kind)
+
+
+def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
+    """Return the outermost object of one of our files as the newest version would say it."""
+    form = data["format"]
+    if form == PLAN and version < 5:
+        _nest_links(data.get("problem"))
+    return {**data, "version": NEWEST[form]}
+
+
+def _nest_links(problem: Any) -> None:
+    """Give the collectives of a mesh of a version before 5 their links as objects."""
+    mesh = problem.get("mesh") if isinstance(problem, dict) else None
+    primitives = mesh.get("primitives") if isinstance(mesh, dict) else None
+    for one in primitives if isinstance(primitives, list) else ():
+        if isinstance(one, dict) and "link" not in one:
+            one["link"] = {k: one.pop(k) for k in ("latency_s", "bytes_per_s") if k in one}

@@ -21,9 +21,8 @@ import numpy as np
 from ..common.arrays import Ints
 from ..common.choices import Routing
 from ..common.errors import InputError, prefix_errors, quote
-from ..formats.source import Record, Source, Whole, read_source
-from ..formats.stagecut_json import finite, read_file
-from ..formats.versions import NEWEST, TOPOLOGY
+from ..formats.source import NEWEST, TOPOLOGY, Record, Source, Whole, read_file, read_source
+from ..formats.stagecut_json import finite
 from ..formats.writing import layout, write_whole
 from ..model.topology import Topology, check_links, check_size
 
