@@ -11,7 +11,7 @@ Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operat
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -178,29 +178,20 @@ def read_split(source: Source, workload: Workload, cluster: Cluster | None = Non
     listed twice, or cannot be placed; if nodes of one colour are torn apart, or the file needs more
     devices than there are.
     """
-    file = source.convert(_ExpertFile)
     cluster = cluster or workload.cluster
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
     device = np.full(workload.n, -1)
-    for key, listed, host in (("fpgas", file.fpgas, False), ("cpus", file.cpus, True)):
-        there = [d for d, dev in enumerate(cluster.devices) if cluster.kinds[dev.kind].host == host]
-        for i, part in enumerate(listed):
-            if part.nodes and i >= len(there):
-                source.fail(
-                    f"{key}[{i}] holds nodes, but the cluster has only {len(there)} such devices; "
-                    "add devices or move the nodes"
-                )
-            for node in part.nodes:
-                v = workload.index.get(node)
-                if v is None:
-                    source.fail(
-                        f"{key}[{i}]: unknown node {plain_id(node)}; {workload.name} has no such "
-                        "id: is it the split of another workload?"
-                    )
-                if device[v] >= 0:
-                    source.fail(f"{key}[{i}]: node {plain_id(node)} is listed twice; remove one")
-                device[v] = there[i]
+    for where, node, d in _listed(source, cluster):
+        v = workload.index.get(node)
+        if v is None:
+            source.fail(
+                f"{where}: unknown node {plain_id(node)}; {workload.name} has no such id: is it "
+                "the split of another workload?"
+            )
+        if device[v] >= 0:
+            source.fail(f"{where}: node {plain_id(node)} is listed twice; remove one")
+        device[v] = d
     _follow_colours(source, workload, cluster, device)
     missing = np.flatnonzero(device < 0)
     if len(missing):
@@ -220,17 +211,26 @@ def placed_numbers(
     The i-th of ``fpgas`` is the i-th accelerator, or stage i where rules name stages. InputError if
     the file is broken, or needs more devices than there are.
     """
+    of = None if names_stages(problem) else cluster
+    return tuple((node, place) for _, node, place in _listed(source, of))
+
+
+def _listed(source: Source, cluster: Cluster | None) -> Iterator[tuple[str, NodeId, int]]:
+    """Yield where the file lists a node, the node, and its device; without a cluster its stage."""
     file = source.convert(_ExpertFile)
-    found: list[tuple[NodeId, int]] = []
     for key, listed, host in (("fpgas", file.fpgas, False), ("cpus", file.cpus, True)):
-        there = [d for d, dev in enumerate(cluster.devices) if cluster.kinds[dev.kind].host == host]
-        if names_stages(problem):
-            there = [] if host else list(range(len(listed)))
+        there = [] if host else list(range(len(listed)))
+        if cluster is not None:
+            hosts = [cluster.kinds[device.kind].host for device in cluster.devices]
+            there = [d for d, one in enumerate(hosts) if one == host]
         for i, part in enumerate(listed):
             if part.nodes and i >= len(there):
-                source.fail(f"{key}[{i}] holds nodes, and there are only {len(there)} such places")
-            found += [(node, there[i]) for node in part.nodes]
-    return tuple(found)
+                source.fail(
+                    f"{key}[{i}] holds nodes, but there are only {len(there)} such devices; add "
+                    "devices or move the nodes"
+                )
+            for node in part.nodes:
+                yield f"{key}[{i}]", node, there[i]
 
 
 def _follow_colours(

@@ -158,7 +158,6 @@ def _with_own(traced: Traced) -> Traced:
 def put_together(
     parts: ModelParts,
     grouping: Grouping,
-    depth: int | None,
     times: OperatorTimes,
     cluster: Cluster,
     *,
@@ -166,14 +165,11 @@ def put_together(
     name: str = "",
     notes: tuple[str, ...] = (),
 ) -> Profile:
-    """Return the profile of a model from its grouped and priced operators.
-
-    `depth` is what they were grouped by, None for operators.
-    """
+    """Return the profile of a model from its grouped and priced operators."""
     name = name or type(parts.model).__name__
     once = to_workload(
         parts.graph, grouping, times, name=name, cluster=cluster,
-        provenance=_provenance(parts, depth),
+        provenance=_provenance(parts, grouping),
     )  # fmt: skip
     workload = with_ties(once, ties_of(parts.graph, grouping, once, times.link), tied)
     return Profile(
@@ -186,14 +182,14 @@ def put_together(
     )
 
 
-def _provenance(parts: ModelParts, depth: int | None) -> dict[str, str]:
+def _provenance(parts: ModelParts, grouping: Grouping) -> dict[str, str]:
     model = type(parts.model)
     kept = {
         "generator": "stagecut.instances.pytorch",
         "model": f"{model.__module__}.{model.__qualname__}",
         "traced_by": parts.traced.how,
         "pass": "training" if parts.training else "inference",
-        "granularity": "operators" if depth is None else f"modules, depth {depth}",
+        "granularity": grouping.granularity,
         "torch": torch.__version__,
     }
     if parts.traced.because:

@@ -183,7 +183,7 @@ SPLIT: list[tuple[Damage, str]] = [
     (put("fpgas", 1, "nodes", to=["4"]), "fpgas[1]: unknown node 4"),
     (put("fpgas", 0, "nodes", to=[4]), "node 0 is on no device, and no listed node has its colour"),
     (put("fpgas", 1, "nodes", to=[7]), "nodes 4 and 7 have colour 9 but are on accelerator 0 and"),
-    (lambda d: d["cpus"].append({"nodes": [7]}), "cpus[1] holds nodes, but the cluster has only 1"),
+    (lambda d: d["cpus"].append({"nodes": [7]}), "cpus[1] holds nodes, but there are only 1"),
     (drop("fpgas"), "fpgas is missing; add it"),
     (put("fpgas", 0, "nodes", to=None), "fpgas[0]: nodes is null; it must be a list"),
     (lambda d: d.clear(), "it has neither fpgas nor cpus"),
