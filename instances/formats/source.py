@@ -188,7 +188,9 @@ def parse(content: bytes, file: str, stem: str) -> Source:
         fail("a number has more than 4300 digits; write it as a float")
     if _depth_exceeds(data, MAX_DEPTH):
         fail(f"its JSON is nested deeper than {MAX_DEPTH} levels; no format goes that deep")
-    if re.search(r"\\u[dD][89a-fA-F]", text) and re.search(r"[\ud800-\udfff]", _strings(data)):
+    if re.search(r"\\u[dD][89a-fA-F]", text) and re.search(
+        r"[\ud800-\udfff]", json.dumps(data, ensure_ascii=False)
+    ):
         fail("a text holds half of a UTF-16 surrogate pair (\\ud800 to \\udfff); remove it")
     return Source(file, stem, text, data)
 
@@ -223,10 +225,6 @@ def _depth_exceeds(data: object, limit: int) -> bool:
             return False
         level = inner
     return True
-
-
-def _strings(data: object) -> str:
-    return json.dumps(data, ensure_ascii=False)
 
 
 def label(item: object) -> str:
