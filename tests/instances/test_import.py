@@ -331,6 +331,15 @@ def test_a_whole_that_its_parts_do_not_explain_is_a_warning_with_the_likely_reas
         assert re.search(reason, line)
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN")
+@pytest.mark.parametrize("training", [False, True])
+def test_a_fused_lstm_counts_the_products_of_its_gates(training: bool) -> None:
+    rnn, x = nn.LSTM(8, 6, num_layers=2), torch.randn(5, 3, 8)
+    done = profile(rnn, (x,), training=training, estimate="h100")
+    once = 2 * 5 * 3 * sum(w.numel() for w in rnn.parameters() if w.dim() == 2)
+    assert done.workload.extra["flops"].sum() == (3 if training else 1) * once
+
+
 def test_models_on_meta_can_be_estimated_only() -> None:
     with torch.device("meta"):
         model, x = Gpt(width=64, blocks=2), torch.zeros(1, 8, dtype=torch.int64)
