@@ -8,8 +8,8 @@ inputs that its outputs depend on: the operator graph must give the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -110,11 +110,22 @@ class ModelParts:
 
 
 def plain(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:
-    """Return the module that `torch.compile` wraps, its lazy parameters made by running it once."""
+    """Return the module that `torch.compile` wraps, its lazy parameters made by running it once.
+
+    InputError if it fails on its inputs.
+    """
     model = getattr(model, "_orig_mod", model)
     if any(map(nn.parameter.is_lazy, model.parameters())):
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            model(*args, **kwargs)
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()  # a run for training would change the statistics of norms
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]), quiet():
+                model(*args, **kwargs)
+        except Exception as error:  # any code of the model may run here
+            raise on_inputs(error, model) from None
+        finally:
+            for module, training in modes:
+                module.training = training
     return model
 
 
@@ -277,6 +288,7 @@ def _watched(
         parameters = parameters_of(model)
         run = _Run([*(value for _, value in parameters), *inputs])
         stack.enter_context(torch.set_grad_enabled(training))
+        stack.enter_context(_attention_as_traced())
         stack.enter_context(run)
         outputs = [run.storages.number(t) for t in tensors(model(*args, **kwargs))]
     names = [*(name for name, _ in parameters), *(f"input {k}" for k in range(len(inputs)))]
@@ -285,6 +297,17 @@ def _watched(
         return frozenset(name for k, name in enumerate(names) if bits >> k & 1)
 
     return _Ancestry(tuple(named(run.bits.get(s, 0)) for s in outputs), named(run.read))
+
+
+@contextmanager
+def _attention_as_traced() -> Iterator[None]:
+    """Let `nn.MultiheadAttention` compute for inference as it is traced, not in one kernel."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def _of_graph(recording: Recording, graph: OperatorGraph) -> _Ancestry:

@@ -364,6 +364,32 @@ def test_a_module_that_cannot_be_exported_runs_as_it_is() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_attention_may_return_its_weights() -> None:
+    """For inference torch has one kernel that makes both outputs from all weights."""
+
+    class Weighed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            made, weights = self.attention(x, x, x)
+            return made, weights
+
+    done = profile(Weighed(), (torch.randn(3, 5, 16),), estimate="h100")
+    assert done.traced.how == "torch.export"
+
+
+def test_lazy_parameters_are_made_without_another_trace() -> None:
+    model, x = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d()), torch.randn(4, 5)
+    done = profile(model, (x,), estimate="h100", training=True)
+    assert done.workload.extra["parameters"].sum() == 8 * 5 + 8 + 2 * 8
+    assert model.training
+    assert not model[1].num_batches_tracked
+    with pytest.raises(InputError, match=r"it fails on its inputs: .*in module 1"):
+        profile(nn.Sequential(nn.LazyLinear(8), nn.Linear(5, 2)), (x,), estimate="h100")
+
+
 def test_a_model_that_fails_on_its_inputs_says_where() -> None:
     model = nn.Sequential(nn.ReLU(), nn.Linear(3, 3))
     with pytest.raises(InputError, match=r"fails on its inputs: .*in module 1, linear.py") as error:
