@@ -47,7 +47,7 @@ def grouped_product_backward(first: Any, second: Any, *_: Any, **__: Any) -> flo
 
 def recurrent(rows: Any, first: Any, second: Any, *_: Any, **__: Any) -> float:
     """FLOPs of an LSTM's layer: each row times the weights of input and state of all gates."""
-    return 2.0 * rows.numel() / rows.shape[-1] * (first.numel() + second.numel())
+    return float(2 * rows.numel() // rows.shape[-1] * (first.numel() + second.numel()))
 
 
 def recurrent_backward(*args: Any, **kwargs: Any) -> float:

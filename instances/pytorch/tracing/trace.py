@@ -53,7 +53,7 @@ def trace(
         raise InputError("model: it is compiled by torch.jit; give the module it was made from")
     export = partial(_exported, model, args, named)
     if whole:
-        traced: Traced | None = export_uncut(model, args, named, training, export)
+        traced = export_uncut(model, args, named, training, export)
     else:
         try:
             with unchanged(model, (args, named)), quiet(), refused() if training else nullcontext():
@@ -61,10 +61,9 @@ def trace(
             given, parameters = flat_inputs(args, named), parameters_of(model)
             traced = Traced(module, given, parameters, "torch.export")
         except Exception as error:  # any code of the model may run here, and fail in any way
-            traced = export_around(model, args, named, training, error, export)
-            if traced is None:
-                because = why_of(error, model)
-                traced = trace_on_numbers(model, args, named, training, because)
+            parts = export_around(model, args, named, training, error, export)
+            because = why_of(error, model)
+            traced = parts or trace_on_numbers(model, args, named, training, because)
     check_operators(traced.module)
     return traced
 
