@@ -26,10 +26,11 @@ target or more, or do not fit, are dropped: costs and bytes are never below 0.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -53,17 +54,6 @@ from .sharding_program import (
     priced_program,
     with_memory,
 )
-
-#: The front of no cost and no bytes.
-_NOTHING = np.zeros((1, 2))
-
-
-@dataclass(frozen=True)
-class _Fronts:
-    """Pareto fronts of cost and bytes, one for each assignment of the variables in `scope`."""
-
-    scope: tuple[int, ...]
-    fronts: dict[tuple[int, ...], Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,10 +314,9 @@ def _least_cost_that_fits(
     """
     factors = [(factor, COST) for factor in cost_factors(costs, allowed)]
     factors += [(factor, BYTES) for factor in cost_factors(held_bytes, allowed)]
-    limits = (target * (1 + 2 * ROUNDING), room)
-    least = least_that_fits(value_counts(costs, allowed), factors, limits, MOST_PAIRS)
-    if least is None:
-        raise too_much("the certificate leaves too many choices to try all")
+    least = least_that_fits(
+        value_counts(costs, allowed), factors, target * (1 + 2 * ROUNDING), room
+    )
     return min(target, least * (1 - ROUNDING))
 
 
@@ -381,50 +370,48 @@ def _potentials_of(
     return found
 
 
-def least_sum(counts: list[int], factors: list[Factor], most: int) -> float | None:
-    """Return the minimum of the sum of all factors; None if its tables exceed `most` entries.
+def least_sum(
+    counts: Sequence[int],
+    factors: Iterable[Factor],
+    most: int,
+    add: np.ufunc = np.add,
+    least: np.ufunc = np.minimum,
+) -> Any:
+    """Return the least sum of all factors; None if the tables by elimination exceed `most` entries.
 
-    `counts` are the values that each variable can have.
+    `counts` are the values that each variable can have. `add` adds two entries, and `least` takes
+    the less of two.
     """
-    several = {v for v, count in enumerate(counts) if count > 1}
-    numbers, live = itertools.count(), {}
-    of: dict[int, set[int]] = {v: set() for v in several}
-    total, entries = [], 0
+    of: dict[int, list[Factor]] = {v: [] for v, count in enumerate(counts) if count > 1}
+    sums: list[Any] = []
+    entries = 0
 
-    def add(factor: Factor) -> None:
-        if not factor.scope:
-            total.append(float(factor.table))
-            return
-        number = next(numbers)
-        live[number] = factor
-        for v in factor.scope:
-            of[v].add(number)
+    def put(scope: tuple[int, ...], table: Any) -> None:
+        factor = Factor(scope, table.reshape([counts[v] for v in scope] or 1))
+        for v in scope:
+            of[v].append(factor)
+        if not scope:
+            sums.append(factor.table)
+
+    def size(v: int) -> int:
+        return math.prod(counts[u] for u in {v}.union(*(factor.scope for factor in of[v])))
 
     for factor in factors:
-        scope = tuple(v for v in factor.scope if v in several)
-        add(Factor(scope, factor.table.reshape([counts[v] for v in scope])))
-    sizes = {v: _size(v, counts, of, live) for v in several if of[v]}
+        put(tuple(v for v in factor.scope if v in of), factor.table)
+    sizes = {v: size(v) for v in of if of[v]}
     while sizes:
         v = min(sizes, key=lambda u: (sizes[u], u))
         entries += sizes.pop(v)
         if entries > most:
             return None
-        gone = of.pop(v)
-        mine = [live.pop(number) for number in sorted(gone)]
+        mine = of.pop(v)
         scope = tuple(sorted({u for factor in mine for u in factor.scope} - {v}))
-        joint = np.zeros([counts[u] for u in (*scope, v)])
-        for factor in mine:
-            joint += _spread(factor, (*scope, v))
+        joint = reduce(add, (_spread(factor, (*scope, v)) for factor in mine))
         for u in scope:
-            of[u] -= gone
-        add(Factor(scope, joint.min(axis=-1)))
-        sizes |= {u: _size(u, counts, of, live) for u in scope}
-    return math.fsum(total)
-
-
-def _size(v: int, counts: list[int], of: dict[int, set[int]], live: dict[int, Factor]) -> int:
-    """Return how many entries the table has by which a variable is eliminated."""
-    return math.prod(counts[u] for u in {u for number in of[v] for u in live[number].scope} | {v})
+            of[u] = [factor for factor in of[u] if v not in factor.scope]
+        put(scope, least.reduce(joint, axis=-1, keepdims=True))
+        sizes |= {u: size(u) for u in scope}
+    return reduce(add, sums)[0]
 
 
 def _spread(factor: Factor, axes: tuple[int, ...]) -> Floats:
@@ -436,77 +423,39 @@ def _spread(factor: Factor, axes: tuple[int, ...]) -> Floats:
 
 
 def least_that_fits(
-    counts: Sequence[int], factors: Iterable[tuple[Factor, int]], limits: tuple[float, float],
-    most: int,
-) -> float | None:  # fmt: skip
-    """Return the least cost of assignments that hold at most so many bytes.
+    counts: Sequence[int], factors: Iterable[tuple[Factor, int]], target: float, room: float
+) -> float:
+    """Return the least cost of assignments that hold at most `room` bytes, `target` at most.
 
-    None if too much work.
-
-    Factors stand with their column, `COST` or `BYTES`. `limits` are the target, which is returned
-    if nothing that fits costs less, and the bytes that fit; `most` pairs of cost and bytes are
-    added up.
+    Factors stand with their column, `COST` or `BYTES`. Entries of tables are fronts: fewer than
+    `MOST_PAIRS` sums of a pair of each of two are made, else it is too much.
     """
-    live = [_as_fronts(factor, side, limits) for factor, side in factors]
-    work = 0
-    for _ in counts:
-        named = {u for one in live for u in one.scope}
-        if not named:
-            break
-        v = min(named, key=lambda u: (_cells(u, counts, live), u))
-        mine = [one for one in live if v in one.scope]
-        live = [one for one in live if v not in one.scope]
-        scope = tuple(sorted({u for one in mine for u in one.scope} - {v}))
-        fronts = {}
-        for cell in itertools.product(*(range(counts[u]) for u in scope)):
-            at = dict(zip(scope, cell, strict=True))
-            parts: list[Floats] = []
-            for value in range(counts[v]):
-                at[v] = value
-                front = _NOTHING
-                for one in mine:
-                    other = one.fronts[tuple(at[u] for u in one.scope)]
-                    work += max(1, len(front) * len(other))
-                    if work > most:
-                        return None
-                    front = _sum(front, other, limits)
-                parts.append(front)
-            fronts[cell] = _front(np.concatenate(parts), limits)
-        live.append(_Fronts(scope, fronts))
-    total = _NOTHING
-    for one in live:
-        work += len(total) * len(one.fronts[()])
-        if work > most:
-            return None
-        total = _sum(total, one.fronts[()], limits)
-    return float(total[0, 0]) if len(total) else limits[0]
+    made = 0
 
+    def front(pairs: Floats) -> Floats:
+        pairs = pairs[(pairs[:, COST] < target) & (pairs[:, BYTES] <= room)]
+        pairs = pairs[np.lexsort((pairs[:, BYTES], pairs[:, COST]))]
+        before = np.minimum.accumulate(np.append(np.inf, pairs[:, BYTES]))[:-1]
+        return np.asarray(pairs[pairs[:, BYTES] < before], np.float64)
 
-def _as_fronts(factor: Factor, side: int, limits: tuple[float, float]) -> _Fronts:
-    """Return a factor as fronts of one pair each, its table in column `side`."""
-    found = {}
-    for cell, value in np.ndenumerate(factor.table):
-        pair = np.zeros((1, 2))
-        pair[0, side] = value
-        found[cell] = _front(pair, limits)
-    return _Fronts(factor.scope, found)
+    def add(one: Floats, other: Floats) -> Floats:
+        nonlocal made
+        made += max(1, len(one) * len(other))
+        if made > MOST_PAIRS:
+            raise too_much("the certificate leaves too many choices to try all")
+        return front((one[:, None] + other[None]).reshape(-1, 2))
 
+    def least(one: Floats, other: Floats) -> Floats:
+        return front(np.concatenate([one, other]))
 
-def _cells(v: int, counts: Sequence[int], live: Sequence[_Fronts]) -> int:
-    """Return how many fronts eliminating a variable makes."""
-    around = {u for one in live if v in one.scope for u in one.scope}
-    return math.prod(counts[u] for u in around)
-
-
-def _sum(one: Floats, other: Floats, limits: tuple[float, float]) -> Floats:
-    """Return the front of all sums of a pair of each of two fronts."""
-    return _front((one[:, None] + other[None]).reshape(-1, 2), limits)
-
-
-def _front(pairs: Floats, limits: tuple[float, float]) -> Floats:
-    """Return the Pareto front of pairs that cost less than the target and fit."""
-    target, room = limits
-    pairs = pairs[(pairs[:, 0] < target) & (pairs[:, 1] <= room)]
-    pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
-    before = np.minimum.accumulate(np.append(np.inf, pairs[:, 1]))[:-1]
-    return np.asarray(pairs[pairs[:, 1] < before], np.float64)
+    fronts = []
+    for factor, side in factors:
+        table = np.empty(factor.table.shape, object)
+        for cell, value in np.ndenumerate(factor.table):
+            table[cell] = front(value * np.eye(2)[[side]])
+        fronts.append(Factor(factor.scope, table))
+    found = least_sum(counts, fronts, MOST_PAIRS, np.frompyfunc(add, 2, 1),
+                      np.frompyfunc(least, 2, 1))  # fmt: skip
+    if found is None:
+        raise too_much("the certificate leaves too many choices to try all")
+    return float(found[0, COST]) if len(found) else target
