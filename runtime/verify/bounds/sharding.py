@@ -47,7 +47,6 @@ from ....instances.formats.certificate import (
 )
 from .bound_check import BoundCheck, check_target, too_much
 from .sharding_program import (
-    ConvertedTensor,
     PricedProgram,
     TensorUse,
     mixed_ends,
@@ -93,17 +92,12 @@ class _Potential:
     alpha: Floats  # (made,): α_r
     beta: Floats  # (needed,): β_r; −inf where no choice of the reader needs the property
 
-    def claims(self) -> Floats:
-        """Return what the use claims of each conversion's cost, shape (made, needed)."""
-        return np.maximum(0.0, self.alpha[:, None] + self.beta[None, :])
-
 
 class _ReducedCosts:
     """Reduced costs φ of all choices under potentials, and the choices not excluded by them.
 
-    `allowed` and `phi` are by operator, shape (choices,); `slack` by tensor, shape (made, needed),
-    is the part of a conversion's cost that no potentials of a use claim. `bound` is a lower bound
-    on the cost of every sharding, rounding taken off.
+    `allowed` and `phi` are by operator, shape (choices,). `bound` is a lower bound on the cost of
+    every sharding, rounding taken off.
     """
 
     def __init__(self, program: PricedProgram, data: PotentialCertificate, target: float) -> None:
@@ -113,41 +107,43 @@ class _ReducedCosts:
         self.uses_at: list[list[tuple[int, TensorUse, bool]]] = [[] for _ in program.operators]
         given = _potentials_of(data)
         self.potentials: list[dict[TensorUse, _Potential]] = []
-        self.slack: list[Floats] = []
         violation, magnitude = 0.0, 0.0
         for k, tensor in enumerate(program.tensors):
-            slack, mine = tensor.cost.copy(), {}
+            mine = {}
             for use in tensor.uses:
                 alpha, beta = given.pop((tensor.number, use.reader, use.slot), ({}, {}))
-                one = _Potential(
+                mine[use] = one = _Potential(
                     np.array([alpha.get(how, 0.0) for how in tensor.made]),
                     np.array([beta.get(how, 0.0) for how in tensor.needed]),
                 )
                 magnitude += float(np.abs(one.alpha).max() + np.abs(one.beta).max())
                 one.beta[np.setdiff1d(np.arange(len(one.beta)), use.by_reader)] = -math.inf
-                mine[use] = one
-                slack -= one.claims()
                 self.phi[tensor.maker] += one.alpha[tensor.by_maker]
                 self.phi[use.reader] += one.beta[use.by_reader]
                 self.uses_at[tensor.maker].append((k, use, False))
                 self.uses_at[use.reader].append((k, use, True))
-            violation += float(np.maximum(0.0, -slack).sum(axis=1).max())
-            magnitude += float(tensor.cost.max(initial=0.0)) * tensor.cost.shape[1]
-            self.slack.append(np.maximum(0.0, slack))
             self.potentials.append(mine)
+            violation += float(np.maximum(0.0, -self.slack(k)).sum(axis=1).max())
+            magnitude += float(tensor.cost.max(initial=0.0)) * tensor.cost.shape[1]
         if given:
             raise VerificationError("certificate: it counts what is no use of a tensor")
         magnitude += sum(float(np.abs(one.cost).max()) for one in program.operators)
         self.least = [float(phi.min()) for phi in self.phi]
         self.bound = math.fsum(self.least) - violation - ROUNDING * magnitude
 
+    def slack(self, k: int) -> Floats:
+        """Return what potentials leave of a tensor's conversion costs, shape (made, needed)."""
+        return self.program.tensors[k].cost - sum(
+            np.maximum(0.0, one.alpha[:, None] + one.beta) for one in self.potentials[k].values()
+        )
+
     def sweep(self, *, forward: bool) -> None:
         """Go through the operators once, raise the bound, and exclude choices by it."""
         count = len(self.phi)
         for v in range(count) if forward else range(count - 1, -1, -1):
-            phi, allowed = self.phi[v], self.allowed[v]
             for k, use, reads in self.uses_at[v]:
-                phi += self._raise_potentials(k, use, reads)
+                self.phi[v] += self._raise_potentials(k, use, reads)
+            phi, allowed = self.phi[v], self.allowed[v]
             least = float(phi[allowed].min())
             self.bound += least - self.least[v]
             self.least[v] = least
@@ -159,21 +155,18 @@ class _ReducedCosts:
     def _raise_potentials(self, k: int, use: TensorUse, reads: bool) -> Floats:
         """Raise a use's potentials on one side by the slack of its conversions; return by what."""
         tensor, one = self.program.tensors[k], self.potentials[k][use]
-        rows, columns = self._allowed_properties(tensor, use)
-        both = one.alpha[:, None] + one.beta[None, :]
-        self.slack[k] += np.where(columns, 0.0, np.maximum(0.0, both))
-        one.beta[~columns] = both[:, ~columns] = -math.inf
-        room = self.slack[k] + np.maximum(0.0, -both)
+        rows, columns = (np.zeros(size, np.bool_) for size in tensor.cost.shape)
+        rows[tensor.by_maker[self.allowed[tensor.maker]]] = True
+        columns[use.by_reader[self.allowed[use.reader]]] = True
+        one.beta[~columns] = -math.inf  # nothing is claimed for what no allowed choice needs
+        room = np.maximum(0.0, self.slack(k)) + np.maximum(0.0, -one.alpha[:, None] - one.beta)
         if reads:
             gain = np.where(columns, room[rows].min(axis=0), 0.0)
-            after = both + gain[None, :]
             one.beta[:] += gain
-        else:
-            gain = np.where(rows, room[:, columns].min(axis=1), 0.0)
-            after = both + gain[:, None]
-            one.alpha[:] += gain
-        self.slack[k] -= np.maximum(0.0, after) - np.maximum(0.0, both)
-        return gain[use.by_reader if reads else tensor.by_maker]
+            return gain[use.by_reader]
+        gain = np.where(rows, room[:, columns].min(axis=1), 0.0)
+        one.alpha[:] += gain
+        return gain[tensor.by_maker]
 
     def _send_reduced_costs(self, v: int, forward: bool) -> None:
         """Move what an operator's choices cost above its cheapest to uses later in the sweep."""
@@ -182,9 +175,7 @@ class _ReducedCosts:
             for k, use, reads in self.uses_at[v]
             if ((self.program.tensors[k].maker if reads else use.reader) > v) == forward
         ]
-        if not later:
-            return
-        share = 1.0 / max(len(later), len(self.uses_at[v]) - len(later))
+        share = 1.0 / max(1, len(later), len(self.uses_at[v]) - len(later))
         allowed, reduced = self.allowed[v], self.phi[v] - self.least[v]
         for k, use, reads in later:
             tensor, one = self.program.tensors[k], self.potentials[k][use]
@@ -192,17 +183,8 @@ class _ReducedCosts:
             sent = np.full(len(side), np.inf)
             np.minimum.at(sent, of[allowed], reduced[allowed])
             sent = np.where(np.isinf(sent), 0.0, share * sent)
-            before = one.claims()
             side -= sent
-            self.slack[k] += before - one.claims()
             self.phi[v] = self.phi[v] - sent[of]
-
-    def _allowed_properties(self, tensor: ConvertedTensor, use: TensorUse) -> tuple[Bools, Bools]:
-        """Return which properties of a tensor allowed choices make, and which a use needs."""
-        rows, columns = (np.zeros(size, np.bool_) for size in tensor.cost.shape)
-        rows[tensor.by_maker[self.allowed[tensor.maker]]] = True
-        columns[use.by_reader[self.allowed[use.reader]]] = True
-        return rows, columns
 
 
 def value_counts(program: PricedProgram, allowed: Sequence[Bools]) -> list[int]:
