@@ -199,8 +199,10 @@ def _step_end(
     for one in converted:
         group, place = groups[program.maker[one.tensor]], places[one.tensor]
         taken = math.fsum(step.seconds / unit for step in one.steps)
-        within = not problem.placement or one.before[0] == one.after[0] == on_group(group)
-        if group is None or not within:
+        within = group is not None and (
+            not problem.placement or one.before[0] == one.after[0] == on_group(group)
+        )
+        if not within:
             together.append(taken)
         elif one.tensor in takes:
             takes[one.tensor] += taken

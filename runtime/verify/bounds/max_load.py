@@ -279,18 +279,19 @@ def _proposed(work: _Work) -> tuple[Floats, Floats]:
     time, heaviest, memory, room, count = work
     kinds, passes, size = time.shape
     scale, unit = float(time[np.isfinite(time)].max()) or 1.0, float(memory.max()) or 1.0
-    able = np.isfinite(time).all(axis=1)
+    able = np.asarray(np.isfinite(time).all(axis=1))
     takes = np.where(able[:, None], time, 0.0) / scale
-    taken = block_diag([np.vstack([of_kind, memory / unit]) for of_kind in takes])
+    taken: Any = block_diag([np.vstack([of_kind, memory / unit]) for of_kind in takes])
     given = np.kron(count[:, None], -np.eye(passes + 1, passes))
     most = np.zeros((kinds, passes + 1))
     most[:, passes] = count * np.minimum(room, memory.sum()) / unit
-    whole: Any = hstack([*[eye_array(size)] * kinds, np.zeros((size, passes))])
+    once: list[Any] = [*[eye_array(size)] * kinds, np.zeros((size, passes))]
+    matrix: Any = hstack([taken, given])
     found: Any = linprog(
         np.append(np.zeros(kinds * size), np.ones(passes)),
-        A_ub=hstack([taken, given]),
+        A_ub=matrix,
         b_ub=most.ravel(),
-        A_eq=whole,
+        A_eq=hstack(once),
         b_eq=np.ones(size),
         bounds=[(0.0, None if one else 0.0) for one in able.ravel()]
         + [(least / scale, None) for least in heaviest],

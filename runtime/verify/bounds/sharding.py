@@ -312,7 +312,7 @@ def _least_cost(program: PricedProgram, data: PotentialCertificate, target: floa
         if k % STEP == STEP - 1:
             most = MOST_AT_FIRST if k < SWEEPS - 1 else MOST_ENTRIES
             counts = value_counts(program, reduced.allowed)
-            least = least_sum(counts, cost_factors(program, reduced.allowed), most)
+            least: float | None = least_sum(counts, cost_factors(program, reduced.allowed), most)
             if least is not None:
                 return min(target, least * (1 - ROUNDING))  # a sum of costs, none below 0
     raise too_much("the potentials leave too many choices to try all")
