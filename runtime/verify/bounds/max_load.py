@@ -282,7 +282,7 @@ def _proposed(work: _Work) -> tuple[Floats, Floats]:
     able = np.asarray(np.isfinite(time).all(axis=1))
     takes = np.where(able[:, None], time, 0.0) / scale
     taken: Any = block_diag([np.vstack([of_kind, memory / unit]) for of_kind in takes])
-    given = np.kron(count[:, None], -np.eye(passes + 1, passes))
+    given: Any = np.kron(count[:, None], -np.eye(passes + 1, passes))
     most = np.zeros((kinds, passes + 1))
     most[:, passes] = count * np.minimum(room, memory.sum()) / unit
     once: list[Any] = [*[eye_array(size)] * kinds, np.zeros((size, passes))]
