@@ -54,7 +54,7 @@ from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.units import TIME_UNITS
 from ....instances.model.contiguity import pipeline_edges
 from ....instances.model.stage_costs import accelerator_seconds, device_slowdowns, parameter_bytes
-from .stage_chains import PARTS, Ideals, StageEnds, ideals_of, parts
+from .stage_chains import PARTS, EndsInReach, Ideals, ideals_of, parts
 
 #: Devices up to which rings and pairs are sought among all; beyond, the best link counts.
 MOST_DEVICES = 1024
@@ -232,7 +232,7 @@ class _MappedChains:
         held = np.full_like(loose, NONE)
         loose[:, 0, 0] = 0
         least = self.compute[0] + (0 if problem.overlap else self.reduced.min(axis=0))
-        reach = StageEnds(self.inside, least)
+        reach = EndsInReach(self.inside, least)
         for ideal in range(last):
             known = (np.minimum(loose[:, ideal], held[:, ideal]) < NONE).any(axis=0)
             if not known.any():

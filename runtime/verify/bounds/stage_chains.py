@@ -73,7 +73,7 @@ class _Chains:
         is returned.
         """
         last = len(self.least) - 1
-        reach = StageEnds(self.ideals.inside, self.least)
+        reach = EndsInReach(self.ideals.inside, self.least)
         least = {(0,) * len(self.count): np.full(last + 1, NEVER)}  # by numbers of devices used
         least[(0,) * len(self.count)][0] = 0
         for ideal in range(last):
@@ -163,7 +163,7 @@ class Ideals:
         return np.array(each, np.int32).reshape(len(each), len(self.members)).T.copy()
 
 
-class StageEnds:
+class EndsInReach:
     """Where stages can end whose nodes, on the fastest devices, take less than the target."""
 
     def __init__(self, inside: Callable[[int, Ints], Bools], least: Ints) -> None:
@@ -376,7 +376,7 @@ def list_stages(
     most = min(int(costs.count.sum()), ideals.members.shape[1] + ideals.left_out)
     most = min(most, problem.placement_rules.max_stages or most)
     least = ideals.sums(parts(costs.compute[costs.count > 0], each).min(axis=0))
-    reach = StageEnds(ideals.inside, least)
+    reach = EndsInReach(ideals.inside, least)
     # a stage of what is left out takes no time, and others may have more microbatches in flight
     empty = np.arange(size if ideals.left_out else 0)
     columns: list[tuple[Ints, Ints, Floats]] = [(empty, empty, np.zeros((4, len(empty))))]
