@@ -48,7 +48,6 @@ from ....instances.formats.certificate import (
 from .bound_check import BoundCheck, check_target, too_much
 from .sharding_program import (
     PricedProgram,
-    TensorUse,
     mixed_ends,
     priced_program,
     with_memory,
@@ -85,14 +84,6 @@ MOST_AT_FIRST, MOST_ENTRIES = 4_000_000, 200_000_000
 MOST_PAIRS = 10_000_000
 
 
-@dataclass(frozen=True, eq=False)
-class _Potential:
-    """Potentials of one use of a tensor, by the properties in which it is made and needed."""
-
-    alpha: Floats  # (made,): α_r
-    beta: Floats  # (needed,): β_r; −inf where no choice of the reader needs the property
-
-
 class _ReducedCosts:
     """Reduced costs φ of all choices under potentials, and the choices not excluded by them.
 
@@ -100,49 +91,39 @@ class _ReducedCosts:
     every sharding, rounding taken off.
     """
 
-    def __init__(self, program: PricedProgram, data: PotentialCertificate, target: float) -> None:
+    def __init__(self, program: PricedProgram, target: float) -> None:
         self.program, self.target = program, target
         self.allowed: list[Bools] = [np.ones(len(one.cost), np.bool_) for one in program.operators]
         self.phi: list[Floats] = [one.cost.copy() for one in program.operators]
-        self.uses_at: list[list[tuple[int, TensorUse, bool]]] = [[] for _ in program.operators]
-        given = _potentials_of(data)
-        self.potentials: list[dict[TensorUse, _Potential]] = []
-        violation, magnitude = 0.0, 0.0
+        # of each operator: a tensor, a use of it, and whether the operator is the one that reads it
+        self.uses_at: list[list[tuple[int, int, bool]]] = [[] for _ in program.operators]
+        # α and β of each tensor's uses; β is −inf where no allowed choice needs the property
+        self.potentials: list[list[tuple[Floats, Floats]]] = []
+        magnitude = 0.0
         for k, tensor in enumerate(program.tensors):
-            mine = {}
-            for use in tensor.uses:
-                alpha, beta = given.pop((tensor.number, use.reader, use.slot), ({}, {}))
-                mine[use] = one = _Potential(
-                    np.array([alpha.get(how, 0.0) for how in tensor.made]),
-                    np.array([beta.get(how, 0.0) for how in tensor.needed]),
-                )
-                magnitude += float(np.abs(one.alpha).max() + np.abs(one.beta).max())
-                one.beta[np.setdiff1d(np.arange(len(one.beta)), use.by_reader)] = -math.inf
-                self.phi[tensor.maker] += one.alpha[tensor.by_maker]
-                self.phi[use.reader] += one.beta[use.by_reader]
-                self.uses_at[tensor.maker].append((k, use, False))
-                self.uses_at[use.reader].append((k, use, True))
-            self.potentials.append(mine)
-            violation += float(np.maximum(0.0, -self.slack(k)).sum(axis=1).max())
+            self.potentials.append([])
+            for r, use in enumerate(tensor.uses):
+                needed = np.full(tensor.cost.shape[1], -np.inf)
+                needed[use.by_reader] = 0.0
+                self.potentials[k].append((np.zeros(len(tensor.cost)), needed))
+                self.uses_at[tensor.maker].append((k, r, False))
+                self.uses_at[use.reader].append((k, r, True))
             magnitude += float(tensor.cost.max(initial=0.0)) * tensor.cost.shape[1]
-        if given:
-            raise VerificationError("certificate: it counts what is no use of a tensor")
         magnitude += sum(float(np.abs(one.cost).max()) for one in program.operators)
         self.least = [float(phi.min()) for phi in self.phi]
-        self.bound = math.fsum(self.least) - violation - ROUNDING * magnitude
+        self.bound = math.fsum(self.least) - ROUNDING * magnitude
 
     def slack(self, k: int) -> Floats:
         """Return what potentials leave of a tensor's conversion costs, shape (made, needed)."""
-        return self.program.tensors[k].cost - sum(
-            np.maximum(0.0, one.alpha[:, None] + one.beta) for one in self.potentials[k].values()
-        )
+        claims = sum(np.maximum(0.0, alpha[:, None] + beta) for alpha, beta in self.potentials[k])
+        return np.maximum(0.0, self.program.tensors[k].cost - claims)
 
     def sweep(self, *, forward: bool) -> None:
         """Go through the operators once, raise the bound, and exclude choices by it."""
         count = len(self.phi)
         for v in range(count) if forward else range(count - 1, -1, -1):
-            for k, use, reads in self.uses_at[v]:
-                self.phi[v] += self._raise_potentials(k, use, reads)
+            for k, r, reads in self.uses_at[v]:
+                self.phi[v] += self._raise_potentials(k, r, reads)
             phi, allowed = self.phi[v], self.allowed[v]
             least = float(phi[allowed].min())
             self.bound += least - self.least[v]
@@ -152,34 +133,36 @@ class _ReducedCosts:
                 return
             self._send_reduced_costs(v, forward)
 
-    def _raise_potentials(self, k: int, use: TensorUse, reads: bool) -> Floats:
+    def _raise_potentials(self, k: int, r: int, reads: bool) -> Floats:
         """Raise a use's potentials on one side by the slack of its conversions; return by what."""
-        tensor, one = self.program.tensors[k], self.potentials[k][use]
+        tensor, (alpha, beta) = self.program.tensors[k], self.potentials[k][r]
+        use = tensor.uses[r]
         rows, columns = (np.zeros(size, np.bool_) for size in tensor.cost.shape)
         rows[tensor.by_maker[self.allowed[tensor.maker]]] = True
         columns[use.by_reader[self.allowed[use.reader]]] = True
-        one.beta[~columns] = -math.inf  # nothing is claimed for what no allowed choice needs
-        room = np.maximum(0.0, self.slack(k)) + np.maximum(0.0, -one.alpha[:, None] - one.beta)
+        beta[~columns] = -math.inf
+        room = self.slack(k) + np.maximum(0.0, -alpha[:, None] - beta)
         if reads:
             gain = np.where(columns, room[rows].min(axis=0), 0.0)
-            one.beta[:] += gain
+            beta += gain
             return gain[use.by_reader]
         gain = np.where(rows, room[:, columns].min(axis=1), 0.0)
-        one.alpha[:] += gain
+        alpha += gain
         return gain[tensor.by_maker]
 
     def _send_reduced_costs(self, v: int, forward: bool) -> None:
         """Move what an operator's choices cost above its cheapest to uses later in the sweep."""
-        later = [
-            (k, use, reads)
-            for k, use, reads in self.uses_at[v]
-            if ((self.program.tensors[k].maker if reads else use.reader) > v) == forward
-        ]
+        later = []
+        for k, r, reads in self.uses_at[v]:
+            tensor = self.program.tensors[k]
+            if ((tensor.maker if reads else tensor.uses[r].reader) > v) == forward:
+                alpha, beta = self.potentials[k][r]
+                later.append(
+                    (beta, tensor.uses[r].by_reader) if reads else (alpha, tensor.by_maker)
+                )
         share = 1.0 / max(1, len(later), len(self.uses_at[v]) - len(later))
         allowed, reduced = self.allowed[v], self.phi[v] - self.least[v]
-        for k, use, reads in later:
-            tensor, one = self.program.tensors[k], self.potentials[k][use]
-            side, of = (one.beta, use.by_reader) if reads else (one.alpha, tensor.by_maker)
+        for side, of in later:
             sent = np.full(len(side), np.inf)
             np.minimum.at(sent, of[allowed], reduced[allowed])
             sent = np.where(np.isinf(sent), 0.0, share * sent)
@@ -255,7 +238,7 @@ def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate)
     if any(not len(one.cost) for one in plain.operators):
         return data.target  # an operator that cannot be computed: there is no sharding
     if data.price == 0 and data.origin != FITTING:
-        return _least_cost(plain, data, data.target)
+        return _least_cost(plain, data.target)
     if problem.memory_bytes is None or data.price < 0:
         raise VerificationError(f"certificate: a byte has the price {data.price}, and no limit")
     room = problem.memory_bytes * (1 + MEMORY_SLACK)
@@ -263,7 +246,7 @@ def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate)
     target = (data.target + worth) * (1 + ROUNDING)
     with_bytes = with_memory(program, problem, plain, data.price)
     if data.origin == FITTING:
-        reduced = _ReducedCosts(with_bytes, data, target)
+        reduced = _ReducedCosts(with_bytes, target)
         for k in range(SWEEPS):
             reduced.sweep(forward=k % 2 == 0)
             if reduced.bound >= target:
@@ -271,7 +254,7 @@ def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate)
         costs = with_memory(program, problem, plain, 0.0)
         held_bytes = with_memory(program, problem, _without_costs(plain), 1.0)
         return _least_cost_that_fits(reduced.allowed, costs, held_bytes, data.target, room)
-    proved = _least_cost(with_bytes, data, target)
+    proved = _least_cost(with_bytes, target)
     return data.target if proved >= target else proved * (1 - ROUNDING) - worth
 
 
@@ -302,9 +285,9 @@ def _least_cost_that_fits(
     return min(target, least * (1 - ROUNDING))
 
 
-def _least_cost(program: PricedProgram, data: PotentialCertificate, target: float) -> float:
+def _least_cost(program: PricedProgram, target: float) -> float:
     """Return a lower bound on the cost of every choice of a program, `target` at most."""
-    reduced = _ReducedCosts(program, data, target)
+    reduced = _ReducedCosts(program, target)
     for k in range(SWEEPS):
         reduced.sweep(forward=k % 2 == 0)
         if reduced.bound >= target:
@@ -334,22 +317,6 @@ def _conversion(maker: int, price: Floats, wants: dict[int, Bools], done: int) -
         for v, needs in wants.items()
     ]
     return [paid, *lacking]
-
-
-def _potentials_of(
-    data: PotentialCertificate,
-) -> dict[tuple[int, int, int], tuple[dict[str, float], dict[str, float]]]:
-    """Return the potentials of a certificate by use, then by text of the property."""
-    found = {}
-    for tensor, reader, slot, *sides in data.uses:
-        by = [
-            {data.properties[p]: value * data.unit for p, value in zip(*side, strict=True)}
-            for side in (sides[:2], sides[2:])
-        ]
-        if (tensor, reader, slot) in found:
-            raise VerificationError("certificate: it counts a use twice")
-        found[tensor, reader, slot] = (by[0], by[1])
-    return found
 
 
 def least_sum(

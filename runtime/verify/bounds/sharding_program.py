@@ -49,7 +49,6 @@ class _Keeper:
     """An operator that keeps a tensor until its backward pass, with the property of each choice."""
 
     operator: int
-    slot: int
     ways: list[Lying | None]
 
 
@@ -66,10 +65,7 @@ class PricedChoices:
 class TensorUse:
     """An operator that reads a tensor."""
 
-    # reader, slot: the operator, and which of its inputs; of a parameter that its gradient arrives
-    # at, 0
-    reader: int
-    slot: int
+    reader: int  # the operator; of a gradient, its parameter
     by_reader: Ints  # of each of its ways the position of how it needs the tensor
 
 
@@ -79,10 +75,9 @@ class ConvertedTensor:
 
     number: int  # number, maker: in the program
     maker: int
-    made: list[str]  # made, needed: how it can be made, and how it can be needed, as texts
-    needed: list[str]
+    needed: Sequence[Lying | None]  # how it can be needed
     by_maker: Ints  # of each of its maker's ways the position of how it is made
-    cost: Floats  # of converting it from each of `made` to each of `needed`
+    cost: Floats  # of converting it from each way in which it is made to each of `needed`
     uses: list[TensorUse]  # who reads it
 
 
@@ -108,12 +103,12 @@ def priced_program(program: TensorProgram, problem: Sharding, time_unit: str) ->
         if key not in known:
             known[key] = _ways(program, problem, operator, time_unit, group)
         ways.append(known[key])
-    readers: list[list[tuple[int, int, list[Lying]]]] = [[] for _ in program.tensors]
+    readers: list[list[tuple[int, list[Lying]]]] = [[] for _ in program.tensors]
     for v, operator in enumerate(program.operators):
         for slot, t in enumerate(operator.inputs):
-            readers[t].append((v, slot, [row[slot] for row in ways[v].read]))
+            readers[t].append((v, [row[slot] for row in ways[v].read]))
         if operator.gradient is not None:
-            readers[operator.gradient].append((v, 0, [row[0] for row in ways[v].made]))
+            readers[operator.gradient].append((v, [row[0] for row in ways[v].made]))
     unit = TIME_UNITS[time_unit] if problem.objective == "time" else 1.0
     paid: dict[object, dict[Lying, float]] = {}
     shares = latency_shares(program, problem)
@@ -147,13 +142,13 @@ def _tensor(
     program: TensorProgram,
     t: int,
     made: Sequence[Lying],
-    readers: Sequence[tuple[int, int, list[Lying]]],
+    readers: Sequence[tuple[int, list[Lying]]],
     far_from: Callable[[Lying], dict[Lying, float]],
     unit: float,
 ) -> ConvertedTensor:
     """Return a tensor that is read, with its conversions priced by what is far from a property."""
     rows = {how: k for k, how in enumerate(dict.fromkeys(made))}
-    wanted = dict.fromkeys(how for _, _, needs in readers for how in needs)
+    wanted = dict.fromkeys(how for _, needs in readers for how in needs)
     columns = {how: k for k, how in enumerate(wanted)}
     cost = np.zeros((len(rows), len(columns)))
     for before, row in rows.items():
@@ -163,13 +158,12 @@ def _tensor(
     return ConvertedTensor(
         number=t,
         maker=program.maker[t],
-        made=["x".join(how) for how in rows],
-        needed=["x".join(how) for how in columns],
+        needed=list(columns),
         by_maker=np.array([rows[how] for how in made], np.int64),
         cost=cost,
         uses=[
-            TensorUse(v, slot, np.array([columns[how] for how in needs], np.int64))
-            for v, slot, needs in readers
+            TensorUse(v, np.array([columns[how] for how in needs], np.int64))
+            for v, needs in readers
         ],
     )
 
@@ -247,7 +241,7 @@ def mixed_ends(
         cost = one.cost * mixture[0]
         if group is not None:
             whole = not problem.placement
-            here = [whole or how.split("x")[0] == on_group(group) for how in one.needed]
+            here = [whole or how[0] == on_group(group) for how in one.needed]
             weight = counted(places[t])
             if t in bucket_of:
                 weight = math.fsum(
@@ -285,9 +279,7 @@ def with_memory(
             tensor,
             by_maker=np.tile(tensor.by_maker, 2 if tensor.maker in twice else 1),
             uses=[
-                TensorUse(
-                    use.reader, use.slot, np.tile(use.by_reader, 2 if use.reader in twice else 1)
-                )
+                TensorUse(use.reader, np.tile(use.by_reader, 2 if use.reader in twice else 1))
                 for use in tensor.uses
             ],
         )
@@ -309,11 +301,11 @@ def _keepers(
             for slot, t in enumerate(operator.inputs):
                 if not program.operators[program.maker[t]].backward:
                     how: list[Lying | None] = [row[slot] for row in ways[v].read]
-                    found.setdefault(t, []).append(_Keeper(v, slot, how))
+                    found.setdefault(t, []).append(_Keeper(v, how))
         elif operator.view and any(t in found for t in operator.outputs):
             twice.add(v)
             first: list[Lying | None] = [None] * len(ways[v].cost)
-            keeper = _Keeper(v, 0, [*first, *(row[0] for row in ways[v].read)])
+            keeper = _Keeper(v, [*first, *(row[0] for row in ways[v].read)])
             found.setdefault(operator.inputs[0], []).append(keeper)
     return found, twice
 
@@ -347,14 +339,12 @@ def _kept(
     return ConvertedTensor(
         number=-1 - t,
         maker=v,
-        made=[f"{'x'.join(how)}{' kept' * looks}" for how, looks in rows],
-        needed=["" if how is None else "x".join(how) for how in columns],
+        needed=columns,
         by_maker=np.array([rows.index(row) for row in made], np.int64),
         cost=cost,
         uses=[
             TensorUse(
                 keeper.operator,
-                keeper.slot,
                 np.array([columns.index(how) for how in keeper.ways], np.int64),
             )
             for keeper in keepers
