@@ -42,8 +42,8 @@ from ....instances.formats.certificate import (
     FITTING,
     PASSED,
     PRICED,
-    PotentialCertificate,
-    potential_certificate,
+    ShardingCertificate,
+    sharding_certificate,
 )
 from .bound_check import BoundCheck, check_target, too_much
 from .sharding_program import (
@@ -209,9 +209,9 @@ def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> B
     """
     origin = plan.certificate.get("origin")
     if origin in WITH_EVIDENCE:
-        given = potential_certificate(plan.certificate)
+        given = sharding_certificate(plan.certificate)
     else:
-        given = PotentialCertificate("elimination of a program", plan.bound, 1.0, [], [])
+        given = ShardingCertificate(ELIMINATED, plan.bound)
     check_target(plan, given.target)
     proved = proved_by(workload, problem, given)
     if not proved >= given.target and origin not in WITH_EVIDENCE:
@@ -220,13 +220,11 @@ def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> B
             f"checked; of any sharding {proved!r} is proved, and not {given.target!r}"
         )
     if not proved >= given.target:
-        raise VerificationError(
-            f"certificate: its potentials prove {proved!r}, and not {given.target!r}"
-        )
+        raise VerificationError(f"certificate: {proved!r} is proved, and not {given.target!r}")
     return BoundCheck(given.target, proved, given.target)
 
 
-def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate) -> float:
+def proved_by(workload: Workload, problem: Sharding, data: ShardingCertificate) -> float:
     """Return the lower bound on the cost that a certificate proves, its target at most.
 
     VerificationError if it speaks of what the program does not have, or what it leaves is too much
