@@ -27,7 +27,7 @@ target or more, or do not fit, are dropped: costs and bytes are never below 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -52,6 +52,7 @@ from .sharding_program import (
     priced_program,
     with_memory,
 )
+from .sweep_kernel import sweep, without_potentials
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +72,11 @@ WITH_EVIDENCE = (PASSED, ELIMINATED, PRICED, FITTING)
 #: Relative tolerance of the memory limit.
 MEMORY_SLACK = 1e-9
 
-#: Sweeps over the operators, at most, and between two attempts at elimination.
-SWEEPS, STEP = 48, 4
+#: Sweeps over the operators before a first attempt at elimination, and at most.
+FIRST, SWEEPS = 4, 1024
+
+#: Twice the sweeps that close a smaller part of what the bound is below the target are the last.
+PROGRESS = 0.01
 
 #: The two columns of a front.
 COST, BYTES = 0, 1
@@ -84,90 +88,23 @@ MOST_AT_FIRST, MOST_ENTRIES = 4_000_000, 200_000_000
 MOST_PAIRS = 10_000_000
 
 
-class _ReducedCosts:
-    """Reduced costs φ of all choices under potentials, and the choices not excluded by them.
+def _sweeps(program: PricedProgram, target: float) -> Iterator[tuple[float, list[Bools]]]:
+    """Yield a lower bound on the cost of every sharding, and the choices that may cost less.
 
-    `allowed` and `phi` are by operator, shape (choices,). `bound` is a lower bound on the cost of
-    every sharding, rounding taken off.
+    After 4, 8, 16, … sweeps, while the bound rises; rounding is taken off.
     """
-
-    def __init__(self, program: PricedProgram, target: float) -> None:
-        self.program, self.target = program, target
-        self.allowed: list[Bools] = [np.ones(len(one.cost), np.bool_) for one in program.operators]
-        self.phi: list[Floats] = [one.cost.copy() for one in program.operators]
-        # of each operator: a tensor, a use of it, and whether the operator is the one that reads it
-        self.uses_at: list[list[tuple[int, int, bool]]] = [[] for _ in program.operators]
-        # α and β of each tensor's uses; β is −inf where no allowed choice needs the property
-        self.potentials: list[list[tuple[Floats, Floats]]] = []
-        magnitude = 0.0
-        for k, tensor in enumerate(program.tensors):
-            self.potentials.append([])
-            for r, use in enumerate(tensor.uses):
-                needed = np.full(tensor.cost.shape[1], -np.inf)
-                needed[use.by_reader] = 0.0
-                self.potentials[k].append((np.zeros(len(tensor.cost)), needed))
-                self.uses_at[tensor.maker].append((k, r, False))
-                self.uses_at[use.reader].append((k, r, True))
-            magnitude += float(tensor.cost.max(initial=0.0)) * tensor.cost.shape[1]
-        magnitude += sum(float(np.abs(one.cost).max()) for one in program.operators)
-        self.least = [float(phi.min()) for phi in self.phi]
-        self.bound = math.fsum(self.least) - ROUNDING * magnitude
-
-    def slack(self, k: int) -> Floats:
-        """Return what potentials leave of a tensor's conversion costs, shape (made, needed)."""
-        claims = sum(np.maximum(0.0, alpha[:, None] + beta) for alpha, beta in self.potentials[k])
-        return np.maximum(0.0, self.program.tensors[k].cost - claims)
-
-    def sweep(self, *, forward: bool) -> None:
-        """Go through the operators once, raise the bound, and exclude choices by it."""
-        count = len(self.phi)
-        for v in range(count) if forward else range(count - 1, -1, -1):
-            for k, r, reads in self.uses_at[v]:
-                self.phi[v] += self._raise_potentials(k, r, reads)
-            phi, allowed = self.phi[v], self.allowed[v]
-            least = float(phi[allowed].min())
-            self.bound += least - self.least[v]
-            self.least[v] = least
-            self.allowed[v] = allowed & (self.bound + (phi - least) < self.target)
-            if self.bound >= self.target:
+    ends, now = without_potentials(program)
+    magnitude = sum(float(np.abs(one.cost).max()) for one in program.operators)
+    magnitude += sum(float(tensor.cost.max()) * len(tensor.needed) for tensor in program.tensors)
+    before = -math.inf
+    for k in range(1, SWEEPS + 1):
+        bound = math.fsum(now.least.tolist()) - ROUNDING * magnitude
+        bound = sweep(ends, now, k % 2 == 1, bound, target)
+        if bound >= target or (k >= FIRST and k & (k - 1) == 0):
+            yield bound, np.split(now.allowed, ends.first[1:-1])
+            if bound >= target or bound - before < PROGRESS * (target - bound):
                 return
-            self._send_reduced_costs(v, forward)
-
-    def _raise_potentials(self, k: int, r: int, reads: bool) -> Floats:
-        """Raise a use's potentials on one side by the slack of its conversions; return by what."""
-        tensor, (alpha, beta) = self.program.tensors[k], self.potentials[k][r]
-        use = tensor.uses[r]
-        rows, columns = (np.zeros(size, np.bool_) for size in tensor.cost.shape)
-        rows[tensor.by_maker[self.allowed[tensor.maker]]] = True
-        columns[use.by_reader[self.allowed[use.reader]]] = True
-        beta[~columns] = -math.inf
-        room = self.slack(k) + np.maximum(0.0, -alpha[:, None] - beta)
-        if reads:
-            gain = np.where(columns, room[rows].min(axis=0), 0.0)
-            beta += gain
-            return gain[use.by_reader]
-        gain = np.where(rows, room[:, columns].min(axis=1), 0.0)
-        alpha += gain
-        return gain[tensor.by_maker]
-
-    def _send_reduced_costs(self, v: int, forward: bool) -> None:
-        """Move what an operator's choices cost above its cheapest to uses later in the sweep."""
-        later = []
-        for k, r, reads in self.uses_at[v]:
-            tensor = self.program.tensors[k]
-            if ((tensor.maker if reads else tensor.uses[r].reader) > v) == forward:
-                alpha, beta = self.potentials[k][r]
-                later.append(
-                    (beta, tensor.uses[r].by_reader) if reads else (alpha, tensor.by_maker)
-                )
-        share = 1.0 / max(1, len(later), len(self.uses_at[v]) - len(later))
-        allowed, reduced = self.allowed[v], self.phi[v] - self.least[v]
-        for side, of in later:
-            sent = np.full(len(side), np.inf)
-            np.minimum.at(sent, of[allowed], reduced[allowed])
-            sent = np.where(np.isinf(sent), 0.0, share * sent)
-            side -= sent
-            self.phi[v] = self.phi[v] - sent[of]
+            before = bound
 
 
 def value_counts(program: PricedProgram, allowed: Sequence[Bools]) -> list[int]:
@@ -244,14 +181,12 @@ def proved_by(workload: Workload, problem: Sharding, data: ShardingCertificate) 
     target = (data.target + worth) * (1 + ROUNDING)
     with_bytes = with_memory(program, problem, plain, data.price)
     if data.origin == FITTING:
-        reduced = _ReducedCosts(with_bytes, target)
-        for k in range(SWEEPS):
-            reduced.sweep(forward=k % 2 == 0)
-            if reduced.bound >= target:
-                return data.target
+        *_, (bound, allowed) = _sweeps(with_bytes, target)
+        if bound >= target:
+            return data.target
         costs = with_memory(program, problem, plain, 0.0)
         held_bytes = with_memory(program, problem, _without_costs(plain), 1.0)
-        return _least_cost_that_fits(reduced.allowed, costs, held_bytes, data.target, room)
+        return _least_cost_that_fits(allowed, costs, held_bytes, data.target, room)
     proved = _least_cost(with_bytes, target)
     return data.target if proved >= target else proved * (1 - ROUNDING) - worth
 
@@ -285,18 +220,20 @@ def _least_cost_that_fits(
 
 def _least_cost(program: PricedProgram, target: float) -> float:
     """Return a lower bound on the cost of every choice of a program, `target` at most."""
-    reduced = _ReducedCosts(program, target)
-    for k in range(SWEEPS):
-        reduced.sweep(forward=k % 2 == 0)
-        if reduced.bound >= target:
-            return target
-        if k % STEP == STEP - 1:
-            most = MOST_AT_FIRST if k < SWEEPS - 1 else MOST_ENTRIES
-            counts = value_counts(program, reduced.allowed)
-            least: float | None = least_sum(counts, cost_factors(program, reduced.allowed), most)
-            if least is not None:
-                return min(target, least * (1 - ROUNDING))  # a sum of costs, none below 0
-    raise too_much("the potentials leave too many choices to try all")
+
+    def least_of(allowed: Sequence[Bools], most: int) -> float | None:
+        least: float | None
+        least = least_sum(value_counts(program, allowed), cost_factors(program, allowed), most)
+        return None if least is None else min(target, least * (1 - ROUNDING))  # no cost is below 0
+
+    for bound, allowed in _sweeps(program, target):
+        least = target if bound >= target else least_of(allowed, MOST_AT_FIRST)
+        if least is not None:
+            return least
+    least = least_of(allowed, MOST_ENTRIES)
+    if least is None:
+        raise too_much("too many choices are left to try all")
+    return least
 
 
 def _conversion(maker: int, price: Floats, wants: dict[int, Bools], done: int) -> list[Factor]:
