@@ -1,20 +1,21 @@
-"""The check of a sharding's certificate, apart from the search that found it: potentials.
+"""The check of a sharding's bound, apart from the search that found it: potentials, elimination.
 
 A use r is an operator that reads a tensor T, or a parameter that its gradient arrives at. Numbers
-α_r(a) for each property a in which T is made, and β_r(b) for each b in which it is needed, any at
-all, prove that no sharding costs less than
+α_r(a) for each property a in which T is made, and β_r(b) for each b in which it is needed, with
 
-    Σ_v min_k φ_v(k) − Σ_T max_a Σ_b max(0, Σ_r max(0, α_r(a) + β_r(b)) − conversion_T(a, b))   (1)
+    Σ_r max(0, α_r(a) + β_r(b)) ≤ conversion_T(a, b)                                            (1)
+
+prove that no sharding costs less than Σ_v min_k φ_v(k), where
+
     φ_v(k) = cost_v(k) + Σ_{r: v makes} α_r(a_k) + Σ_{r: v reads} β_r(b_k)                      (2)
 
-over choices k of operators v: a conversion pays for the gains of an operator's potentials, and
-gains beyond its cost are subtracted. A sharding with choice k of v costs at least (1) plus the
-*reduced cost* φ_v(k) − min_k φ_v: choices for which that reaches the target are excluded.
+over choices k of operators v: a conversion pays for the gains of an operator's potentials. A
+sharding with choice k of v costs at least that plus the *reduced cost* φ_v(k) − min_k φ_v: choices
+for which that reaches the target are excluded, and (1) is of what others have.
 
-*Sweeps* over the operators in order and back raise (1). Each operator raises its potentials by the
-slack of the conversions around it, where no excluded choice claims them, and then sends the reduced
-costs of its choices to its uses later in the sweep. The least cost of the allowed choices is found
-by eliminating one variable after the other, from the costs themselves.
+*Sweeps* over the operators in order and back raise the bound (`sweep_kernel`), from potentials of
+0: a plan keeps none. The least cost of the allowed choices is found by eliminating one variable
+after the other, from the costs themselves.
 
 *Memory* is left out at first: a limit can only make shardings dearer. With a price for each byte it
 is counted (`with_memory`), and the price of the limit is subtracted. The allowed choices at a price

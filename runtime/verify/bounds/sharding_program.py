@@ -241,7 +241,7 @@ def mixed_ends(
         cost = one.cost * mixture[0]
         if group is not None:
             whole = not problem.placement
-            here = [whole or how[0] == on_group(group) for how in one.needed]
+            here = [whole or (how is not None and how[0] == on_group(group)) for how in one.needed]
             weight = counted(places[t])
             if t in bucket_of:
                 weight = math.fsum(
