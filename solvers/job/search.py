@@ -196,7 +196,7 @@ def search_job(
     if known is not None:
         search.bound = np.maximum(search.bound, known)
     search.reason = [Reason.WORK] * len(space)
-    with interrupts(search):
+    with interrupts(search.interrupt):
         if starts:
             search.consider(starts)
         with suppress(NotPriced):
