@@ -247,19 +247,6 @@ def _completed(forms: list[Workload], problem: Problem, cluster: Cluster) -> lis
     return found
 
 
-def load_plan_for_model(
-    path: str | Path, workload_of: Callable[[Problem, tuple[NodeId, ...]], Workload]
-) -> Plan:
-    """Return the plan in a file for a workload with the same nodes and other costs.
-
-    `workload_of` returns that workload, given the problem and the ids of the nodes that the plan
-    places. InputError if the file is broken or was changed.
-    """
-    source = read_source(path)
-    workload = workload_of(*outline.placed_ids(source))
-    return plan_json.read_plan(source, workload, same_costs=False)
-
-
 def load_split(path: str | Path, workload: Workload, cluster: Cluster | None = None) -> Placement:
     """Return the placement in a split file (``{"fpgas": [{"nodes": […]}], "cpus": […]}``).
 
