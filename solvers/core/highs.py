@@ -42,7 +42,8 @@ PATIENCE_S = 1.0
 #: Seconds between two looks at the clock and at Ctrl-C.
 PERIOD_S = 0.05
 
-#: What HiGHS prints, and seconds after it that what was printed gets to come through the pipe.
+#: Line that HiGHS prints whatever its options say, and seconds that the pipe gets to drain at the
+#: end of a solve.
 OWN_LINE = b"HighsMipSolverData::transformNewIntegerFeasibleSolution tmpSolver.run();\n"
 
 THROUGH_S = 1.0

@@ -14,10 +14,10 @@ from .search import Search
 #: A solver reads the task, offers its finds to the search, raises its bound, stops when told.
 Solver = Callable[[Task[P], Search[Solution]], None]
 
-#: Says why a method of this name does not support a task; None if it does.
+#: Reason why a method of this name does not support a task; None if it does.
 Refusal = Callable[[str, Task[P]], str | None]
 
-#: Of `Method`: that it reads the name of a solver of integer programs.
+#: Option of a `Method` that takes the name of a solver of integer programs.
 READS_SOLVER: dict[str, tuple[str, ...]] = {"solver": ()}
 
 
