@@ -194,7 +194,7 @@ def _arc(scratch, m, a, b, forth, back):
 
 @inner
 def _max_flow(size, arcs, scratch):
-    """Dinic's algorithm from vertex 0 to vertex 1; arcs 2i and 2i+1 are each other's reverse."""
+    """Return the maximum flow from vertex 0 to 1 (Dinic); arcs 2i and 2i+1 are reverses."""
     queue, first, level, at = scratch.queue, scratch.first, scratch.level, scratch.at
     path, following, to, room = scratch.path, scratch.following, scratch.to, scratch.room
     largest = 0.0
