@@ -34,7 +34,7 @@ WIDEST, MOST_BYTES = 1024, 5 << 26
 
 @dataclass(frozen=True, eq=False)
 class PolicyFile:
-    """What a policy file holds."""
+    """Contents of a policy file."""
 
     width: int  # of its layers
     seed: int  # that it began with
