@@ -13,7 +13,7 @@ import msgspec
 
 from ..common.errors import InputError, quote
 from ..common.units import LARGEST
-from .source import Record, explain
+from .source import Record, converted
 
 #: What these certificates call themselves; all others are the word of a search.
 PRICES: Final = "set partitioning"
@@ -149,11 +149,7 @@ def potential_certificate(values: Mapping[str, object]) -> PotentialCertificate:
 
 
 def _read(values: Mapping[str, object], kind: type[Kind]) -> Kind:
-    try:
-        found = msgspec.convert(dict(values), kind)
-    except msgspec.ValidationError as error:
-        reason = explain(str(error), dict(values), kind)
-        raise InputError(f"certificate: {reason}") from None
+    found = converted(dict(values), kind, "certificate: ")
     if math.copysign(1, found.target) < 0:
         raise InputError("certificate: target is −0; no load is below 0")
     return found
