@@ -74,8 +74,12 @@ class Steps(NamedTuple):
     down: Ints
 
 
-#: Annealings of a number of stages, and steps of those that cool more slowly.
+#: Quick annealings of a number of stages, and steps of each later one, which cools more slowly.
 ANNEALINGS, LONG_STEPS = 10, 10
+
+
+#: Steps without a better plan after which annealing ends, if these are half of all, too.
+ENOUGH = 50
 
 
 class Number(Protocol):
@@ -108,16 +112,16 @@ Best = dict[int, tuple[float, Ints]]
 
 
 def restarts(
-    run: Run, numbers: Sequence[Number], seeds: Iterable[int], steps: int, best: Best
+    run: Run, numbers: Sequence[Number], seeds: Iterable[int], best: Best
 ) -> Iterator[None]:
     """Offer what annealing makes of each number of stages that may be better, a step at a time.
 
-    Even `seeds` begin with equal parts, odd ones with the best chain; `steps` are those of an
-    annealing, and `best` is kept between calls.
+    Even `seeds` begin with equal parts, odd ones with the best chain; `best` is kept between calls.
     """
     chunks = run.line.problem.chunks_per_device
-    for seed in seeds:
-        idle = True
+    done, better = 0, 0  # steps, and the last one of them that found a better plan
+    for n, seed in enumerate(seeds):
+        begun = done
         for number in sorted(numbers, key=lambda number: number.bound):
             start = equal_parts(run.line, run.lattice, number.size)
             if start is None or number.bound >= run.search.objective:
@@ -129,13 +133,18 @@ def restarts(
                 if run.line.count[kind] < devices:
                     continue
                 kinds = (kind,) * devices
+                steps = 1 if n < ANNEALINGS else LONG_STEPS
                 for found in anneal(run.line, run.lattice, number.chain, kinds, start, seed, steps):
-                    idle = False
+                    done += 1
+                    if found[0] < run.search.objective:
+                        better = done
                     if found[0] < best.get(number.size, (np.inf,))[0]:
                         best[number.size] = found
                         run.offer_ideals(found[1], (kind,) * number.size, found[0])
                     yield
-        if idle:
+                    if done - better >= max(ENOUGH, done // 2):
+                        return
+        if done == begun:
             return
 
 

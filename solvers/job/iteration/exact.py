@@ -10,11 +10,9 @@ ideals. `annealing` at the end runs beside `auto`, in processes of its own.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import count, islice
-from typing import NamedTuple
+from itertools import count
 
 import numpy as np
 
@@ -28,7 +26,7 @@ from ....instances import PipelineJob, Solution
 from ...core.lattice import chain, list_ideals
 from ...core.search import Clock, Search
 from ..methods import ANNEALING
-from .annealing import ANNEALINGS, LONG_STEPS, Best, restarts, sizes_of
+from .annealing import ANNEALINGS, Best, restarts, sizes_of
 from .best_first import best_first
 from .frameworks import first_plans
 from .sized import (
@@ -42,32 +40,14 @@ from .sized import (
 )
 from .stage_list import OutOfTime, StageList, StagePaths, list_stages
 
-#: Steps of annealing without a better plan after which it ends, if these are half of all, too.
-ENOUGH = 50
-
-
 #: Seeds between those of two workers; even, as even seeds begin with equal parts.
 APART = 1 << 20
 
 
-class Turn(NamedTuple):
-    """When it is a search's turn: the one that has had the least time, as counted here, is next."""
-
-    #: By how much its time counts more than that of others.
-    weight: float = 1.0
-    #: Seconds that do not count.
-    ahead: float = 0.0
-
-
-#: Best first is ahead, as most cases with coarse layers end within that time, and the kernels of
-#: annealing take a while to compile on a machine's first call. Annealing that cools more slowly has
-#: no end of its own.
-TURNS = {
-    "best first": Turn(ahead=1.5), "annealing": Turn(2.0), "long annealing": Turn(6.0, -1.0),
-}  # fmt: skip
-
-#: What runs in other processes by this name, and the turns that are left to them then.
-LEFT_TO_OTHERS = ("annealing", "long annealing")
+#: Seconds of best first that do not count, as most cases with coarse layers end within that time,
+#: and the kernels of annealing take a while to compile on a machine's first call; and by how much
+#: the time of annealing counts more.
+AHEAD, WEIGHT = 1.5, 3.0
 
 ORIGIN = "paths of the schedule over chains of ideals"
 
@@ -141,7 +121,7 @@ def _anneal(task: Task[PipelineJob], statement: Line, search: Search[Solution]) 
         sizes = sizes_of(statement)
         for order in statement.orders:
             run = Run(task, statement, search, chain(order))
-            for _ in restarts(run, sizes, range(ANNEALINGS), 1, Best()):
+            for _ in restarts(run, sizes, range(ANNEALINGS), Best()):
                 if search.should_stop():
                     return
 
@@ -228,13 +208,11 @@ def prove(run: Run) -> bool:
         raise_bound()
     turns = {}
     if not (run.line.problem.order or run.line.rules):
-        best = Best()
-        turns["annealing"] = restarts(run, numbers, range(ANNEALINGS), 1, best)
-        turns["long annealing"] = restarts(run, numbers, count(ANNEALINGS), LONG_STEPS, best)
+        turns[ANNEALING] = restarts(run, numbers, count(), Best())
         if run.line.problem.chunks_per_device > 1:
-            with search.phase("annealing"):
+            with search.phase(ANNEALING):
                 for _ in range(4):
-                    next(turns["annealing"], None)
+                    next(turns[ANNEALING], None)
     with search.phase("leave stages out"):
         for plans in numbers:
             if plans.bound < search.objective and not search.should_stop():
@@ -253,22 +231,19 @@ def prove(run: Run) -> bool:
 def take_turns(search: Search[Solution], turns: dict[str, Iterator[None]]) -> None:
     """Run searches in steps, next always the one that has had the least time, until all have ended.
 
-    `turns` has the searches by the name of their phase. Long annealing has no end of its own. What
-    other processes do meanwhile has no turn.
+    `turns` has the searches by the name of their phase. Annealing has no turn while another process
+    anneals.
     """
 
     def had(name: str) -> float:
-        weight, ahead = TURNS.get(name, Turn())
-        spent = search.phases.get(name, 0.0) - ahead
-        return spent if spent < 0 else spent * weight
+        spent = search.phases.get(name, 0.0)
+        return WEIGHT * spent if name == ANNEALING else spent - AHEAD
 
     left = dict(turns)
-
-    def own() -> list[str]:
-        elsewhere = LEFT_TO_OTHERS if ANNEALING in search.beside else ()
-        return [name for name in left if name not in elsewhere]
-
-    while (names := own()) and names != ["long annealing"] and not search.should_stop():
+    while not search.should_stop():
+        names = [name for name in left if not (name == ANNEALING and ANNEALING in search.beside)]
+        if not names:
+            return
         name = min(names, key=had)
         with search.phase(name):
             try:
@@ -288,18 +263,9 @@ def annealing(task: Task[PipelineJob], search: Search[Solution]) -> None:
     lattice = list_ideals(statement.orders[0], statement.graph.edges, IDEALS, search)
     if not lattice.complete:
         return
-    numbers, best = sizes_of(statement), Best()
     run, first = Run(task, statement, search, lattice), APART * search.limits.seed
     nodes = search.limits.nodes
     seeds = (first + n for n in (count() if nodes is None else range(nodes)))
-    short = islice(seeds, ANNEALINGS)
-    idle, least = 0, search.objective
-    for step, _ in enumerate(
-        itertools.chain(
-            restarts(run, numbers, short, 1, best), restarts(run, numbers, seeds, LONG_STEPS, best)
-        )
-    ):
-        idle = 0 if search.objective < least else idle + 1
-        least = search.objective
-        if search.should_stop() or idle >= max(ENOUGH, step // 2):
+    for _ in restarts(run, sizes_of(statement), seeds, Best()):
+        if search.should_stop():
             return

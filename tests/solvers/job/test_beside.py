@@ -24,7 +24,7 @@ from stagecut.formulations.task import pose
 from stagecut.instances import Solution
 from stagecut.solvers import METHODS
 from stagecut.solvers.core.search import Search
-from stagecut.solvers.job.iteration import exact as beside
+from stagecut.solvers.job.iteration import annealing as beside
 from stagecut.solvers.job.iteration.exact import annealing, take_turns
 from stagecut.solvers.job.methods import ANNEALING
 

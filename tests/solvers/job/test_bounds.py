@@ -21,7 +21,6 @@ from stagecut.solvers.core.lattice import list_ideals
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.job.iteration import exact
 from stagecut.solvers.job.iteration.best_first import BestFirst, Root
-from stagecut.solvers.job.iteration.exact import take_turns
 from stagecut.solvers.job.iteration.sized import Cheapest, candidates, durations_of, sized
 from stagecut.solvers.job.iteration.stage_list import StagePaths, list_stages
 
@@ -170,15 +169,6 @@ def test_best_first_bounds_all_chains_and_finds_the_best(part: int) -> None:
         assert min(met[1:], default=math.inf) == pytest.approx(best, rel=1e-9), where
         seen += math.isfinite(best)
     assert seen > 3
-
-
-def test_turns_end_with_the_searches_that_have_an_end() -> None:
-    def endless() -> Iterator[None]:
-        for _ in range(1000):
-            yield
-        raise AssertionError("it went on alone")
-
-    take_turns(never(), {"quick": iter([None]), "long annealing": endless()})
 
 
 @pytest.mark.parametrize("part", range(len(SCHEDULES)))
