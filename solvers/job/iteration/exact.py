@@ -1,18 +1,18 @@
-"""Chains of stages for an iteration: candidates first, then bounds until both meet.
+"""Chains of stages for an iteration: plans and bounds until both meet.
 
-For each number of stages P: what divisible work says (`divisible`); the least worst stage, and
-candidates from it; then searches that take turns: annealing, and best first over sets of chains.
-The one that suits a case best comes to its end in a small multiple of the time that it would take
-alone. They share the incumbent. The bound of the problem is the least over P.
-First all this runs without proofs on chains of a few topological orders, then on the lattice of all
-ideals. `annealing` at the end runs beside `auto`, in processes of its own.
+For each number of stages P: what divisible work says (`divisible`); then searches that take turns:
+annealing, and best first over sets of chains. The one that suits a case best comes to its end in a
+small multiple of the time that it would take alone. They share the incumbent. The bound of the
+problem is the least over P. Before, some steps of best first are made on chains of a few
+topological orders, and all this on the lattice of all ideals. `annealing` at the end runs beside
+`auto`, in processes of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import count
+from itertools import count, islice
 
 import numpy as np
 
@@ -24,20 +24,12 @@ from ....formulations.task import Task
 from ....formulations.throughput.infeasible import why_infeasible
 from ....instances import PipelineJob, Solution
 from ...core.lattice import chain, list_ideals
-from ...core.search import Clock, Search
+from ...core.search import Search
 from ..methods import ANNEALING
 from .annealing import ANNEALINGS, Best, restarts, sizes_of
 from .best_first import best_first
 from .frameworks import first_plans
-from .sized import (
-    SLACK,
-    Run,
-    Sized,
-    candidates,
-    durations_of,
-    leave_out,
-    sized,
-)
+from .sized import Run, Sized, sized
 from .stage_list import OutOfTime, StageList, StagePaths, list_stages
 
 #: Seeds between those of two workers; even, as even seeds begin with equal parts.
@@ -54,11 +46,8 @@ ORIGIN = "paths of the schedule over chains of ideals"
 #: Ideals at most.
 IDEALS = 300_000
 
-#: Part of the time left for candidates.
-SHARE = 0.2
-
-#: Work of a stage that is tried first, in parts of what each device has to do on average.
-WORK = (2.0, 4.0, np.inf)
+#: Steps for chains of one topological order, and the part of the time left for them at most.
+STEPS, SHARE = 50, 0.2
 
 
 def chain_search(task: Task[PipelineJob], search: Search[Solution]) -> None:
@@ -97,7 +86,7 @@ def chain_search(task: Task[PipelineJob], search: Search[Solution]) -> None:
             if search.should_stop():
                 return
             with suppress(OutOfTime):
-                _heuristics(Run(task, statement, search, chain(one)))
+                _first_chains(Run(task, statement, search, chain(one)))
     if task.problem.split != "contiguous":
         return
     if not lattice.complete:
@@ -126,19 +115,14 @@ def _anneal(task: Task[PipelineJob], statement: Line, search: Search[Solution]) 
                     return
 
 
-def _heuristics(run: Run) -> None:
-    """Offer candidates for each number of stages."""
+def _first_chains(run: Run) -> None:
+    """Offer the chains that some steps of best first meet."""
     until = run.search.part(SHARE)
-    total = float(run.line.compute.min(axis=0).sum())
-    share = total / float(run.line.count.sum())
-    for part in WORK:
-        numbers = numbers_of_stages(run, min(part * share, most_work(run)), prove=False)
-        for plans in numbers or ():
-            if plans.bound >= run.search.objective * (1 - SLACK) or until.should_stop():
-                continue
-            try_candidates(run, plans, until)
-        if run.search.best is not None:
-            return
+    numbers = numbers_of_stages(run, most_work(run), prove=False)
+    if numbers is not None:
+        for _ in islice(best_first(run, numbers, lambda: None), STEPS):
+            if until.should_stop():
+                return
 
 
 def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Sized] | None:
@@ -175,12 +159,6 @@ def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Sized] | No
     return sorted(found, key=lambda plans: plans.bound)
 
 
-def try_candidates(run: Run, plans: Sized, until: Clock) -> None:
-    """Offer candidates of P stages."""
-    for found in candidates(plans, until):
-        run.offer(plans.paths, found, plans.chain.makespan(durations_of(plans.paths, found)))
-
-
 def most_work(run: Run) -> float:
     """Return the work of a stage beyond which no plan is better than the incumbent."""
     return run.search.objective / run.line.problem.batch
@@ -200,12 +178,6 @@ def prove(run: Run) -> bool:
             search.raise_bound(bound, ORIGIN)
 
     raise_bound()
-    until = search.part(SHARE)
-    with search.phase("candidates"):
-        for plans in numbers:
-            if plans.bound < search.objective and not until.should_stop():
-                try_candidates(run, plans, until)
-        raise_bound()
     turns = {}
     if not (run.line.problem.order or run.line.rules):
         turns[ANNEALING] = restarts(run, numbers, count(), Best())
@@ -213,10 +185,6 @@ def prove(run: Run) -> bool:
             with search.phase(ANNEALING):
                 for _ in range(4):
                     next(turns[ANNEALING], None)
-    with search.phase("leave stages out"):
-        for plans in numbers:
-            if plans.bound < search.objective and not search.should_stop():
-                leave_out(plans, search.objective)
     turns["best first"] = best_first(run, numbers, raise_bound)
     take_turns(search, turns)
     if search.best is None and all(plans.bound == np.inf for plans in numbers):

@@ -164,15 +164,6 @@ class StagePaths:
                 return False
         return True
 
-    def allowed(self, target: float, least_work: float = 0.0) -> tuple[tuple[Bools, ...], ...]:
-        """Return for each stage and kind which of the stages a plan below `target` can have."""
-        return tuple(
-            tuple(
-                self.least_makespan(s, k, least_work) < target for k in range(len(self.line.kinds))
-            )
-            for s in range(self.chain.order.stages)
-        )
-
 
 #: Stages listed between two looks at the clock; at most, of some 100 bytes each; and met at most.
 BLOCK, MAX_STAGES, MAX_LOOKED_AT = 500_000, 6_000_000, 20_000_000
