@@ -462,17 +462,6 @@ def _at(alive: Ints, begin: Ints, s: int, short: Bools) -> tuple[Ints, Ints]:
     return alive[low], alive[high]
 
 
-#: The next gap to be reached, in parts of the last, as much less is left below a lower target; and
-#: below what the next one is the last.
-STEP, LAST = 0.6, 1e-3
-
-
-#: How many times as long as the last such step the next one takes: 2 to 5 where gaps last. A search
-#: that does not end has raised the bound by next to nothing: so it must fit into `USABLE` of the
-#: time left, or the step becomes smaller, down to a power of `STEP`.
-GROWS, USABLE, LEAST = 4.0, 0.9, 0.2
-
-
 def best_first(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> Iterator[None]:
     """Raise the bounds of all numbers of stages together, until plan and bound meet."""
     search = run.search
@@ -490,12 +479,9 @@ def best_first(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) 
         raise_bound()
 
     roots = [Root(plans) for plans in numbers if plans.bound < run.aim()]
-    gap, part = 1.0, STEP
-    while search.next_gap < gap:  # a search is for chains below its aim: one for each gap
-        begun = search.seconds
-        gap = part * min(gap, search.gap)
-        if gap < max(LAST, search.next_gap):
-            gap = search.next_gap
+    gap = 1.0
+    while search.next_gap < gap:  # a search is for chains below its aim: one for each half of a gap
+        gap = max(search.next_gap, min(gap, search.gap) / 2)
 
         def aim(gap: float = gap) -> float:
             return min(run.aim(gap), longest)
@@ -506,18 +492,10 @@ def best_first(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) 
             best.push(max(root.bound, root.plans.bound), root)
         while best.step():
             yield
-        if search.best is None and best.closed == np.inf:
-            for plans in numbers:
+        if search.best is None:
+            for plans in numbers if best.closed == np.inf else ():
                 plans.bound = np.inf
-        part = next_step(search.seconds - begun, search.seconds_left)
-
-
-def next_step(took: float, left: float) -> float:
-    """Return the next gap to be reached, as a part of the last, which took so many seconds."""
-    if took <= 0 or np.isinf(left):
-        return STEP
-    power = np.log(max(USABLE * left / took, 1.0)) / np.log(GROWS)
-    return float(STEP ** np.clip(power, LEAST, 1.0))
+            return
 
 
 def _longest(line: Line) -> float:

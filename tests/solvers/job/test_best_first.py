@@ -19,13 +19,7 @@ from stagecut.instances.common.arrays import Floats, Ints
 from stagecut.solvers.core.lattice import Lattice, list_ideals
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.job.iteration.annealing import anneal, equal_parts
-from stagecut.solvers.job.iteration.best_first import (
-    STEP,
-    ChainOptions,
-    OptionGraph,
-    Tree,
-    next_step,
-)
+from stagecut.solvers.job.iteration.best_first import ChainOptions, OptionGraph, Tree
 from stagecut.solvers.job.iteration.stage_list import StagePaths, list_stages
 
 ROUNDING = 1 + 1e-9
@@ -184,10 +178,3 @@ def test_annealing_finds_chains_whose_makespan_is_the_simulators() -> None:
     same = sum(value <= best[where] * ROUNDING for where, value in met.items())
     assert seen > 10
     assert same >= 0.9 * len(met)
-
-
-def test_a_step_towards_a_gap_is_smaller_where_little_time_is_left() -> None:
-    assert next_step(1.0, math.inf) == next_step(1.0, 100.0) == next_step(0.0, 1.0) == STEP
-    steps = [next_step(took, 30.0) for took in (1.0, 8.0, 15.0, 25.0, 60.0)]
-    assert steps == sorted(steps)
-    assert STEP == steps[0] < steps[2] < steps[-1] < 1
