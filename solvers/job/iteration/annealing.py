@@ -17,7 +17,7 @@ from ....formulations.job.orders import Chain, order_of
 from ....instances.common.arrays import Floats, Ints
 from ...core.lattice import Lattice
 from . import annealing_kernel as kernel
-from .sized import Run
+from .chains import Run
 from .stage_list import bits, boundary_costs
 
 #: Work of a step of annealing, in actions executed and nets looked at: some 0.1 CPU s; and where

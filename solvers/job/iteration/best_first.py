@@ -28,10 +28,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ....formulations.job.iteration_bounds import divide
 from ....formulations.job.line import Line
+from ....formulations.job.orders import Chain
 from ....instances.common.arrays import Bools, Floats, Ints
+from .chains import SLACK, TIME, MetChain, Run, Used
 from .refine_kernel import refine
-from .sized import SLACK, TIME, Cheapest, Run, Sized, Used
 from .stage_list import StagePaths
 
 #: Rounds of the first node of a graph, and of all others.
@@ -233,10 +235,10 @@ class Tree:
         """Most states of a layer."""
         return int(max(self.graph.source.max(initial=0), self.graph.sink.max(initial=0))) + 1
 
-    def chain(self, chosen: Ints | list[int], makespan: float) -> Cheapest:
+    def chain(self, chosen: Ints | list[int], makespan: float) -> MetChain:
         """Return a chain of options."""
         number, kind = self.graph.number[chosen], self.graph.kind[chosen]
-        return Cheapest(makespan, tuple(number.tolist()), tuple(kind.tolist()))
+        return MetChain(makespan, tuple(number.tolist()), tuple(kind.tolist()))
 
     def refine(
         self, alive: Ints, paths: Floats, chains: Ints, target: float, rounds: int
@@ -319,32 +321,52 @@ MAX_OPTIONS = 400_000
 class Root:
     """The chains of P stages."""
 
-    #: What is known of them.
-    plans: Sized
+    #: Bounds by stage.
+    paths: StagePaths
+    #: No plan with P stages has a smaller makespan.
+    bound: float
+    #: Prices of actions that gave bounds, shape (P, 4) each, the newest last; at first those of
+    #: divisible work.
+    pool: list[Floats]
     #: Part of the way from its bound to the target that the next tree is built for.
     step: float = 1.0
-    #: How many of the prices in the pool of `plans` have bounded its chains.
+    #: How many of the prices in the pool have bounded its chains.
     asked: int = 0
-    #: What they have proved.
-    bound: float = -np.inf
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return self.paths.chain.order.stages
+
+    @property
+    def chain(self) -> Chain:
+        """The order of P stages."""
+        return self.paths.chain
 
     @cached_property
     def options(self) -> ChainOptions:
         """Of the chains."""
-        return ChainOptions(self.plans.paths)
+        return ChainOptions(self.paths)
 
     def newest(self, since: int = 0) -> Floats:
         """Return the newest prices behind so many of the pool, of which tables have room."""
-        entries = self.plans.paths.stages.lattice.size * sum(map(len, self.options.used))
+        entries = self.paths.stages.lattice.size * sum(map(len, self.options.used))
         few = min(POOL, max(1, MOST_ENTRIES // entries))
-        return np.array(self.plans.pool[max(since, len(self.plans.pool) - few) :])
+        return np.array(self.pool[max(since, len(self.pool) - few) :])
+
+
+def root(paths: StagePaths, enough: float) -> Root:
+    """Return what divisible work says of plans with P stages; of more than `enough` just that."""
+    forward, compute = paths.stages.ahead[:, -1].tolist()
+    divided = divide(paths.chain, forward, compute, enough=enough)
+    return Root(paths, divided.bound * (1 - SLACK), [divided.prices])
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
     """Some options of a tree, for chains below a target."""
 
-    plans: Sized
+    root: Root
     tree: Tree
     target: float
     alive: Ints
@@ -359,8 +381,8 @@ class BestFirst:
 
     #: Returns the makespan below which a plan is asked for.
     aim: Callable[[], float]
-    #: Takes a chain, whose price is its makespan by its options.
-    met: Callable[[StagePaths, Cheapest], None]
+    #: Takes a chain.
+    met: Callable[[StagePaths, MetChain], None]
     #: Takes the least bound of all chains.
     raise_bound: Callable[[float], None]
     #: Least makespan, or bound, of the chains that are not divided further.
@@ -392,7 +414,7 @@ class BestFirst:
 
     def _grow(self, bound: float, root: Root) -> None:
         options, fresh = root.options, root.newest(root.asked)
-        root.asked = len(root.plans.pool)
+        root.asked = len(root.pool)
         if len(fresh):
             own = options.least(options.tables(fresh)) * (1 - SLACK)
             root.bound = max(root.bound, own)
@@ -412,10 +434,10 @@ class BestFirst:
         if target < self.aim():
             self.push(target, root)
         if len(graph.source):
-            none, every = np.zeros((0, root.plans.size), np.int64), np.arange(len(graph.source))
+            none, every = np.zeros((0, root.size), np.int64), np.arange(len(graph.source))
             paths = prices[-1:]
-            node = Node(root.plans, Tree(options, graph), target, every, paths[0], paths, none)
-            root.plans.pool.append(self._refine(bound, node, FIRST).prices)
+            node = Node(root, Tree(options, graph), target, every, paths[0], paths, none)
+            root.pool.append(self._refine(bound, node, FIRST).prices)
 
     def _divide(self, bound: float, node: Node) -> None:
         halves = node.tree.halves(node.alive, node.prices, node.chains)
@@ -436,14 +458,14 @@ class BestFirst:
             self.closed = min(self.closed, makespan)
             return
         for chosen in every:
-            self.met(node.plans.paths, tree.chain(chosen, makespan))
+            self.met(node.root.paths, tree.chain(chosen, makespan))
 
     def _refine(self, bound: float, node: Node, rounds: int) -> Refined:
         """Bound a node, and push what is left of it."""
         target = min(node.target, self.aim())
         refined = node.tree.refine(node.alive, node.paths, node.chains, target, rounds)
         if np.isfinite(refined.makespan):
-            self.met(node.plans.paths, node.tree.chain(refined.best, refined.makespan))
+            self.met(node.root.paths, node.tree.chain(refined.best, refined.makespan))
         if refined.bound < target and len(refined.alive):
             left = replace(
                 node, target=target, alive=refined.alive, prices=refined.prices,
@@ -462,23 +484,22 @@ def _at(alive: Ints, begin: Ints, s: int, short: Bools) -> tuple[Ints, Ints]:
     return alive[low], alive[high]
 
 
-def best_first(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> Iterator[None]:
+def best_first(run: Run, roots: list[Root], raise_bound: Callable[[], None]) -> Iterator[None]:
     """Raise the bounds of all numbers of stages together, until plan and bound meet."""
     search = run.search
     longest = _longest(run.line)
     tried: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
 
-    def met(paths: StagePaths, found: Cheapest) -> None:
+    def met(paths: StagePaths, found: MetChain) -> None:
         if (chain := (found.stages, found.kinds)) not in tried:
             tried.add(chain)
-            run.offer(paths, found, found.price)
+            run.offer(paths, found)
 
     def raise_all(bound: float) -> None:
-        for plans in numbers:
-            plans.bound = max(plans.bound, bound)
+        for root in roots:
+            root.bound = max(root.bound, bound)
         raise_bound()
 
-    roots = [Root(plans) for plans in numbers if plans.bound < run.aim()]
     gap = 1.0
     while search.next_gap < gap:  # a search is for chains below its aim: one for each half of a gap
         gap = max(search.next_gap, min(gap, search.gap) / 2)
@@ -489,12 +510,12 @@ def best_first(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) 
         best = BestFirst(aim, met, raise_all)
         for root in roots:
             root.step = 1.0
-            best.push(max(root.bound, root.plans.bound), root)
+            best.push(root.bound, root)
         while best.step():
             yield
         if search.best is None:
-            for plans in numbers if best.closed == np.inf else ():
-                plans.bound = np.inf
+            for root in roots if best.closed == np.inf else ():
+                root.bound = np.inf
             return
 
 

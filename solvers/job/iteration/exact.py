@@ -27,9 +27,9 @@ from ...core.lattice import chain, list_ideals
 from ...core.search import Search
 from ..methods import ANNEALING
 from .annealing import ANNEALINGS, Best, restarts, sizes_of
-from .best_first import best_first
+from .best_first import Root, best_first, root
+from .chains import Run
 from .frameworks import first_plans
-from .sized import Run, Sized, sized
 from .stage_list import OutOfTime, StageList, StagePaths, list_stages
 
 #: Seeds between those of two workers; even, as even seeds begin with equal parts.
@@ -125,7 +125,7 @@ def _first_chains(run: Run) -> None:
                 return
 
 
-def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Sized] | None:
+def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Root] | None:
     """Return the numbers of stages, each with what divisible work says, the best first.
 
     Stages on one device exchange data for nothing. For a bound, only nets count whose pins cannot
@@ -153,10 +153,10 @@ def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Sized] | No
             lists[paid.tobytes()] = listed.keep(np.argsort(listed.end, kind="stable"))
         chain = Chain(order, problem.weight_share)
         paths = StagePaths(run.line, lists[paid.tobytes()], chain, run.search)
-        found.append(sized(paths, run.search.objective))
+        found.append(root(paths, run.search.objective))
         if run.search.should_stop():
             return None
-    return sorted(found, key=lambda plans: plans.bound)
+    return sorted(found, key=lambda own: own.bound)
 
 
 def most_work(run: Run) -> float:
@@ -173,7 +173,7 @@ def prove(run: Run) -> bool:
         return False
 
     def raise_bound() -> None:
-        bound = min(plans.bound for plans in numbers)
+        bound = min(own.bound for own in numbers)
         if np.isfinite(bound):
             search.raise_bound(bound, ORIGIN)
 
@@ -187,7 +187,7 @@ def prove(run: Run) -> bool:
                     next(turns[ANNEALING], None)
     turns["best first"] = best_first(run, numbers, raise_bound)
     take_turns(search, turns)
-    if search.best is None and all(plans.bound == np.inf for plans in numbers):
+    if search.best is None and all(own.bound == np.inf for own in numbers):
         under = " that keeps the placement rules" if run.line.rules else ""
         search.prove_infeasible(
             f"no contiguous split{under} fits into memory with the microbatches that this schedule "

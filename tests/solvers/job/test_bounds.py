@@ -21,8 +21,8 @@ from stagecut.instances.common.arrays import Floats
 from stagecut.solvers.core.lattice import list_ideals
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.job.iteration import exact
-from stagecut.solvers.job.iteration.best_first import BestFirst, Root
-from stagecut.solvers.job.iteration.sized import Cheapest, sized
+from stagecut.solvers.job.iteration.best_first import BestFirst, root
+from stagecut.solvers.job.iteration.chains import MetChain
 from stagecut.solvers.job.iteration.stage_list import StagePaths, list_stages
 
 ROUNDING = 1 + 1e-9
@@ -63,13 +63,13 @@ def cases(part: int, most: int) -> Iterator[tuple[str, StagePaths]]:
             )
 
 
-def durations_of(paths: StagePaths, chain: Cheapest) -> Floats:
+def durations_of(paths: StagePaths, chain: MetChain) -> Floats:
     """The durations of a chain's actions, shape (P, 4)."""
     stages, own = paths.stages, (list(chain.kinds), list(chain.stages))
     return paths.chain.durations(stages.forward[own], stages.backward[own], stages.compute[own])
 
 
-def chains(paths: StagePaths) -> Iterator[tuple[Cheapest, float]]:
+def chains(paths: StagePaths) -> Iterator[tuple[MetChain, float]]:
     """Every chain that fits into memory, with its makespan by equation 1."""
     stages, size = paths.stages, paths.chain.order.stages
     count = (paths.line.count * paths.line.problem.chunks_per_device).tolist()
@@ -87,7 +87,7 @@ def chains(paths: StagePaths) -> Iterator[tuple[Cheapest, float]]:
         kinds = [(*own, k) for own in kinds for k in range(len(count)) if own.count(k) < count[k]]
     for numbers in grow(0, ()):
         for own in kinds:
-            found = Cheapest(math.inf, numbers, own)
+            found = MetChain(math.inf, numbers, own)
             if paths.fits(np.array(numbers), np.array(own)):
                 duration = durations_of(paths, found)
                 engines = paths.stages.engine[list(own), list(numbers)]
@@ -136,7 +136,7 @@ def test_bounds_of_a_number_of_stages_are_below_its_best_chain(part: int) -> Non
     for where, paths in cases(part, 40):
         best = min((makespan for _, makespan in chains(paths)), default=math.inf)
         infeasible += math.isinf(best)
-        assert sized(paths, np.inf).bound <= best * ROUNDING, where
+        assert root(paths, np.inf).bound <= best * ROUNDING, where
     if part == 0:
         assert infeasible
 
@@ -151,18 +151,18 @@ def test_best_first_bounds_all_chains_and_finds_the_best(part: int) -> None:
             continue  # equation 1 is below the definition then
         reach = best if math.isfinite(best) else 100.0
         for target in (0.9 * reach, 1.3 * reach):
-            plans = sized(paths, np.inf)
+            plans = root(paths, np.inf)
             bounds, met = [0.0], [target]
 
             def aim(met: list[float] = met) -> float:
                 return min(met)
 
-            def take(of: StagePaths, found: Cheapest, met: list[float] = met) -> None:
+            def take(of: StagePaths, found: MetChain, met: list[float] = met) -> None:
                 if of.fits(np.array(found.stages), np.array(found.kinds)):
                     met.append(of.chain.makespan(durations_of(of, found)))
 
             search = BestFirst(aim, take, bounds.append)
-            search.push(0.0, Root(plans))
+            search.push(0.0, plans)
             while search.step():
                 assert max(bounds) <= best * ROUNDING, where
             assert search.complete, where

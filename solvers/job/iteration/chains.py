@@ -1,4 +1,4 @@
-"""A search for chains of stages, and what it knows of those of P stages."""
+"""Chains of stages that a search meets, and the plans that they are."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from ....formulations.job.iteration_bounds import divide
 from ....formulations.job.line import Line
-from ....formulations.job.orders import Chain
 from ....formulations.task import Task
 from ....instances import PipelineJob, PipelinePlacement, Solution
-from ....instances.common.arrays import Floats, Ints
+from ....instances.common.arrays import Ints
 from ...core.lattice import Lattice
 from ...core.search import Search
-from .stage_list import StageList, StagePaths
+from .stage_list import StagePaths
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +33,12 @@ class Run:
         gap = self.search.next_gap if gap is None else gap
         return self.search.objective * (1 - max(gap * (1 - SLACK), SLACK))
 
-    def offer(self, paths: StagePaths, found: Cheapest, makespan: float) -> None:
+    def offer(self, paths: StagePaths, met: MetChain) -> None:
         """Offer a chain, if equation 1 does not show that it is no better."""
-        if makespan < self.search.objective and paths.fits(
-            np.array(found.stages), np.array(found.kinds)
-        ):
-            self.offer_ideals(ideals_of(paths.stages, found), found.kinds, makespan)
+        stages, kinds = np.array(met.stages), np.array(met.kinds)
+        if met.makespan < self.search.objective and paths.fits(stages, kinds):
+            ideals = np.append(paths.stages.start[stages], self.lattice.size - 1)
+            self.offer_ideals(ideals, met.kinds, met.makespan)
 
     def offer_ideals(self, ideals: Ints, kinds: tuple[int, ...], makespan: float) -> None:
         """Offer a chain that fits into memory, if equation 1 does not show that it is no better."""
@@ -74,13 +72,13 @@ Used = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Cheapest:
-    """A chain with its price; `inf` if there is none."""
+class MetChain:
+    """A chain that a search met, and its makespan by equation 1."""
 
-    price: float
-    #: Numbers in the list, and kinds of devices, first to last; () without chain.
-    stages: tuple[int, ...] = ()
-    kinds: tuple[int, ...] = ()
+    makespan: float
+    #: Numbers in the list, and kinds of devices, first to last.
+    stages: tuple[int, ...]
+    kinds: tuple[int, ...]
 
 
 #: Prices by which a chain costs the sum of its stages' times: W is a part of B in a whole backward.
@@ -89,38 +87,3 @@ TIME = np.array([1.0, 0.0, 1.0, 1.0])
 
 #: Relative slack for rounding of sums.
 SLACK = 1e-9
-
-
-@dataclass
-class Sized:
-    """What is known of plans with P stages."""
-
-    #: Bounds by stage.
-    paths: StagePaths
-    #: No plan with P stages has a smaller makespan.
-    bound: float
-    #: Prices of actions that gave bounds, shape (P, 4) each, the newest last; at first those of
-    #: divisible work.
-    pool: list[Floats]
-
-    @property
-    def size(self) -> int:
-        """P."""
-        return self.paths.chain.order.stages
-
-    @property
-    def chain(self) -> Chain:
-        """The order of P stages."""
-        return self.paths.chain
-
-
-def sized(paths: StagePaths, enough: float) -> Sized:
-    """Return what divisible work says of plans with P stages; of more than `enough` just that."""
-    forward, compute = paths.stages.ahead[:, -1].tolist()
-    divided = divide(paths.chain, forward, compute, enough=enough)
-    return Sized(paths, divided.bound * (1 - SLACK), [divided.prices])
-
-
-def ideals_of(stages: StageList, found: Cheapest) -> Ints:
-    """Return the ideals that a chain passes, the empty and the full one included."""
-    return np.append(stages.start[list(found.stages)], stages.lattice.size - 1)
