@@ -5,6 +5,8 @@ is an ideal, and how many of the stages before it each kind of device holds. An 
 a stage of the list on a kind of device, leads from a state to one of the next layer. It is left out
 where paths that stay on it show that no chain below the target has it (`stage_list`), where the
 cheapest stages before and behind it do at given prices, or where it does not fit into memory.
+Stages on one device exchange data for nothing, so an option pays for a net only once no chain below
+the target has pins of it in two stages of a device: that is asked for each net and two stages.
 
 A *root* stands for all chains of P stages. It becomes a tree once its bound is the least of all.
 Where the chains below the incumbent have too many options, the tree is that of the chains below a
@@ -22,7 +24,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import count, islice
+from itertools import combinations, count, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -30,9 +32,8 @@ from numpy.typing import NDArray
 
 from ....formulations.job.iteration_bounds import divide
 from ....formulations.job.line import Line
-from ....formulations.job.orders import Chain
 from ....instances.common.arrays import Bools, Floats, Ints
-from .chains import SLACK, TIME, MetChain, Run, Used
+from .chains import SLACK, TIME, MetChain, Run, StageCount, Used
 from .refine_kernel import refine
 from .stage_list import StagePaths
 
@@ -42,6 +43,10 @@ FIRST, ROUNDS = 60, 12
 
 #: Spread of times below which options are not told apart.
 ALIKE = 1e-12
+
+
+#: By how much options of a node must be fewer before it is asked again which nets they pay for.
+SHRUNK = 4
 
 
 #: Chains of a node that are judged one by one at most.
@@ -109,22 +114,18 @@ class ChainOptions:
                 if (behind := self.used[s + 1].get(_one_more(used, k))) is not None:
                     yield before, behind, k
 
-    @cached_property
-    def _by_start(self) -> Ints:
-        return np.argsort(self.paths.stages.start, kind="stable")
-
     def _durations(self) -> list[Floats]:
         """Return how long the actions of each stage take by kind, (A, R), by their start."""
         actions = 4 if self.paths.chain.order.splits else 2
         kinds = range(len(self.paths.line.kinds))
-        return [self.paths.durations(k)[:actions, self._by_start] for k in kinds]
+        return [self.paths.durations(k)[:actions, self.paths.by_start] for k in kinds]
 
     def tables(self, prices: Floats) -> list[Floats]:
         """Return the least cost of stages s, … P − 1 at prices, shape (Q, P, 4).
 
         It is that from each of `used` and each ideal on, shape (Q, used, N), for s = 0 … P.
         """
-        stages, order = self.paths.stages, self._by_start
+        stages, order = self.paths.stages, self.paths.by_start
         size, end = stages.lattice.size, stages.end[order]
         least = [np.full((len(prices), len(used), size), np.inf) for used in self.used]
         least[-1][:, :, -1] = 0.0
@@ -148,7 +149,7 @@ class ChainOptions:
         work = self.least(self.tables(time)) * (1 - SLACK)
         kinds = range(len(self.paths.line.kinds))
         return [
-            [self.paths.least_makespan(s, k, work)[self._by_start] for k in kinds]
+            [self.paths.least_makespan(s, k, work)[self.paths.by_start] for k in kinds]
             for s in range(size)
         ]
 
@@ -156,7 +157,7 @@ class ChainOptions:
         self, target: float, prices: Floats, tables: list[Floats], most: int
     ) -> OptionGraph | None:
         """Return the options of chains below a target; None if there are more than `most`."""
-        stages, order = self.paths.stages, self._by_start
+        stages, order = self.paths.stages, self.paths.by_start
         size, start, end = stages.lattice.size, stages.start[order], stages.end[order]
         durations, bounds = self._durations(), self._bounds()
         spent = np.full((len(prices), 1, size), np.inf)
@@ -229,6 +230,8 @@ class Tree:
     #: What the options are of.
     options: ChainOptions
     graph: OptionGraph
+    #: Shape (nets, P): which nets of `StagePaths.unpaid` options pay for all the same.
+    paid: Bools
 
     @cached_property
     def states(self) -> int:
@@ -318,13 +321,11 @@ MAX_OPTIONS = 400_000
 
 
 @dataclass
-class Root:
+class Root(StageCount):
     """The chains of P stages."""
 
     #: Bounds by stage.
     paths: StagePaths
-    #: No plan with P stages has a smaller makespan.
-    bound: float
     #: Prices of actions that gave bounds, shape (P, 4) each, the newest last; at first those of
     #: divisible work.
     pool: list[Floats]
@@ -332,16 +333,6 @@ class Root:
     step: float = 1.0
     #: How many of the prices in the pool have bounded its chains.
     asked: int = 0
-
-    @property
-    def size(self) -> int:
-        """P."""
-        return self.paths.chain.order.stages
-
-    @property
-    def chain(self) -> Chain:
-        """The order of P stages."""
-        return self.paths.chain
 
     @cached_property
     def options(self) -> ChainOptions:
@@ -359,7 +350,7 @@ def root(paths: StagePaths, enough: float) -> Root:
     """Return what divisible work says of plans with P stages; of more than `enough` just that."""
     forward, compute = paths.stages.ahead[:, -1].tolist()
     divided = divide(paths.chain, forward, compute, enough=enough)
-    return Root(paths, divided.bound * (1 - SLACK), [divided.prices])
+    return Root(paths.chain, divided.bound * (1 - SLACK), paths, [divided.prices])
 
 
 @dataclass(frozen=True, eq=False)
@@ -373,6 +364,8 @@ class Node:
     prices: Floats
     paths: Floats
     chains: Ints
+    #: How many options there were when nets were asked about.
+    asked: int
 
 
 @dataclass
@@ -436,10 +429,56 @@ class BestFirst:
         if len(graph.source):
             none, every = np.zeros((0, root.size), np.int64), np.arange(len(graph.source))
             paths = prices[-1:]
-            node = Node(root, Tree(options, graph), target, every, paths[0], paths, none)
+            tree = Tree(options, graph, np.zeros((len(root.paths.unpaid), root.size), np.bool_))
+            node = Node(root, tree, target, every, paths[0], paths, none, len(every))
+            if root.paths.unpaid:
+                first = node.tree.refine(every, paths, none, target, FIRST)
+                node = self._pay(replace(
+                    node, alive=first.alive, paths=first.paths, chains=first.chains
+                ))  # fmt: skip
             root.pool.append(self._refine(bound, node, FIRST).prices)
 
+    def _pay(self, node: Node) -> Node:
+        """Let options pay for nets that no chain below the target has pins of twice on a device.
+
+        Whether there is such a chain, of a net and two stages, is asked for the options that leave
+        a pin for each of them.
+        """
+        tree, paths = node.tree, node.root.paths
+        graph, device = tree.graph, paths.chain.order.device
+        target = min(node.target, self.aim())
+        start, end = paths.stages.start[graph.number], paths.stages.end[graph.number]
+        pairs = [(s, t) for s, t in combinations(range(len(device)), 2) if device[s] == device[t]]
+        paid = tree.paid.copy()
+        for n, (e, held) in enumerate(paths.pins.items()):
+            inside = held[end] - held[start]
+            cut = (held[start] > 0) & (held[start] < held[-1])
+            free = np.zeros(len(device), np.bool_)
+            for s, t in pairs:
+                if (free[s] or paid[n, s]) and (free[t] or paid[n, t]):
+                    continue
+                both = np.where((graph.layer == s) | (graph.layer == t), inside > 0, True)
+                both &= cut | (graph.layer <= s) | (graph.layer > t)
+                some = node.alive[both[node.alive]]
+                if not len(some):
+                    continue
+                found = tree.refine(some, node.paths, node.chains, target, ROUNDS)
+                if found.bound < target and len(found.alive):
+                    free[[s, t]] = True
+            now = ~free & ~paid[n]
+            paid[n] |= now
+            pays = (inside > 0) & (inside < held[-1]) & now[graph.layer]
+            forward, backward = paths.line.weight[graph.kind, :, e].T
+            owed = np.stack((forward, backward, backward, np.zeros_like(forward)), axis=1)
+            duration = graph.duration + pays[:, None] * owed[:, : graph.duration.shape[1]]
+            graph = graph._replace(duration=duration)
+            tree = replace(tree, graph=graph, paid=paid)
+        return replace(node, tree=tree, asked=len(node.alive))
+
     def _divide(self, bound: float, node: Node) -> None:
+        if node.root.paths.unpaid and SHRUNK * len(node.alive) <= node.asked:
+            self._refine(bound, self._pay(node), ROUNDS)
+            return
         halves = node.tree.halves(node.alive, node.prices, node.chains)
         if halves is None:
             self._close(node)

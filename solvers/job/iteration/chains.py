@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from ....formulations.job.line import Line
+from ....formulations.job.orders import Chain
 from ....formulations.task import Task
 from ....instances import PipelineJob, PipelinePlacement, Solution
 from ....instances.common.arrays import Ints
@@ -65,6 +66,21 @@ class Run:
             )
             stage_of[self.lattice.order[inside]] = s
         return PipelinePlacement(self.line.graph.expand(stage_of), tuple(devices[p] for p in where))
+
+
+@dataclass
+class StageCount:
+    """What is known of plans with P stages."""
+
+    #: The order of P stages.
+    chain: Chain
+    #: No plan with P stages has a smaller makespan.
+    bound: float
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return self.chain.order.stages
 
 
 #: How many devices of each kind are used.

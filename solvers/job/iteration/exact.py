@@ -26,7 +26,7 @@ from ....instances import PipelineJob, Solution
 from ...core.lattice import chain, list_ideals
 from ...core.search import Search
 from ..methods import ANNEALING
-from .annealing import ANNEALINGS, Best, restarts, sizes_of
+from .annealing import ANNEALINGS, restarts, sizes_of
 from .best_first import Root, best_first, root
 from .chains import Run
 from .frameworks import first_plans
@@ -110,7 +110,7 @@ def _anneal(task: Task[PipelineJob], statement: Line, search: Search[Solution]) 
         sizes = sizes_of(statement)
         for order in statement.orders:
             run = Run(task, statement, search, chain(order))
-            for _ in restarts(run, sizes, range(ANNEALINGS), Best()):
+            for _ in restarts(run, sizes, range(ANNEALINGS)):
                 if search.should_stop():
                     return
 
@@ -152,7 +152,9 @@ def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Root] | Non
                 return None
             lists[paid.tobytes()] = listed.keep(np.argsort(listed.end, kind="stable"))
         chain = Chain(order, problem.weight_share)
-        paths = StagePaths(run.line, lists[paid.tobytes()], chain, run.search)
+        unpaid = np.flatnonzero(~paid) if len(order.tables) > 1 and not problem.relayed else ()
+        listed = lists[paid.tobytes()]
+        paths = StagePaths(run.line, listed, chain, run.search, tuple(unpaid))
         found.append(root(paths, run.search.objective))
         if run.search.should_stop():
             return None
@@ -180,7 +182,7 @@ def prove(run: Run) -> bool:
     raise_bound()
     turns = {}
     if not (run.line.problem.order or run.line.rules):
-        turns[ANNEALING] = restarts(run, numbers, count(), Best())
+        turns[ANNEALING] = restarts(run, numbers, count())
         if run.line.problem.chunks_per_device > 1:
             with search.phase(ANNEALING):
                 for _ in range(4):
@@ -234,6 +236,6 @@ def annealing(task: Task[PipelineJob], search: Search[Solution]) -> None:
     run, first = Run(task, statement, search, lattice), APART * search.limits.seed
     nodes = search.limits.nodes
     seeds = (first + n for n in (count() if nodes is None else range(nodes)))
-    for _ in restarts(run, sizes_of(statement), seeds, Best()):
+    for _ in restarts(run, sizes_of(statement), seeds):
         if search.should_stop():
             return

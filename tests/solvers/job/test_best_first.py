@@ -118,7 +118,10 @@ def test_prices_bound_the_chains_of_a_graph_and_of_both_halves(schedule: str, ki
     for where, _, _, _, paths in cases(range(CASES), schedule, kinds):
         graph = graph_of(paths, 1e6)
         assert graph is not None
-        tree, size = Tree(ChainOptions(paths), graph), paths.chain.order.stages
+        tree, size = (
+            Tree(ChainOptions(paths), graph, np.zeros((0, 0), np.bool_)),
+            paths.chain.order.stages,
+        )
         mixture, none = np.zeros((1, size, 4)), np.zeros((0, size), np.int64)
         whole = tree.refine(np.arange(len(graph.layer)), mixture, none, 1e6, 1)
         if math.isinf(whole.bound):
