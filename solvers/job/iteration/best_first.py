@@ -35,7 +35,7 @@ from ....formulations.job.line import Line
 from ....instances.common.arrays import Bools, Floats, Ints
 from .chains import SLACK, TIME, MetChain, Run, StageCount, Used
 from .refine_kernel import refine
-from .stage_list import StagePaths
+from .stage_list import OutOfTime, StagePaths
 
 #: Rounds of the first node of a graph, and of all others.
 FIRST, ROUNDS = 60, 12
@@ -69,6 +69,11 @@ class OptionGraph(NamedTuple):
     #: Shape (T,): number in the list of stages, and kind of device.
     number: Ints
     kind: Ints
+
+    def part(self, options: Ints) -> OptionGraph:
+        """Return the graph of some options, which are numbered anew."""
+        begin, *columns = self
+        return OptionGraph(np.searchsorted(options, begin), *(each[options] for each in columns))
 
     def chains(self, options: Ints, layer: int = 0, state: int = 0) -> Iterator[list[int]]:
         """Yield every chain of some options."""
@@ -444,9 +449,10 @@ class BestFirst:
         Whether there is such a chain, of a net and two stages, is asked for the options that leave
         a pin for each of them.
         """
-        tree, paths = node.tree, node.root.paths
+        paths, target = node.root.paths, min(node.target, self.aim())
+        tree = replace(node.tree, graph=node.tree.graph.part(node.alive))
+        chains, every = np.searchsorted(node.alive, node.chains), np.arange(len(node.alive))
         graph, device = tree.graph, paths.chain.order.device
-        target = min(node.target, self.aim())
         start, end = paths.stages.start[graph.number], paths.stages.end[graph.number]
         pairs = [(s, t) for s, t in combinations(range(len(device)), 2) if device[s] == device[t]]
         paid = tree.paid.copy()
@@ -459,10 +465,11 @@ class BestFirst:
                     continue
                 both = np.where((graph.layer == s) | (graph.layer == t), inside > 0, True)
                 both &= cut | (graph.layer <= s) | (graph.layer > t)
-                some = node.alive[both[node.alive]]
-                if not len(some):
+                if not both.any():
                     continue
-                found = tree.refine(some, node.paths, node.chains, target, ROUNDS)
+                if paths.search.should_stop():
+                    raise OutOfTime
+                found = tree.refine(every[both], node.paths, chains, target, ROUNDS)
                 if found.bound < target and len(found.alive):
                     free[[s, t]] = True
             now = ~free & ~paid[n]
@@ -473,7 +480,7 @@ class BestFirst:
             duration = graph.duration + pays[:, None] * owed[:, : graph.duration.shape[1]]
             graph = graph._replace(duration=duration)
             tree = replace(tree, graph=graph, paid=paid)
-        return replace(node, tree=tree, asked=len(node.alive))
+        return replace(node, tree=tree, alive=every, chains=chains, asked=len(every))
 
     def _divide(self, bound: float, node: Node) -> None:
         if node.root.paths.unpaid and SHRUNK * len(node.alive) <= node.asked:

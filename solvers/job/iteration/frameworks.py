@@ -346,4 +346,5 @@ def equal_ends(work: Floats, parts: int) -> Ints:
     number, last = np.arange(1, parts), len(work) - 1
     ends = np.searchsorted(work, work[-1] * number / parts)
     ends = np.maximum.accumulate(ends - number) + number
-    return np.clip(ends, number, last - parts + number)
+    clipped: Ints = np.clip(ends, number, last - parts + number)
+    return clipped
