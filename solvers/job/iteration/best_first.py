@@ -72,8 +72,11 @@ class OptionGraph(NamedTuple):
 
     def part(self, options: Ints) -> OptionGraph:
         """Return the graph of some options, which are numbered anew."""
-        begin, *columns = self
-        return OptionGraph(np.searchsorted(options, begin), *(each[options] for each in columns))
+        return OptionGraph(
+            np.searchsorted(options, self.begin), self.layer[options],
+            self.source[options], self.sink[options], self.duration[options],
+            self.number[options], self.kind[options],
+        )  # fmt: skip
 
     def chains(self, options: Ints, layer: int = 0, state: int = 0) -> Iterator[list[int]]:
         """Yield every chain of some options."""
