@@ -105,12 +105,12 @@ def restarts(run: Run, numbers: Sequence[StageCount], seeds: Iterable[int]) -> I
                 kinds = (kind,) * devices
                 steps = 1 if n < ANNEALINGS else LONG_STEPS
                 for found in anneal(run.line, run.lattice, number.chain, kinds, start, seed, steps):
-                    done += 1
-                    if found[0] < run.search.objective:
-                        better = done
+                    done, least = done + 1, run.search.objective
                     if found[0] < best.get(number.size, (np.inf,))[0]:
                         best[number.size] = found
                         run.offer_ideals(found[1], (kind,) * number.size, found[0])
+                    if run.search.objective < least:
+                        better = done
                     yield
                     if done - better >= max(ENOUGH, done // 2):
                         return

@@ -71,6 +71,14 @@ def test_annealing_alone_ends_without_a_deadline_and_the_same_each_time(
     assert one == other < math.inf
 
 
+def test_annealing_ends_where_none_of_its_plans_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "ENOUGH", 3)
+    workload, cluster = case(4)
+    search: Search[Solution] = Search(Limits(seconds=None), lambda _: math.inf)
+    annealing(pose(workload, cluster, INTERLEAVED), search)
+    assert search.best is None
+
+
 def test_what_annealing_cannot_keep_it_is_not_started_for() -> None:
     workload, cluster = case(4)
     strategies = METHODS["pipeline"]["auto"].beside
