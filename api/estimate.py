@@ -215,7 +215,7 @@ def estimate(
 
     Notes
     -----
-    On unequal nodes each stage and the optimizer's step are priced on the slowest kind that its
+    On unequal nodes each layer and the optimizer's step are priced on the slowest kind that its
     ranks lie on, numbered in the cluster's order; links have the first kind's efficiencies, and of
     replicas' traffic that kind's share is hidden. How far such estimates are from measured runs is
     in ``docs/validation.md``.

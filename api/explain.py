@@ -39,6 +39,7 @@ from ..instances.common.arrays import Ints
 from ..instances.common.errors import quote
 from ..instances.common.quantities import show_bytes, show_count, show_percent, show_time
 from ..instances.formats.files import load
+from ..instances.model.schedule import parse_action
 from ..runtime import Report, evaluate
 from ..runtime.simulate.simulator import simulate
 from ..runtime.verify.report import Load, loads_of
@@ -284,10 +285,16 @@ def _waiting(load: Load, report: Report, problem: PipelineJob, unit: str) -> Ite
 
 
 def _on_path(workload: Workload, plan: Plan) -> dict[str, float]:
-    """Return the time of each device on the critical path of a request."""
+    """Return the time of each device on the critical path of a request.
+
+    A node on a CPU counts for the device that the plan names, whichever core the simulator shows.
+    """
     spent: dict[str, float] = {}
-    for step in simulate(workload, plan).critical_path():
-        spent[step.where] = spent.get(step.where, 0.0) + step.end - step.start
+    run = simulate(workload, plan)
+    for step in run.critical_path():
+        node = run.stages.nodes[parse_action(step.what).stage][0][0]
+        name = plan.device_names[int(plan.placement[node])]
+        spent[name] = spent.get(name, 0.0) + step.end - step.start
     return spent
 
 

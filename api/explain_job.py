@@ -21,7 +21,7 @@ from ..instances.costs.layout import OFFLOAD, Layout, without_counts
 from ..instances.costs.memory import RankStages, rank_memory, stage_kept
 from ..instances.costs.stages import message_time, stage_times
 from ..instances.job.plan import JobPlan, Reason
-from ..instances.model.links import Link
+from ..instances.model.cluster import Link
 from ..runtime.estimate import iteration_time
 from ..runtime.simulate.network import point_to_point
 from ..runtime.simulate.result import Simulation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -182,6 +182,8 @@ class JobResult(Summarised):
         those of the smallest, where the others grow in proportion.
     programs
         Points whose relaxation, and whose program, was solved.
+    calibration
+        The efficiencies that all costs are by; None: the shipped ones.
     """
 
     plan: JobPlan | None
@@ -193,6 +195,7 @@ class JobResult(Summarised):
     reason: str = ""
     least_memory: float | None = None
     programs: tuple[int, int] = (0, 0)
+    calibration: Calibration | None = field(default=None, repr=False)
 
     def summary(self) -> dict[str, object]:
         """Return how the search ended, with the plan or the reason why there is none."""
@@ -225,7 +228,8 @@ class JobResult(Summarised):
         """
         if self.plan is None:
             raise InputError(f"no plan: {self.reason}")
-        return estimate(self.plan.model, self.plan.layout, self.plan.cluster)
+        plan = self.plan
+        return estimate(plan.model, plan.layout, plan.cluster, calibration=self.calibration)
 
 
 def solve_job(
@@ -306,7 +310,7 @@ def solve_job(
     status = Status.OPTIMAL if plan.gap <= limits.gap * (1 + 1e-9) else Status.FEASIBLE
     return JobResult(
         plan, status, time.monotonic() - begin, tuple(candidates[:LISTED]), tuple(close[:LISTED]),
-        judge_usual(costs, best, usual), programs=programs,
+        judge_usual(costs, best, usual), programs=programs, calibration=table,
     )  # fmt: skip
 
 
@@ -398,12 +402,15 @@ class WhatIf:
     layout: Layout | None  # the best plan there; None if there is none
 
 
-def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf, ...]:
+def what_would_help(
+    plan: JobPlan, limits: Limits | None = None, *, calibration: Calibration | None = None
+) -> tuple[WhatIf, ...]:
     """Return what more memory, a faster network, a larger batch or free bubbles would bring.
 
     Where more memory does, parts in host memory are tried, too, if the launcher can keep some
     there and the space does not become too large. `limits` are a gap of each search, and seconds
     of all together, in which what one leaves is the next one's; by default 1 % and 100 s.
+    `calibration` are the efficiencies that the plan was made with; default: the shipped ones.
 
     Examples
     --------
@@ -434,7 +441,7 @@ def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf
         if limits.seconds is not None:
             left = max(0.0, begin + limits.seconds - time.monotonic())
             own = replace(limits, seconds=left / (len(cases) - done))
-        found.append(_what_if(plan, *case, own))
+        found.append(_what_if(plan, *case, own, calibration))
     return tuple(found)
 
 
@@ -445,14 +452,16 @@ def _what_if(
     job: TrainingJob,
     share: float,
     limits: Limits,
+    calibration: Calibration | None,
 ) -> WhatIf:
     """Return what a changed question brings, of whose batch the plan's own is a share."""
-    there = solve_job(plan.model, cluster, job, limits=limits).plan
+    there = solve_job(plan.model, cluster, job, limits=limits, calibration=calibration).plan
     if there is None:
         return WhatIf(change, np.inf, 0.0, None)
     best, seconds = there.layout, there.seconds
     if share == 1:  # the plan itself runs there, too
-        own = float(job_costs(plan.model, cluster, job).judge([plan.layout])[0])
+        costs = job_costs(plan.model, cluster, job, calibration=calibration)
+        own = float(costs.judge([plan.layout])[0])
         best, seconds = (plan.layout, own) if own < seconds else (best, seconds)
     return WhatIf(change, share * seconds, share * min(there.bound, seconds), best)
 

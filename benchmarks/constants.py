@@ -80,7 +80,6 @@ JOBS = (("llama3-70b", "h100:8x8", 512, 8192),)
 #: What constants protect that stay whatever a few cells say.
 REASONS = {
     "rounding": """
-        throughput.column_generation.best_set:PARTS_ROUNDING
         throughput.column_generation.best_set:ROUNDING
         throughput.dp:SLACK throughput.dp:SAME throughput.dp:CLAIM_TOLERANCE
         latency.calls:CLOSE latency.label_dp:MARGIN
@@ -96,7 +95,7 @@ REASONS = {
     "memory": """
         throughput.column_generation.best_set:LABELS
         throughput.column_generation.pricing_problem:ENTRIES
-        throughput.dp:MEMORY_SHARE throughput.dp:FEW_BYTES throughput.multilevel.least_load:MOST
+        throughput.dp:MEMORY_SHARE throughput.dp:FEW_BYTES
         latency.label_dp:MOST_BYTES latency.label_dp:MOST_CODES sharding.elimination:MEMORY_SHARE
         sharding.elimination:ENTRY_BYTES sharding.elimination:MOST_ENTRIES
         sharding.messages:MOST_ENTRIES job.iteration.best_first:MAX_OPTIONS
@@ -114,7 +113,7 @@ REASONS = {
     "work between two looks at the clock": """
         throughput.column_generation.best_set:SLICE
         throughput.column_generation.best_set:STATES_PER_CALL
-        throughput.dp:SLICE throughput.dp:BLOCK throughput.dp:LISTED_AT_ONCE
+        throughput.dp:SLICE throughput.dp:LISTED_AT_ONCE
         throughput.multilevel.critical_path:SLICE throughput.multilevel.least_load:SLICE
         latency.label_dp:SLICE latency.lns:SLICE_VISITS core.lattice:SLICE
         mapping.parameters:IDEAL_SLICE job.iteration.stage_list:BLOCK

@@ -37,7 +37,8 @@ from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout, Software
 from stagecut.instances.costs.memory import RankMemory, peak_memory
-from stagecut.runtime.estimate import ITERATION_TERMS, IterationTime, iteration_times
+from stagecut.instances.costs.terms import TIME_TERMS
+from stagecut.runtime.estimate import IterationTime, iteration_times
 
 #: Columns that further facts about shared rows stand in, joined by id.
 ADDED = Path(__file__).parent / "published_layouts.csv"
@@ -280,7 +281,7 @@ def report(judged: Sequence[Judged], refused: Sequence[Refusal], found: Sequence
 def without_terms(judged: Sequence[Judged]) -> str:
     """Return as Markdown how the strict groups' order and regret suffer without each term."""
     rows = []
-    for term in ("", *ITERATION_TERMS):
+    for term in ("", *TIME_TERMS):
         found = groups(judged, term)
         spread = [group for group in found if group.spread > SPREAD]
         if not spread:

@@ -28,7 +28,7 @@ from ..solvers.core.limits import DEFAULT_SECONDS
 from ..solvers.job import methods as pipeline
 from ..solvers.sharding import methods as sharding
 from .common import names, options
-from .common.console import ERR, OUT, check_outputs, refuse, show_gap, tell_written
+from .common.console import ERR, OUT, check_outputs, fits, refuse, show_gap, tell_written
 from .common.pose import LIMITS, WORKERS, Asked, build, limits_of, load_workload, state
 from .common.runnable import Fitted, fitted
 
@@ -294,6 +294,7 @@ def _table(rows: Sequence[Row], cases: int, units: Set[str]) -> Group:
         if reason := _reason(alike[0]):
             row, methods = alike[0], ", ".join(row["method"] for row in alike)
             why.append(f"{row['workload']}, {row['problem']}: {methods}: {reason}")
+    fits(table, ERR.width)
     return Group(table, *(Text(plain(line)) for line in why))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..instances import InputError, Status
+from ..instances import InputError
 from ..instances.formats.problem_toml import make_record, read_setting
 from ..instances.formats.writing import PICTURES, write_whole
 from ..instances.job.problem import TrainingJob
@@ -17,6 +17,7 @@ from .common.console import (
     INFEASIBLE,
     OUT,
     end,
+    end_with,
     parse_bytes,
     print_json,
     refuse,
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from ..solvers import Limits
     from .common.pose import Asked
 
-#: Exit codes by how a search ended.
-CODES = {Status.INFEASIBLE: 3, Status.NO_SOLUTION: 4}
 #: Options that state a field of the job.
 OPTIONS = {
     "global_batch": "--global-batch",
@@ -198,7 +197,7 @@ def plan_job(
         print_result(found)
         if found.plan is not None:
             tell_written(output, plot)
-    end(CODES.get(found.status, 0))
+    end_with(found.status)
 
 
 def _plan_front(

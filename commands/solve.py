@@ -149,7 +149,7 @@ def solve(
         print_result(loaded, posed, result, report, facts, exports)
         if report is not None:
             tell_written(output, plot)
-    end_with(result)
+    end_with(result.status)
 
 
 def _without_all(stated: Statement) -> tuple[Statement, Table | None]:

@@ -26,12 +26,20 @@ from .common.errors import (
     VerificationError,
 )
 from .common.units import TIME_UNITS, NodeId
-from .model.cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, accelerators_and_cpus
+from .model.cluster import (
+    ACCELERATOR,
+    CPU,
+    Cluster,
+    Device,
+    DeviceKind,
+    Link,
+    PairLink,
+    accelerators_and_cpus,
+)
 from .model.completed import Assumptions, complete
 from .model.costs import Costs, price
 from .model.costs import without_links as without_links
 from .model.layers import Layers
-from .model.links import Link, PairLink
 from .model.pipeline_job import LayerRule, PipelineJob
 from .model.pipeline_job import is_iteration as is_iteration
 from .model.pipeline_job import is_stream as is_stream

@@ -35,10 +35,8 @@ from .operator_graph import (
     operator_graph,
 )
 from .to_workload import (
-    by_layer,
-    by_operator,
     estimated_times,
-    fitting_depth,
+    grouped,
     memory_bytes,
     suggested_cluster,
     ties_of,
@@ -231,10 +229,7 @@ def read_onnx(
     graph = operator_graph(recording, training=False)
     if not graph.operators:
         raise InputError(f"{path}: it computes nothing; nothing to plan")
-    if depth == "auto":
-        depth = fitting_depth(graph)
-    times = estimated_times(graph, target)
-    grouping = by_operator(graph) if depth is None else by_layer(graph, depth)
+    times, grouping = estimated_times(graph, target), grouped(graph, depth)
     once = to_workload(
         graph,
         grouping,
@@ -244,7 +239,7 @@ def read_onnx(
         provenance={
             "generator": "stagecut.instances.onnx_file",
             "pass": "inference",
-            "granularity": "operators" if depth is None else f"modules, depth {depth}",
+            "granularity": grouping.granularity,
         },
     )
     return with_ties(once, ties_of(graph, grouping, once, times.link), tied)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from .common.arrays import Floats
 from .common.units import ROOT_MODULE
 from .generate.roofline import CPU_CORE, Machine
-from .model.cluster import ACCELERATOR, CPU, Cluster, DeviceKind
+from .model.cluster import ACCELERATOR, CPU, Cluster, DeviceKind, Link
 from .model.contiguity import leads_to
-from .model.links import Link
 from .model.ties import Copy, Tie
 from .model.workload import Workload
 from .operator_graph import OperatorGraph, SharedWeight, TracedOperator
@@ -26,6 +26,7 @@ class Grouping:
     names: tuple[str, ...]  # of the nodes, all different
     # what the nodes are called with the modules around them; empty if `names` say it
     paths: tuple[str, ...] = ()
+    granularity: str = "operators"  # as provenance says it
 
 
 #: Columns that a node's memory is the sum of.
@@ -245,6 +246,13 @@ def _colours(graph: OperatorGraph, grouping: Grouping) -> tuple[np.ndarray, tupl
     return np.array(colours, np.int64), tuple(grouping.names[root] for root in numbers)
 
 
+def grouped(graph: OperatorGraph, depth: int | Literal["auto"] | None) -> Grouping:
+    """Return the grouping at a depth, as `profile` has it."""
+    if depth == "auto":
+        depth = fitting_depth(graph)
+    return by_operator(graph) if depth is None else by_layer(graph, depth)
+
+
 def by_operator(graph: OperatorGraph) -> Grouping:
     """Return the grouping in which every operator is a node, called ``path/operator``, too."""
     names = tuple(op.name for op in graph.operators)
@@ -286,7 +294,7 @@ def by_layer(graph: OperatorGraph, depth: int) -> Grouping:
         node.append(g)
         for u in sources - {g}:
             follows[u].add(g)
-    return Grouping(tuple(node), tuple(names))
+    return Grouping(tuple(node), tuple(names), granularity=f"modules, depth {depth}")
 
 
 def fitting_depth(graph: OperatorGraph, least: int = 8) -> int:

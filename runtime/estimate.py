@@ -32,15 +32,11 @@ from ..instances.costs.stages import (
     stage_times,
     tied_all_reduce,
 )
+from ..instances.costs.terms import TIME_TERMS
 from .schedules import make_schedule
 from .schedules.actions import Kind
 from .simulate.stages import chain
 
-#: Terms of an iteration's time.
-ITERATION_TERMS = (
-    "products", "attention", "pointwise", "tensor", "context", "experts", "layers", "recomputation",
-    "host", "weights", "offload", "bubble", "gradients", "optimizer",
-)  # fmt: skip
 #: Microbatches up to which a schedule is followed action by action.
 STEPPED = 1024
 
@@ -60,7 +56,7 @@ class IterationTime:
     """Seconds of an iteration, by term of the pipeline rank that has the most to do."""
 
     seconds: float  # all of it
-    terms: dict[str, float]  # by `ITERATION_TERMS`; they sum to `seconds`
+    terms: dict[str, float]  # by `TIME_TERMS`; they sum to `seconds`
     stages: tuple[StageTime, ...]  # of one microbatch, by model stage
 
 
@@ -106,7 +102,7 @@ def _whole(
         own = [stages[s] for s in layout.rank_stages(rank)]
         alike[rates, tuple(map(id, own))] = own
     own = max(alike.values(), key=lambda one: sum(stage.forward + stage.backward for stage in one))
-    terms = dict.fromkeys(ITERATION_TERMS, 0.0)
+    terms = dict.fromkeys(TIME_TERMS, 0.0)
     for stage in own:
         for term, seconds in stage.terms.items():
             terms[term] += layout.microbatches * seconds

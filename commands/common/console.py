@@ -33,7 +33,7 @@ from ...instances.common.quantities import show_time as show_time
 from ...instances.formats.writing import PAGES, PICTURES, check_target
 
 if TYPE_CHECKING:
-    from ...solvers import Progress, Result
+    from ...solvers import Progress
 
 
 class _Plain(Console):
@@ -47,7 +47,7 @@ class _Plain(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         """Print; a table is as wide as its numbers, also where the terminal is narrower."""
         for table in objects:
-            if isinstance(table, Table) and not _fits(table, self.width):
+            if isinstance(table, Table) and not fits(table, self.width):
                 options["crop"] = False
         super().print(*objects, **options)
 
@@ -123,7 +123,7 @@ def file_of(reference: str) -> str | None:
     return behind if before == "nvidia" else before
 
 
-def _fits(table: Table, room: int) -> bool:
+def fits(table: Table, room: int) -> bool:
     """Narrow a table to a room without cutting words; say whether there is so much."""
     cells = [[str(cell) for cell in (column.header, *column.cells)] for column in table.columns]
     widths = [max(map(cell_len, own)) for own in cells]
@@ -209,9 +209,9 @@ def end(code: int) -> None:
         raise typer.Exit(code)
 
 
-def end_with(result: Result) -> None:
+def end_with(status: Status) -> None:
     """Leave with the exit code that says how a search ended."""
-    end({Status.INFEASIBLE: INFEASIBLE, Status.NO_SOLUTION: NO_PLAN}.get(result.status, 0))
+    end({Status.INFEASIBLE: INFEASIBLE, Status.NO_SOLUTION: NO_PLAN}.get(status, 0))
 
 
 class _ProgressLine:

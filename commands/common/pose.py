@@ -47,9 +47,7 @@ from ...instances.formats.problem_toml import (
     read_tables,
     required_fields,
 )
-from ...instances.formats.source import read_source
-from ...instances.formats.stagecut_json import format_name
-from ...instances.formats.versions import PLAN
+from ...instances.formats.source import PLAN, read_source
 from ...instances.job.plan import is_job_plan
 from ...instances.model.completed import complete
 from ...instances.model.placement_rules import NO_RULES, PlacementRules
@@ -277,7 +275,7 @@ def named_plan(workload: str, plan: Path | None) -> tuple[str | None, Path]:
         return workload, plan
     if is_job_plan(workload):
         return None, Path(workload)
-    if Path(workload).is_file() and format_name(read_source(workload)) == PLAN:
+    if Path(workload).is_file() and read_source(workload).format_name == PLAN:
         raise InputError(f"{workload}: it is a plan; name the workload that it is for before it")
     if workload.endswith(".json") and not Path(workload).exists():
         raise InputError(f"{workload}: no such file; check the path")

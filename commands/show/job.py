@@ -242,15 +242,7 @@ def front_dict(found: JobFront) -> dict[str, Any]:
     """Return what `solve --json` prints of a front."""
     return {
         "front": [
-            {
-                "gpus": one.gpus,
-                "layout": None if one.layout is None else to_plain(one.layout),
-                "seconds": one.seconds,
-                "bound": one.bound,
-                "tokens_per_s": one.tokens_per_s,
-                "price": one.price,
-                "reason": one.reason,
-            }
+            vars(one) | {"layout": None if one.layout is None else to_plain(one.layout)}
             for one in found.points
         ]
     }

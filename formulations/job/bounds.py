@@ -31,7 +31,7 @@ be below.)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,11 +41,10 @@ from ...instances.costs.activations import fused
 from ...instances.costs.description import block_flops
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import OFFLOAD, V_SCHEDULES, JobSchedule, Layout
-from ...instances.costs.memory import CONTEXT_BYTES, FRAGMENTATION, stays_gathered
-from ...instances.costs.stages import kinds_of_rank
-from .memory import in_flight, state_bytes
+from ...instances.costs.stages import kinds_of_rank, layer_hooks, waits_for_weights
+from .memory import memory_rows
 from .program import LEAST_PIECES, LinearTraffic, point_costs, stage_range
-from .rates import Rates, kept_output
+from .rates import Rates
 from .space import JobSpace
 
 #: Relative margin by which a bound from floating-point sums is lowered.
@@ -92,8 +91,6 @@ def first_bounds(
     rates, shown = _with_transfers(space, rates, prices)
     beside = _beside(space, rates, prices)
     beside = replace(beside, hooks=beside.hooks * shown, waits=beside.waits * shown)
-    known: dict[tuple[int, ...], Rates] = {}
-    state = state_bytes(space, np.arange(count))
     keys = np.stack((space.schedule, space.pipeline, space.chunks, space.microbatches), axis=1)
     order = np.lexsort(keys.T)
     edges = np.flatnonzero(np.any(np.diff(keys[order], axis=0) != 0, axis=1)) + 1
@@ -101,11 +98,8 @@ def first_bounds(
         if stopped():
             break
         schedule = space.schedules[space.schedule[group[0]]]
-        p, v, m = (int(keys[group[0], k]) for k in (1, 2, 3))
-        flight = in_flight(schedule, p, v, m)[0]
-        per = np.stack((state.shared[group], state.routed[group]), axis=1)
-        excess[group] = _excess(space, rates, group, per, flight)
-        ranks = _of_ranks(space, rates, int(group[0]), known)
+        excess[group] = _excess(space, rates, group)
+        ranks = _of_ranks(space, rates, int(group[0]))
         each = Beside(*(part[group] for part in (beside.seconds, beside.hooks, beside.waits)))
         seconds[group] = _work(space, ranks, group, excess[group], schedule, each)
     seconds = np.where(np.isfinite(excess), (seconds + beside.seconds) * (1 - MARGIN), np.inf)
@@ -119,43 +113,42 @@ def _with_transfers(space: JobSpace, rates: Rates, prices: LayerPrices) -> tuple
     several kinds of nodes transfers are left out.
     """
     shown = np.ones(len(space))
-    if rates.kinds or not rates.away.any():
+    if rates.by_kinds or not rates.away.any():
         return rates, shown
     left, second = 1 - prices.calibration.hidden, prices.cluster.accelerator.host_bandwidth
     passes, again, ends = rates.passes.copy(), rates.again.copy(), rates.ends.copy()
     plain = passes[:, :, :2] * left + (rates.away / second)[:, :, None]
-    recomputed = plain + again * left - (rates.away_saved / second)[:, :, None]
+    recomputed = plain - (rates.away_saved / second)[:, :, None]
+    recomputed[:, :, 1] += again * left
     least = np.minimum(plain, recomputed)
     whole = np.einsum("k,skq->sq", rates.count, passes[:, :, :2]) + ends[:, :, :2].sum(axis=1)
     moved = np.einsum("k,skq->sq", rates.count, least) + left * ends[:, :, :2].sum(axis=1)
     longer = (moved > whole)[:, None]
     passes[:, :, :2] = np.where(longer, least, passes[:, :, :2])
-    again = np.where(longer, np.maximum(recomputed - least, 0.0), again)
+    again = np.where(longer[:, :, 1], np.maximum(recomputed - least, 0.0)[:, :, 1], again)
     ends[:, :, :2] *= np.where(longer, left, 1.0)
     shown[longer.any(axis=(1, 2))[space.setting]] = left
     return replace(rates, passes=passes, again=again, ends=ends), shown
 
 
-def _excess(space: JobSpace, rates: Rates, group: Ints, per: Floats, flight: Ints) -> Floats:
+def _excess(space: JobSpace, rates: Rates, group: Ints) -> Floats:
     """Return the least number of recomputed layers; infinite where even all are too few.
 
-    The n points of `group` have one schedule. `per`, shape (n, 2), are bytes of state per parameter
-    that all replicas hold, and per routed one; `flight`, shape (p, v), microbatches in flight at
-    one moment when ranks may hold most.
+    The n points of `group` have one schedule. What counts is one moment when ranks may hold most.
     """
-    s = space.setting[group]
-    loses, layout = 1 + FRAGMENTATION, space.layout(int(group[0]))
-    lowest, there = flight.min(axis=1), rates.count > 0
-    limits = np.array(space.job.memory_limits(layout, space.cluster))
+    layout, rows = space.layout(int(group[0])), memory_rows(space, rates, group)
+    flight, there = rows.flight[0], rates.count > 0
+    lowest = flight.min(axis=1)
     low, high = _rank_range(space, layout)
     chunk = float(stage_range(space.model, layout)[0].min())
-    state = np.einsum("nkx,nx->nk", rates.held[s], per)  # of a layer of each type
-    free = limits - _fixed(space, rates, group, per, flight)
-    kept, saved = loses * rates.kept[s], loses * rates.saved[s]
+    state, kept, saved = rows.state, rows.kept, rows.saved
+    inside = np.maximum(np.where(there, rows.working, np.inf).min(axis=1), rows.last)
+    free = rows.limit - rows.fixed[:, 0] - inside[:, None]
+    free[:, rows.head] -= np.maximum(rows.loss - inside, 0.0)
 
-    def room(kept: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    def room(kept: Floats) -> tuple[Floats, ...]:
         """Layers of the heaviest type that each rank may have; all layers, in units of it; by how
-        many of these as few layers as a rank may have exceed its room.
+        many of these as few layers as a rank may have exceed its room; layers of any type there.
         """
         each = state[:, None, :] + lowest[None, :, None] * kept[:, None, :]
         each = np.where(there, each, 0.0)
@@ -167,18 +160,19 @@ def _excess(space: JobSpace, rates: Rates, group: Ints, per: Floats, flight: Int
         left = free - more * np.where(there, kept, np.inf).min(axis=1)[:, None]
         over = (_lightest(each, rates.count, low) - left) / unit[:, :, 0]
         most = np.minimum(left / unit[:, :, 0], high)
-        return most, share @ rates.count, unit[:, :, 0], over
+        lightest = np.where(there, each, np.inf).min(axis=2)
+        return most, share @ rates.count, unit[:, :, 0], over, np.minimum(left / lightest, high)
 
-    most, needed, _, over = room(kept - saved)
+    most, needed, _, over, many = room(kept - saved)
     never = (over > low * MARGIN).any(axis=1)
     never |= needed > most.sum(axis=1) * (1 + MARGIN)
-    fits, needed, unit, over = room(kept)
-    short = needed - fits.sum(axis=1)
+    fits, needed, unit, over, _ = room(kept)
+    short = needed - fits.sum(axis=1) * (1 + MARGIN)
     # Recomputing a layer in a chunk frees so much of the room; in the fullest chunks first.
     freed = flight[None] * np.where(there, saved, 0.0).max(axis=1)[:, None, None] / unit[:, :, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         of_each = np.where(over > low * MARGIN, over / freed.sum(axis=2), 0.0).max(axis=1)
-    highest = np.where(flight == lowest[:, None], most[:, :, None], float(chunk))
+    highest = np.where(flight == lowest[:, None], many[:, :, None], chunk)
     freed, highest = freed.reshape(len(group), -1), highest.reshape(len(group), -1)
     order = np.argsort(-freed, axis=1)
     freed = np.take_along_axis(freed, order, axis=1)
@@ -217,58 +211,20 @@ def _lightest(each: Floats, count: Floats, least: Ints) -> Floats:
     return np.asarray((np.take_along_axis(each, order, axis=2) * taken).sum(axis=2))
 
 
-def _fixed(space: JobSpace, rates: Rates, group: Ints, per: Floats, flight: Ints) -> Floats:
-    """Return the bytes of each rank in any case, shape (n, p); parameters as of `_excess`."""
-    s, (p, v) = space.setting[group], flight.shape
-    loses = 1 + FRAGMENTATION
-    ends = np.einsum("nex,nx->ne", rates.ends_held[s], per)
-    recipe = space.settings[int(s[0])].recipe
-    output = np.array([kept_output(space.settings[i], space.model.hidden) for i in s])
-    fixed = np.full((len(group), p), CONTEXT_BYTES + loses * recipe.bucket_bytes)
-    kept_ends = loses * (rates.ends_kept[s] - output[:, None])
-    last = space.layout(int(group[0])).stage_ranks[-1]
-    fixed[:, 0] += flight[0, 0] * kept_ends[:, 0]
-    fixed[:, last] += flight[last, -1] * kept_ends[:, 1]
-    if p * v == 1:
-        fixed[:, 0] += ends.max(axis=1)  # embedding and head may be one
-        return fixed
-    fixed += loses * (rates.messages[s][:, None] * (p > 1) + output[:, None] * flight.sum(axis=1))
-    fixed[:, 0] += ends[:, 0]
-    whole = fused(space.settings[int(s[0])])  # else modules free what they kept one by one
-    inside = rates.working[s] + rates.matrix[s] * (not whole and space.microbatches[group[0]] > 1)
-    inside = np.where(rates.count > 0, inside, np.inf).min(axis=1)
-    inside *= (space.zero[group] < 3) | (not whole)
-    fixed += loses * inside[:, None]
-    fixed[:, last] += ends[:, 1] + loses * np.maximum(rates.loss[s] - inside, 0.0)
-    return fixed
-
-
 @dataclass(frozen=True, eq=False)
 class _Ranks:
-    """What pipeline ranks take, by the nodes that they lie on: of D sorts, `sort` (p,) of each.
-
-    Both passes together take no less than in `rates`; which part of them is forward is between the
-    least and the most of all `kinds` of nodes.
-    """
+    """What pipeline ranks take, by the nodes that they lie on: of D sorts, `sort` (p,) of each."""
 
     rates: tuple[Rates, ...]
     sort: Ints
-    kinds: tuple[Rates, ...]
 
 
-def _of_ranks(
-    space: JobSpace, rates: Rates, point: int, known: dict[tuple[int, ...], Rates]
-) -> _Ranks:
+def _of_ranks(space: JobSpace, rates: Rates, point: int) -> _Ranks:
     """Return what a point's ranks take, which is the same at all points with as many of them."""
     layout = space.layout(point)
-    kinds = [tuple(kinds_of_rank(k, layout, space.cluster)) for k in range(layout.pipeline)]
+    kinds = [kinds_of_rank(rank, layout, space.cluster) for rank in range(layout.pipeline)]
     sorts = sorted(set(kinds))
-    waits = [one.offload_activations + one.offload_weights > 0 for one in space.settings]
-    for one in sorts:
-        if one not in known:
-            known[one] = rates.slowest(list(one), waits)
-    sort = np.array([sorts.index(one) for one in kinds])
-    return _Ranks(tuple(known[one] for one in sorts), sort, rates.kinds or (rates,))
+    return _Ranks(tuple(map(rates.on, sorts)), np.array([sorts.index(one) for one in kinds]))
 
 
 def _work(
@@ -285,12 +241,13 @@ def _work(
     there = ranks.rates[0].count > 0
     count = ranks.rates[0].count[there]
     layers, again, ends = _seconds(ranks.rates, s, there, beside.hooks)
+    least, most = _forward_parts(layers, again, ends)
     layout = space.layout(int(group[0]))
     last = layout.stage_ranks[-1]
     ends = ends[:, sort[[0, last]], [0, 1]]
     both, of_ends = layers.sum(axis=3), ends.sum(axis=2)
     forced = np.where(np.isfinite(excess), excess, 0.0)[:, None]
-    forced = forced * np.maximum(again.min(axis=2), 0.0)
+    forced = forced * again.min(axis=2)
     of_rank, _ = _rank_range(space, layout)
 
     def mixed(factor: Floats) -> Floats:
@@ -311,7 +268,6 @@ def _work(
     own[:, 0] += of_ends[:, 0]
     own[:, last] += of_ends[:, 1]
     busiest = np.maximum(busiest, m * own.max(axis=1))
-    least, most = _forward_parts(*_seconds(ranks.kinds, s, there, beside.hooks))
     if layout.chunks > 1:
         first = stage_range(space.model, layout)[0][:p] * light  # chunks of the ranks
         before = np.cumsum(first, axis=1) - first
@@ -339,7 +295,7 @@ def _seconds(
     """
     layers = np.stack([one.passes[settings][:, there, :2] for one in rates], axis=1)
     layers[..., 1] += hooks[:, None, None]
-    again = np.stack([one.again[settings][:, there].sum(axis=2) for one in rates], axis=1)
+    again = np.stack([one.again[settings][:, there] for one in rates], axis=1)
     return layers, again, np.stack([one.ends[settings][..., :2] for one in rates], axis=1)
 
 
@@ -407,23 +363,27 @@ def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
         costs = point_costs(space, int(point), prices)
         i, layout = int(space.setting[point]), costs.layout
         held = np.einsum("kx,k->x", rates.weights[i], rates.count) + rates.ends_weights[i].sum(0)
-        if layout.zero == 3 and not stays_gathered(layout):
-            again = _at(costs.gather, held) * layout.reshard_after_forward
-            traffic = _at(costs.gather, held) + again + _at(costs.reduce, held)
-            waits[k] = traffic * costs.slowed
+        on = set(costs.on)
+        if waits_for_weights(layout):
+            again = _least(costs.gather, held) * layout.reshard_after_forward
+            traffic = _least(costs.gather, held) + again + _least(costs.reduce, held)
+            waits[k] = traffic * min(one.calibration.slowed for one in on)
         held = held / layout.pipeline
         traffic = 0.0
         if layout.zero < 3 or (layout.pipeline > 1 and not fused(layout)):
-            for line, hides in (
+            shown = max(1 / pieces, prices.calibration.slowed)
+            for lines, hides in (
                 (costs.reduce, layout.overlap.gradients),
                 (costs.gather, layout.overlap.parameters),
             ):
-                traffic += _at(line, held) * (max(1 / pieces, costs.slowed) if hides else 1)
+                traffic += _least(lines, held) * (shown if hides else 1)
         # Held so that all ranks' steps take equally long.
         seconds[k] = costs.constant + traffic + float(held @ (1 / (1 / costs.step).mean(axis=0)))
-        hooks[k] = costs.hooks
+        hooks[k] = min(layer_hooks(layout, one) for one in on)
     return Beside(seconds[place], hooks[place], waits[place])
 
 
-def _at(line: LinearTraffic, held: Floats) -> float:
-    return float(line.constant + line.shared * held[0] + line.routed * held[1])
+def _least(lines: Sequence[LinearTraffic], held: Floats) -> float:
+    """Return the seconds of so many parameters on a line below several."""
+    parts = np.array([(one.constant, one.shared, one.routed) for one in set(lines)])
+    return float(parts.min(axis=0) @ np.array([1.0, *held]))

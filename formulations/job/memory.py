@@ -30,27 +30,27 @@ from .space import JobSpace
 
 @dataclass(frozen=True, eq=False)
 class MemoryRows:
-    """Coefficients of (5) for one outer point."""
+    """Coefficients of (5) for one outer point; of n points all but three have an axis in front."""
 
-    #: Shape (p,): bytes of each rank's smallest device.
+    #: Shape (p,): bytes of each rank's smallest device; of n points as well.
     limit: Floats
     #: Shape (moments, p): c_k, with the loss on the head's rank left out.
     fixed: Floats
     #: Shape (K,): bytes per layer.
     state: Floats
-    #: Shape (moments, p, v): a_s of rank k's chunk j.
+    #: Shape (moments, p, v): a_s of rank k's chunk j; of n points as well.
     flight: Ints
     #: Shape (K,): x A and x A'.
     kept: Floats
     saved: Floats
     #: Bytes on the head's rank in place of `working`, if they are more.
-    loss: float
+    loss: Floats
     #: Shape (K,): x X.
     working: Floats
     #: x times what is inside the backward pass of a rank's last layer at least, where PyTorch's
     #: modules free what they kept one by one; else 0.
-    last: float
-    #: The rank that has the head.
+    last: Floats
+    #: The rank that has the head; of n points as well.
     head: int
 
 
@@ -123,50 +123,49 @@ def _columns(space: JobSpace, points: Ints) -> tuple[Any, ...]:
     return tuple(np.array([getattr(one, name) for one in own])[place.ravel()] for name in names)
 
 
-def memory_rows(space: JobSpace, rates: Rates, point: int) -> MemoryRows:
-    """Return (5) for one point."""
-    points = np.array([point])
-    setting = space.settings[space.setting[point]]
-    i, p, v = int(space.setting[point]), int(space.pipeline[point]), int(space.chunks[point])
-    recipe, loses = setting.recipe, 1 + FRAGMENTATION
-    state = state_bytes(space, points)
-    per = np.array([state.shared[0], state.routed[0]])
-    flight = in_flight(space.schedules[space.schedule[point]], p, v, int(space.microbatches[point]))
-    always = recipe.bucket_bytes + (rates.messages[i] if p > 1 else 0.0)
-    fixed = np.full(flight.shape[:2], CONTEXT_BYTES + loses * always)
-    output = kept_output(setting, space.model.hidden)
-    if p * v > 1:
-        fixed += loses * output * flight.sum(axis=2)
-    own = -output  # of the two ends, which have it among what they keep
-    ends_state = rates.ends_held[i] @ per + state.gathered[0] * rates.ends_gathered[i]
-    layout = space.layout(point)
-    last = layout.stage_ranks[-1]
-    fixed[:, 0] += ends_state[0] + loses * flight[:, 0, 0] * (rates.ends_kept[i, 0] + own)
-    fixed[:, last] += ends_state[1] + loses * flight[:, last, -1] * (rates.ends_kept[i, 1] + own)
-    if p * v == 1:
-        tied, further = _copies_of_embedding(space, i)
-        fixed[:, 0] -= (tied + further) * per[0] + tied * state.gathered[0]
-    inside = rates.working[i] + rates.matrix[i] * (space.microbatches[point] > 1)
-    return MemoryRows(
-        limit=np.array(space.job.memory_limits(layout, space.cluster)),
-        fixed=fixed,
-        state=rates.held[i] @ per,
-        flight=flight,
-        kept=loses * rates.kept[i],
-        saved=loses * rates.saved[i],
-        loss=float(loses * rates.loss[i]),
+def memory_rows(space: JobSpace, rates: Rates, points: Ints | int) -> MemoryRows:
+    """Return (5) for one point, or for several of one schedule, p, v and M."""
+    own = np.atleast_1d(np.asarray(points))
+    s, layout, loses = space.setting[own], space.layout(int(own[0])), 1 + FRAGMENTATION
+    whole, last = fused(layout), layout.stage_ranks[-1]
+    state = state_bytes(space, own)
+    per = np.stack((state.shared, state.routed), axis=1)
+    flight = in_flight(layout.schedule, layout.pipeline, layout.chunks, layout.microbatches)
+    output = np.array([kept_output(space.settings[i], space.model.hidden) for i in s])
+    always = layout.recipe.bucket_bytes + rates.messages[s] * (layout.pipeline > 1)
+    outputs = output[:, None, None] * flight.sum(axis=2) * (layout.stages > 1)
+    fixed = CONTEXT_BYTES + loses * (always[:, None, None] + outputs)
+    ends = np.einsum("nex,nx->ne", rates.ends_held[s], per)
+    ends += state.gathered[:, None] * rates.ends_gathered[s]
+    ends_kept = loses * (rates.ends_kept[s] - output[:, None])  # without their stages' output
+    fixed[:, :, 0] += ends[:, :1] + flight[:, 0, 0] * ends_kept[:, :1]
+    fixed[:, :, last] += ends[:, 1:] + flight[:, last, -1] * ends_kept[:, 1:]
+    if layout.stages == 1:
+        tied, further = _copies_of_embedding(space, s)
+        fixed[:, 0, 0] -= (tied + further) * per[:, 0] + tied * state.gathered
+    inside = rates.working[s] + rates.matrix[s] * (layout.microbatches > 1)
+    each = {
+        "fixed": fixed,
+        "state": np.einsum("nkx,nx->nk", rates.held[s], per),
+        "kept": loses * rates.kept[s],
+        "saved": loses * rates.saved[s],
+        "loss": loses * rates.loss[s],
         # With sharded weights activations are gone by the time that a layer works: left out.
-        working=loses * rates.working[i] * (fused(setting) and space.zero[point] < 3),
-        last=0.0 if fused(setting) else float(loses * inside[rates.count > 0].min()),
-        head=last,
-    )
+        "working": loses * rates.working[s] * (whole & (space.zero[own] < 3))[:, None],
+        "last": loses * inside[:, rates.count > 0].min(axis=1) * (not whole),
+    }
+    if np.ndim(points) == 0:
+        each = {name: values[0] for name, values in each.items()}
+    limit = np.array(space.job.memory_limits(layout, space.cluster))
+    return MemoryRows(limit=limit, flight=flight, head=last, **each)
 
 
-def _copies_of_embedding(space: JobSpace, setting: int) -> tuple[float, float]:
+def _copies_of_embedding(space: JobSpace, settings: Ints) -> tuple[Floats, Floats]:
     """Parameters that a pipeline's last rank has besides, being the first one's.
 
     Those of a tied head, and those for the prediction of further tokens.
     """
-    model, tensor = space.model, space.settings[setting].tensor
+    model = space.model
+    tensor = np.array([space.settings[i].tensor for i in settings])
     table = model.vocabulary * model.hidden / tensor
-    return table if model.tied and model.head else 0.0, table if model.mtp else 0.0
+    return table * (model.tied and model.head), table * bool(model.mtp)

@@ -4,7 +4,7 @@ For stage s and layer type τ, n_sτ layers, r_sτ of them recomputed; y_k wheth
 any, u_kτ whether it has layers of type τ. Seconds of stage s for a microbatch are linear in n and
 r, with E_s what the ends have besides:
 
-    F_s = Σ_τ ( f_τ n_sτ + f'_τ r_sτ ) + E_sF + φ_s          B_s, W_s alike, B_s with ψ_s       (6)
+    F_s = Σ_τ f_τ n_sτ + E_sF + φ_s,   B_s = Σ_τ ( g_τ n_sτ + g'_τ r_sτ ) + E_sB + ψ_s          (6)
 
     minimise  T + G + O + constants
     T ≥ Σ_s ( n_πsF F_s + n_πsB B_s + n_πsW W_s ) + n_π · message       paths π found so far    (4)
@@ -16,8 +16,7 @@ r, with E_s what the ends have besides:
     O ≥ the optimizer's step over what rank k holds                     every rank k           (10)
     φ_s ≥ gather_s − hidden (F_s − C_s), φ_s ≥ slowed · gather_s,
     φ_s ≥ a layer's gather; ψ_s alike                                   weights sharded        (11)
-    F_s + B_s ≥ the same on each kind of nodes that rank k lies on       s on k                 (14)
-    φ_s ≥ d_s − hidden F_s,  ψ_s ≥ d_s − hidden B_s                     host memory used       (15)
+    φ_s ≥ d_s − hidden F_s,  ψ_s ≥ d_s − hidden B_s                     host memory used       (14)
 
 C_s are the collectives in F_s on links that gathering needs: equation (4) of docs/job.md; d_s the
 seconds in which what s has in host memory comes or goes.
@@ -26,7 +25,7 @@ ring and tree). Where layers of two types follow each other once (dense ones, th
 experts), z_s says that stage s has none of the second type, and n_sτ keep that order; where types
 a, b alternate, in the first j layers N_ja and N_jb of them,
 
-    least ≤ Σ_{q≤s} ( n_qb − L_b / L_a n_qa ) ≤ most of N_jb − L_b / L_a N_ja over j            (16)
+    least ≤ Σ_{q≤s} ( n_qb − L_b / L_a n_qa ) ≤ most of N_jb − L_b / L_a N_ja over j            (15)
 
 which of a regular alternation leaves its own places alone. So the optimum is a bound for every plan
 at this point, and if its longest path is among those found, it is the plan's time.
@@ -34,28 +33,28 @@ at this point, and if its longest path is among those found, it is the plan's ti
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, product
 
 import numpy as np
-from scipy.sparse import csc_array, vstack
 
 from ...instances.common.arrays import Floats, Ints
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import Layout
-from ...instances.costs.memory import stays_gathered
 from ...instances.costs.stages import (
     blocked,
     host_step,
     host_weights,
     kinds_of_rank,
+    layer_hooks,
     message_time,
     optimizer_rates,
+    prices_of_ranks,
     replica_traffic,
     tied_all_reduce,
+    waits_for_weights,
 )
 from ..linear import Linear, LinearBuilder
 from .memory import memory_rows
@@ -74,11 +73,9 @@ class LinearTraffic:
     shared: float
     routed: float
 
-    @classmethod
-    def least(cls, lines: list[LinearTraffic]) -> LinearTraffic:
-        """Return a line below several."""
-        parts = [(one.constant, one.shared, one.routed) for one in lines]
-        return cls(*map(min, zip(*parts, strict=True)))
+    def times(self, factor: float) -> LinearTraffic:
+        """Return the line of so many times the seconds."""
+        return LinearTraffic(factor * self.constant, factor * self.shared, factor * self.routed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,25 +86,21 @@ class PointCosts:
     layout: Layout
     #: Seconds between two ranks.
     message: float
-    #: Of a rank's weights and gradients.
-    gather: LinearTraffic
-    reduce: LinearTraffic
+    #: Of each rank's weights, and of its gradients.
+    gather: tuple[LinearTraffic, ...]
+    reduce: tuple[LinearTraffic, ...]
     #: Shape (ranks, 2): seconds of the optimizer per parameter that all replicas hold, and per
     #: routed one.
     step: Floats
     #: Seconds of an iteration in any case.
     constant: float
-    #: Seconds per layer of the backward pass, of a sharded optimizer in a pipeline: the least of
-    #: all kinds of nodes.
-    hooks: float
-    #: Seconds that computation takes longer for each second of replicas' traffic beside it.
-    slowed: float
+    #: Shape (ranks,): prices on the nodes of each rank, by which its passes wait.
+    on: tuple[LayerPrices, ...]
 
     def in_units(self, unit: float) -> PointCosts:
         """Return the costs where so many seconds count as 1."""
         gather, reduce = (
-            LinearTraffic(one.constant / unit, one.shared / unit, one.routed / unit)
-            for one in (self.gather, self.reduce)
+            tuple(one.times(1 / unit) for one in lines) for lines in (self.gather, self.reduce)
         )
         return replace(
             self, message=self.message / unit, gather=gather, reduce=reduce,
@@ -127,39 +120,35 @@ def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
     """Return the costs of a point, from those of any estimate."""
     layout = space.layout(point)
     most = float(space.model.parameters)
-    kinds = [prices]
-    if layout.zero == 3 and not stays_gathered(layout):  # stages wait as on the kind they lie on
-        kinds = prices.by_kind(layout.software)
-    lines = [_traffic_lines(layout, one, most) for one in kinds]
-    gather, reduce = (LinearTraffic.least([pair[k] for pair in lines]) for k in range(2))
+    on = prices_of_ranks(layout, prices)
+    # Stages wait for sharded weights as on the nodes that they lie on.
+    at = on if waits_for_weights(layout) else (prices,) * layout.pipeline
+    lines = {one: _traffic_lines(layout, one, most) for one in set(at)}
+    gather, reduce = (tuple(lines[one][k] for one in at) for k in range(2))
     step = np.array(optimizer_rates(layout, prices))
     constant = host_step(layout, prices) + tied_all_reduce(layout, prices)
-    hooks = _least_hooks(layout, prices, range(len(prices.cluster.nodes)))
-    message, slowed = message_time(layout, prices), min(one.calibration.slowed for one in kinds)
-    return PointCosts(layout, message, gather, reduce, step, constant, hooks, slowed)
-
-
-def _least_hooks(layout: Layout, prices: LayerPrices, kinds: Iterable[int]) -> float:
-    """Return what a layer's backward pass takes longer on some kinds of nodes at least."""
-    if not layout.zero or layout.pipeline == 1:
-        return 0.0
-    return min(prices.on(kind, layout.software).calibration.hooks for kind in kinds)
+    return PointCosts(layout, message_time(layout, prices), gather, reduce, step, constant, on)
 
 
 def _traffic_lines(
     layout: Layout, prices: LayerPrices, most: float
 ) -> tuple[LinearTraffic, LinearTraffic]:
     """Return lines below the seconds of gathering and reducing up to `most` parameters."""
-    few, many = (
-        replica_traffic(layout, prices, FEW, 0.0),
-        replica_traffic(layout, prices, most, 0.0),
-    )
-    routed = replica_traffic(layout, prices, 0.0, most)
-    found = [
-        LinearTraffic(low, (high - low) / most, experts / most)
-        for low, high, experts in zip(few, many, routed, strict=True)
+    every = [
+        [replica_traffic(layout, one, *held) for held in ((FEW, 0.0), (most, 0.0), (0.0, most))]
+        for one in prices.each
     ]
-    return found[0], found[1]
+    gather, reduce = (
+        max(
+            (
+                LinearTraffic(few[k], (many[k] - few[k]) / most, routed[k] / most)
+                for few, many, routed in every
+            ),
+            key=lambda line: line.constant + most * (line.shared + line.routed),
+        )
+        for k in range(2)
+    )
+    return gather, reduce
 
 
 @lru_cache(maxsize=64)
@@ -168,19 +157,6 @@ def _first_layers(types: tuple[int, ...]) -> int:
     first = types[0]
     count = next((k for k, one in enumerate(types) if one != first), 0)
     return count if count and len(set(types[count:])) == 1 else 0
-
-
-def with_row(linear: Linear, columns: list[int], most: float) -> Linear:
-    """Return a program whose `columns` add up to at most `most`."""
-    row = csc_array((np.ones(len(columns)), (np.zeros(len(columns), int), columns)),
-                    shape=(1, len(linear.cost)))  # fmt: skip
-    return replace(
-        linear,
-        matrix=csc_array(vstack([linear.matrix, row])),
-        row_lower=np.append(linear.row_lower, -np.inf),
-        row_upper=np.append(linear.row_upper, most),
-        row_names=(*linear.row_names, "cutoff"),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,7 +216,7 @@ class ProgramBuilder:
         self.rank_of = self.layout.stage_ranks
         self.kinds = len(rates.count)
         self.recomputes = space.job.counts_layers(self.layout)
-        self.sharded = self.layout.zero == 3 and not stays_gathered(self.layout)
+        self.sharded = waits_for_weights(self.layout)
         self.hosts = self.layout.offload_activations > 0 or self.layout.offload_weights > 0
         self.by_stage = space.job.settings.recompute_by_stage
         self.build = LinearBuilder()
@@ -248,13 +224,13 @@ class ProgramBuilder:
         self.n = self.build.columns((self.stages, self.kinds), most)
         self.r = self.build.columns((self.stages, self.kinds), most) if self.recomputes else None
         self.y = self.build.columns(self.ranks) if self.recomputes else None
-        self.t, self.g, self.o = self.build.columns(3, np.inf, whole=False)
+        self.t, self.g, self.o = ends = self.build.columns(3, np.inf, whole=False)
+        self.build.row("cutoff", ends, 1.0, -np.inf, np.inf)  # the first row
+        lies_on = [kinds_of_rank(rank, self.layout, space.cluster) for rank in range(self.ranks)]
+        self.of_stages = [rates.on(lies_on[rank]) for rank in self.rank_of]
         self.each, self.more, self.ends = self.rates_of_stages()
-        # φ, ψ, and of ψ what is in W: there on several kinds of nodes alone.
-        longer = np.zeros((self.stages, 3))
-        longer[:, :2] = np.inf if self.sharded or self.hosts else 0.0
-        longer[~np.array(self.exact)[list(self.rank_of)]] = np.inf
-        self.wait = self.build.columns(longer.shape, longer, whole=False) if longer.any() else None
+        waits = self.sharded or self.hosts
+        self.wait = self.build.columns((self.stages, 2), np.inf, whole=False) if waits else None
         self.z: Ints | None = None
         self.u: Ints | None = None
         self.busy, self.busy_more, self.busy_ends = self.collectives_of_stages()
@@ -270,7 +246,6 @@ class ProgramBuilder:
         self.memory()
         self.waits()
         self.host_memory()
-        self.slower_kinds()
         self.traffic()
         self.optimizer()
         self.listed: set[int] = set()
@@ -292,7 +267,7 @@ class ProgramBuilder:
             "behind": self.order_of_types, "memory": self.memory,
             "loss": self.memory, "heavier": self.memory, "has": self.memory,
             "wait": self.waits, "slowed": self.waits, "unit": self.waits,
-            "host": self.host_memory, "slower": self.slower_kinds, "traffic": self.traffic,
+            "host": self.host_memory, "traffic": self.traffic,
             "optimizer": self.optimizer, "path": self.paths,
         }  # fmt: skip
         return {name: str(method.__doc__) for name, method in families.items()}
@@ -300,65 +275,52 @@ class ProgramBuilder:
     def rates_of_stages(self) -> tuple[Floats, Floats, Floats]:
         """Return what a layer takes in each stage and by recomputation, and what the ends take.
 
-        Shapes (stages, K, 3), (stages, K, 2) and (stages, 3).
+        Shapes (stages, K, 3), (stages, K) and (stages, 3).
         """
-        cluster, layout = self.space.cluster, self.layout
-        kinds = [kinds_of_rank(rank, layout, cluster) for rank in range(self.ranks)]
-        of_ranks = [
-            # Which kind is the slowest may depend on its link to host memory.
-            self.rates if self.hosts and len(own) > 1 else self.rates.on_rank(self.i, own)
-            for own in kinds
-        ]
-        # What hides traffic must not be too little: of ranks on two kinds it may be.
-        self.exact = [not self.rates.kinds or one is not self.rates for one in of_ranks]
-        self.of_stages = of_stages = [of_ranks[rank] for rank in self.rank_of]
         ends = np.zeros((self.stages, 3))
-        ends[0] += of_stages[0].ends[self.i, 0]
-        ends[-1] += of_stages[-1].ends[self.i, 1]
-        each = np.array([one.passes[self.i] for one in of_stages])
-        hooks = np.array([_least_hooks(layout, self.prices, own) for own in kinds])
+        ends[0] += self.of_stages[0].ends[self.i, 0]
+        ends[-1] += self.of_stages[-1].ends[self.i, 1]
+        each = np.array([one.passes[self.i] for one in self.of_stages])
+        hooks = np.array([layer_hooks(self.layout, one) for one in self.costs.on])
         each[:, :, 1] += hooks[list(self.rank_of), None]
-        more = np.array([one.again[self.i] for one in of_stages])
+        more = np.array([one.again[self.i] for one in self.of_stages])
         return each / self.unit, more / self.unit, ends / self.unit
 
     def collectives_of_stages(self) -> tuple[Floats, Floats, Floats]:
         """Return what of the passes hides none of replicas' traffic, in the same shapes."""
-        every = self.prices.by_kind(self.layout.software)
-        held = np.array([blocked(self.layout, prices) for prices in every]).all(axis=0)
-        both = np.zeros((6, 3))
-        both[0::2, 0] = both[1::2, 1] = held / self.unit
+        at = self.costs.on if self.sharded else (self.prices,) * self.ranks
+        both = np.zeros((self.ranks, 6, 3))
+        for k, one in enumerate(at):
+            both[k, 0::2, 0] = both[k, 1::2, 1] = blocked(self.layout, one)
+        both = both[list(self.rank_of)] / self.unit
         each, more = (
-            np.array([getattr(one, name)[self.i] @ both for one in self.of_stages])
+            np.array([getattr(one, name)[self.i] for one in self.of_stages]) @ both
             for name in ("busy", "busy_again")
         )
         ends = np.zeros((self.stages, 3))
-        ends[0] += self.of_stages[0].ends_busy[self.i, 0] @ both
-        ends[-1] += self.of_stages[-1].ends_busy[self.i, 1] @ both
+        ends[0] += self.of_stages[0].ends_busy[self.i, 0] @ both[0]
+        ends[-1] += self.of_stages[-1].ends_busy[self.i, 1] @ both[-1]
         return each, more, ends
 
     def program(self, paths: JobPaths, cutoff: float) -> PointProgram:
         """Return the program with the paths so far, for what takes at most `cutoff` seconds."""
         self.paths(paths)
-        cutoff /= self.unit
-        ends = [self.t, self.g, self.o]
-        linear = self.build.build()
-        cost = np.zeros(len(linear.cost))
+        ends, left = [self.t, self.g, self.o], cutoff / self.unit - self.costs.constant
+        cost = np.zeros(len(self.build.upper))
         cost[ends] = 1.0
-        upper = linear.column_upper.copy()
-        upper[ends] = cutoff - self.costs.constant
-        # One of the three may take all of it; their sum is cut off by the row.
-        linear = replace(linear, cost=cost, column_upper=upper, offset=self.costs.constant)
-        within = with_row(linear, ends, cutoff - self.costs.constant)
-        return PointProgram(within, self.unit, self.n, self.r, self.by_stage)
+        linear = self.build.build(cost)
+        upper, most = linear.column_upper.copy(), linear.row_upper.copy()
+        upper[ends] = most[0] = left  # one of the three may take all of it
+        linear = replace(linear, column_upper=upper, row_upper=most, offset=self.costs.constant)
+        return PointProgram(linear, self.unit, self.n, self.r, self.by_stage)
 
     def seconds(self, x: Floats) -> Floats:
         """Return the passes of every stage in a solution, shape (stages, 3)."""
         found = np.einsum("sk,skq->sq", x[self.n], self.each) + self.ends
         if self.r is not None:
-            found[:, :2] += np.einsum("sk,skq->sq", x[self.r], self.more)
+            found[:, 1] += (x[self.r] * self.more).sum(axis=1)
         if self.wait is not None:
-            found[:, :2] += x[self.wait[:, :2]]
-            found[:, 1:] += x[self.wait[:, 2:]]
+            found[:, :2] += x[self.wait]
         return np.asarray(found * self.unit)
 
     def passes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
@@ -366,18 +328,22 @@ class ProgramBuilder:
         columns, factors = list(self.n[s]), list(self.each[s] @ weight)
         if self.r is not None:
             columns += list(self.r[s])
-            factors += list(self.more[s] @ weight[:2])
+            factors += list(self.more[s] * weight[1])
         if self.wait is not None:
             columns += list(self.wait[s])
-            factors += [weight[0], weight[1], weight[1] + weight[2]]
+            factors += list(weight[:2])
         return columns, factors, float(self.ends[s] @ weight)
 
     def computes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
-        """Return the same of what hides replicas' traffic: passes without collectives."""
+        """Return the same of what hides replicas' traffic: passes without collectives.
+
+        Where they wait for sharded weights, without these waits.
+        """
         columns, factors, constant = self.passes(s, weight)
         again = self.busy_more[s] if self.r is not None else self.busy_more[s, :0]
         taken = np.concatenate((self.busy[s], again)) @ weight
-        behind = factors[len(taken) :]
+        behind = [] if self.sharded else factors[len(taken) :]
+        columns = columns[: len(taken) + len(behind)]
         factors = [one - busy for one, busy in zip(factors, taken, strict=False)] + behind
         return columns, factors, constant - float(self.busy_ends[s] @ weight)
 
@@ -426,7 +392,7 @@ class ProgramBuilder:
                 self.build.row(f"behind[{s}]", pair, [1.0, -float(first)], -np.inf, 0.0)
 
     def alternation(self, types: tuple[int, ...]) -> None:
-        """Layers in front of a place are as many of each type as the order of types has there (16).
+        """Layers in front of a place are as many of each type as the order of types has there (15).
 
         Each stage begins and ends at a place, and what is recomputed of it are its first layers.
         """
@@ -446,7 +412,7 @@ class ProgramBuilder:
         """Every rank has the bytes that it needs, at each moment when it may hold most (5)."""
         rows = memory_rows(self.space, self.rates, self.point)
         there = np.flatnonzero(self.rates.count)
-        x = max(float(rows.working[there].min()), rows.last)
+        x, loss = max(float(rows.working[there].min()), float(rows.last)), float(rows.loss)
         heavier = [kind for kind in there.tolist() if rows.working[kind] > x]
         if heavier:
             self.u = self.build.columns((self.ranks, len(heavier)))
@@ -465,10 +431,10 @@ class ProgramBuilder:
                     factors += list(-a * rows.saved)
             free = rows.limit[k] - rows.fixed[moment, k]
             scale = 1 / rows.limit[k]
-            if k == rows.head and rows.loss:
+            if k == rows.head and loss:
                 self.build.row(
                     f"loss[{k},{moment}]", columns, np.array(factors) * scale, -np.inf,
-                    (free - rows.loss) * scale,
+                    (free - loss) * scale,
                 )  # fmt: skip
             for j, kind in enumerate(heavier):
                 assert self.u is not None
@@ -492,29 +458,24 @@ class ProgramBuilder:
         """Passes wait for sharded weights that computation does not hide, and are slowed (11)."""
         if self.wait is None or not self.sharded:
             return
-        every = self.prices.by_kind(self.layout.software)
-        hidden = max(one.calibration.hidden for one in every)
-        slowed = self.costs.slowed
-        gather, reduce = self.costs.gather, self.costs.reduce
-        back = [reduce, gather] if self.layout.reshard_after_forward else [reduce]
-        for s in range(self.stages):
+        for s, rank in enumerate(self.rank_of):
+            table = self.costs.on[rank].calibration
+            hidden, slowed = table.hidden, table.slowed
+            gather, reduce = self.costs.gather[rank], self.costs.reduce[rank]
+            back = [reduce, gather] if self.layout.reshard_after_forward else [reduce]
             for column, lines, weight in (
                 (0, [gather], np.array([1.0, 0.0, 0.0])),
                 (1, back, np.array([0.0, 1.0, 0.0])),
             ):
                 held, factors, constant = self.held([s], lines)
                 busy, shares, fixed = self.computes(s, hidden * weight)
-                own = [x != self.wait[s, column] for x in busy]
-                busy = [x for x, keep in zip(busy, own, strict=True) if keep]
-                shares = [x for x, keep in zip(shares, own, strict=True) if keep]
-                if self.exact[self.rank_of[s]]:
-                    self.build.row(
-                        f"wait[{s},{column}]",
-                        [self.wait[s, column], *held, *busy],
-                        [1.0, *(-f for f in factors), *shares],
-                        constant - fixed,
-                        np.inf,
-                    )
+                self.build.row(
+                    f"wait[{s},{column}]",
+                    [self.wait[s, column], *held, *busy],
+                    [1.0, *(-f for f in factors), *shares],
+                    constant - fixed,
+                    np.inf,
+                )
                 self.build.row(
                     f"slowed[{s},{column}]",
                     [self.wait[s, column], *held],
@@ -528,68 +489,25 @@ class ProgramBuilder:
                 self.build.row(f"unit[{s},{column}]", [self.wait[s, column]], [1.0], least, np.inf)
 
     def host_memory(self) -> None:
-        """Passes wait for what comes from host memory, or goes there, beside them (15).
-
-        The longer a pass is, the later it ends: the least of several kinds of nodes will do, with
-        the fastest of their links.
-        """
+        """Passes wait for what comes from host memory, or goes there, beside them (14)."""
         if self.wait is None or not self.hosts:
             return
-        every = self.prices.by_kind(self.layout.software)
-        for s, rank in enumerate(self.rank_of):
-            lies_on = [every[k] for k in kinds_of_rank(rank, self.layout, self.space.cluster)]
-            moved, fixed = self.transfer(s, lies_on)
-            hidden = max(one.calibration.hidden for one in lies_on)
-            for column in range(2):
-                columns, factors, least = self.passes(s, hidden * np.eye(3)[column])
-                row = np.array(factors)
-                row[: len(moved)] -= moved
-                row[columns.index(self.wait[s, column])] = 1.0
-                self.build.row(f"host[{s},{column}]", columns, row, fixed - least, np.inf)
-
-    def transfer(self, s: int, kinds: list[LayerPrices]) -> tuple[Floats, float]:
-        """Return how long a stage's bytes in host memory come on the fastest link of some kinds.
-
-        Of each layer of n and r, and of the ends.
-        """
-        second = self.unit * max(one.cluster.accelerator.host_bandwidth for one in kinds)
         each = np.array(host_weights(self.layout))
         moved = self.rates.weights[self.i] @ each + self.rates.away[self.i]
         if self.r is not None:
             moved = np.concatenate((moved, -self.rates.away_saved[self.i]))
         ends = self.ends_weights @ each
-        return moved / second, float(ends[0] * (s == 0) + ends[1] * (s == self.stages - 1)) / second
-
-    def slower_kinds(self) -> None:
-        """Both passes of a stage take what they take on each kind of nodes of its rank (14).
-
-        They do so with what they hide the least of: of transfers to host memory.
-        """
-        if self.wait is None:
-            return
-        every = self.prices.by_kind(self.layout.software)
-        weight = np.array([1.0, 1.0, 0.0])
         for s, rank in enumerate(self.rank_of):
-            if self.exact[rank]:
-                continue
-            columns, factors, of_least = self.passes(s, weight)
-            for kind in kinds_of_rank(rank, self.layout, self.space.cluster):
-                one = self.rates.kinds[kind]
-                both = one.passes[self.i, :, :2].sum(axis=1)
-                both = both + _least_hooks(self.layout, self.prices, [kind])
-                if self.r is not None:
-                    both = np.concatenate((both, one.again[self.i].sum(axis=1)))
-                of_ends = one.ends[self.i, :, :2].sum(axis=1)
-                ends = of_ends[0] * (s == 0) + of_ends[1] * (s == self.stages - 1)
-                shown, ways = 1 - every[kind].calibration.hidden, [(1.0, 0.0)]
-                ways += [(shown, 2.0)] * self.hosts
-                for way, (part, times) in enumerate(ways):
-                    moved, fixed = self.transfer(s, [every[kind]])
-                    takes = part * both / self.unit + times * moved
-                    least = part * ends / self.unit + times * fixed - of_least
-                    row = np.array(factors)
-                    row[: len(takes)] -= takes
-                    self.build.row(f"slower[{s},{kind},{way}]", columns, row, least, np.inf)
+            prices = self.costs.on[rank]
+            second = self.unit * prices.cluster.accelerator.host_bandwidth
+            fixed = float(ends[0] * (s == 0) + ends[1] * (s == self.stages - 1)) / second
+            hidden = prices.calibration.hidden
+            for column in range(2):
+                columns, factors, least = self.passes(s, hidden * np.eye(3)[column])
+                row = np.array(factors)
+                row[: len(moved)] -= moved / second
+                row[columns.index(self.wait[s, column])] = 1.0
+                self.build.row(f"host[{s},{column}]", columns, row, fixed - least, np.inf)
 
     def _line(self, lines: list[LinearTraffic], weights: Floats) -> float:
         return float(sum(one.shared * weights[0] + one.routed * weights[1] for one in lines))
@@ -617,13 +535,13 @@ class ProgramBuilder:
         if self.sharded:
             return
         overlap, hidden = self.layout.overlap, self.prices.calibration.hidden
-        shown = max(1 / max(LEAST_PIECES, self.layout.chunks), self.costs.slowed)
+        shown = max(1 / max(LEAST_PIECES, self.layout.chunks), self.prices.calibration.slowed)
         for k in range(self.ranks):
             own = list(self.layout.rank_stages(k))
             ways: list[list[tuple[list[int], list[float], float]]] = []
             for line, hides, weight in (
-                (self.costs.reduce, overlap.gradients, np.array([0.0, 1.0, 0.0])),
-                (self.costs.gather, overlap.parameters, np.array([1.0, 0.0, 0.0])),
+                (self.costs.reduce[k], overlap.gradients, np.array([0.0, 1.0, 0.0])),
+                (self.costs.gather[k], overlap.parameters, np.array([1.0, 0.0, 0.0])),
             ):
                 columns, factors, constant = self.held(own, [line])
                 whole = (columns, factors, constant)
@@ -670,8 +588,8 @@ class ProgramBuilder:
             path, sent = rows[number], messages[number]
             factors = [np.ones(1), -np.einsum("sq,skq->sk", path, self.each).ravel()]
             if self.r is not None:
-                factors.append(-np.einsum("sq,skq->sk", path[:, :2], self.more).ravel())
+                factors.append(-(path[:, 1:2] * self.more).ravel())
             if self.wait is not None:
-                factors.append(-np.column_stack((path[:, :2], path[:, 1] + path[:, 2])).ravel())
+                factors.append(-path[:, :2].ravel())
             least = sent * self.costs.message + float((path * self.ends).sum())
             self.build.row(f"path[{number}]", where, np.concatenate(factors), least, np.inf)

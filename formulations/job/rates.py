@@ -3,7 +3,7 @@
 For a setting (degrees, microbatch, recomputed modules) and a layer type τ, per microbatch:
 
     f, g, w   seconds of the forward pass, of the backward pass (w included), of weights' gradients
-    f', g'    what f and g grow by where the whole layer is recomputed; 0 with modules, counted in g
+    g'        what g grows by where the whole layer is recomputed; 0 with modules, counted in g
     A, A'     bytes kept from the forward to the backward pass, and what recomputation saves of them
     D, D'     bytes that go to host memory and come back, and what recomputation saves of them
     X         bytes inside the backward pass
@@ -16,13 +16,15 @@ and the last stage.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 import numpy as np
 
 from ...instances.common.arrays import Floats
 from ...instances.costs.activations import Tokens, element_bytes, fused
+from ...instances.costs.description import ModelDescription
 from ...instances.costs.layers import LayerPrices, LayerTime, rank_parameters
 from ...instances.costs.layout import Layout, Software
 from ...instances.costs.memory import RankStages, ends_held, loss_bytes, stage_kept
@@ -37,7 +39,7 @@ class Rates:
     count: Floats
     #: Shape (S, K, 3): f, g, w.
     passes: Floats
-    #: Shape (S, K, 2): f', g'.
+    #: Shape (S, K): g'.
     again: Floats
     #: Shape (S, 2, 3): the same as `passes` of what the first and the last stage have besides.
     ends: Floats
@@ -68,52 +70,16 @@ class Rates:
     ends_gathered: Floats
     #: Shape (S,): bytes always there for messages, in a pipeline.
     messages: Floats
-    #: On each kind of nodes, where there are several; seconds above are then the least of them.
-    kinds: tuple[Rates, ...] = ()
+    #: Where there are several kinds of nodes: what ranks take, by the kinds that they lie on.
+    by_kinds: Mapping[tuple[int, ...], Rates] = field(default_factory=dict)
 
-    def on_rank(self, setting: int, kinds: list[int]) -> Rates:
-        """Return what a pipeline rank takes that lies on some kinds of nodes, no more than it is.
-
-        That is the slowest of them, if one is for every layer and end; else the least of each pass.
-        """
-        if not self.kinds:
-            return self
-        both = np.array([self.kinds[kind]._both(setting) for kind in kinds])
-        slowest = int(both.sum(axis=1).argmax())
-        return self.kinds[kinds[slowest]] if _no_more(both, both[slowest]) else self
-
-    def slowest(self, kinds: list[int], waits: Sequence[bool]) -> Rates:
-        """What the slowest of some kinds of nodes takes, by setting: no more than a rank on all.
-
-        Of settings whose passes wait for host memory, where another kind may be the slowest, it is
-        the least of each pass.
-        """
-        if not self.kinds:
-            return self
-        both = np.array(
-            [[self.kinds[k]._both(i).sum() for k in kinds] for i in range(len(self.passes))]
-        )
-        own = [
-            self if one and len(kinds) > 1 else self.kinds[kinds[k]]
-            for k, one in zip(both.argmax(axis=1), waits, strict=True)
-        ]
-        return replace(
-            self,
-            passes=np.array([one.passes[i] for i, one in enumerate(own)]),
-            again=np.array([one.again[i] for i, one in enumerate(own)]),
-            ends=np.array([one.ends[i] for i, one in enumerate(own)]),
-            kinds=(),
-        )
-
-    def _both(self, i: int) -> Floats:
-        """Seconds of both passes of each layer type, of its recomputation and of the ends."""
-        parts = (self.passes[i, :, :2], self.again[i], self.ends[i, :, :2])
-        return np.concatenate([part.sum(axis=1) for part in parts])
+    def on(self, kinds: tuple[int, ...]) -> Rates:
+        """Return what pipeline ranks take that lie on some kinds of nodes."""
+        return self.by_kinds[kinds] if self.by_kinds else self
 
 
-def _no_more(seconds: Floats, most: Floats) -> bool:
-    """Whether some seconds are not above others by more than rounding."""
-    return bool((seconds <= most * (1 + 1e-9) + 1e-15).all())
+#: Columns that differ between kinds of nodes.
+_TIMED = ("passes", "again", "ends", "busy", "busy_again", "ends_busy")
 
 
 class NotPriced(Exception):
@@ -130,55 +96,38 @@ def rates(
     NotPriced
         If `stopped` is true before the last setting.
     """
-    software = space.job.settings.software
-    every = [_on_one_kind(space, one, stopped) for one in prices.by_kind(software)]
-    return every[0] if len(every) == 1 else _least(every)
+    found = _on_first(space, prices, stopped)
+    count = len(prices.cluster.nodes)
+    if count == 1:
+        return found
+    by_kinds = {}
+    for first, end in combinations(range(count + 1), 2):
+        kinds = tuple(range(first, end))
+        own = replace(found, **{name: np.zeros_like(getattr(found, name)) for name in _TIMED})
+        _time(own, space, prices.on(kinds, space.job.settings.software), stopped)
+        by_kinds[kinds] = own
+    return replace(found, by_kinds=by_kinds)
 
 
-def _least(kinds: list[Rates]) -> Rates:
-    """Return the least seconds of several kinds of nodes, each pass for itself."""
-
-    def least(passes: list[Floats]) -> Floats:
-        found = np.array(passes)
-        found[..., 1] -= found[..., 2]  # what a split backward pass takes before its W
-        whole: Floats = found.min(axis=0)
-        whole[..., 1] += whole[..., 2]
-        return whole
-
-    return replace(
-        kinds[0],
-        passes=least([one.passes for one in kinds]),
-        again=np.min([one.again for one in kinds], axis=0),
-        ends=least([one.ends for one in kinds]),
-        busy=np.min([one.busy for one in kinds], axis=0),
-        busy_again=np.min([one.busy_again for one in kinds], axis=0),
-        ends_busy=np.min([one.ends_busy for one in kinds], axis=0),
-        kinds=tuple(kinds),
-    )
-
-
-def _on_one_kind(space: JobSpace, prices: LayerPrices, stopped: Callable[[], bool]) -> Rates:
+def _on_first(space: JobSpace, prices: LayerPrices, stopped: Callable[[], bool]) -> Rates:
     """Return what layers take on nodes of the first kind."""
-    model, settings = prices.model, space.settings
-    kinds = len(model.layer_types)
+    model = prices.model
+    kinds, s = len(model.layer_types), len(space.settings)
     main = Counter(model.types_of_layers[: model.layers])
-    further = [model.layer_types.index(block) for block in model.mtp]
-    s = len(settings)
     out = Rates(
         np.array([main[k] for k in range(kinds)], dtype=float),
-        np.zeros((s, kinds, 3)), np.zeros((s, kinds, 2)), np.zeros((s, 2, 3)),
+        np.zeros((s, kinds, 3)), np.zeros((s, kinds)), np.zeros((s, 2, 3)),
         np.zeros((s, kinds, 6)), np.zeros((s, kinds, 6)), np.zeros((s, 2, 6)),
         np.zeros((s, kinds)), np.zeros((s, kinds)), np.zeros((s, kinds)), np.zeros((s, kinds)),
         np.zeros((s, kinds)), np.zeros((s, kinds)), np.zeros((s, 2)), np.zeros(s),
         np.zeros((s, kinds, 2)), np.zeros((s, kinds, 2)),
         np.zeros((s, 2, 2)), np.zeros((s, 2, 2)), np.zeros((s, 2)), np.zeros(s),
     )  # fmt: skip
-    for i, setting in enumerate(settings):
+    _time(out, space, prices, stopped)
+    for i in range(s):
         if stopped():
             raise NotPriced
-        by_layer = space.job.counts_layers(setting)
-        _time(out, i, setting, prices, further, by_layer)
-        _memory(out, i, setting, prices, further, by_layer)
+        _memory(out, i, space, model)
     return out
 
 
@@ -186,36 +135,30 @@ def _seconds(time: LayerTime) -> tuple[float, float, float]:
     return time.forward, time.backward, time.weights
 
 
-def _time(
-    out: Rates, i: int, setting: Layout, prices: LayerPrices, further: list[int], by_layer: bool
-) -> None:
-    """Set seconds and traffic of setting i."""
-    times, model = prices.times(setting), prices.model
-    for k, (plain, again) in enumerate(zip(times.blocks, times.recomputed, strict=True)):
-        out.passes[i, k] = _seconds(plain if by_layer else again)
-        out.busy[i, k] = (plain if by_layer else again).busy
-        if by_layer:
-            out.again[i, k] = again.forward - plain.forward, again.backward - plain.backward
-            out.busy_again[i, k] = np.subtract(again.busy, plain.busy)
-        out.weights[i, k] = rank_parameters(model.layer_types[k], model.hidden, setting)
-    out.ends[i, 0] = _seconds(times.embedding)
-    out.ends[i, 1] = _seconds(times.head)
-    out.ends_busy[i] = times.embedding.busy, times.head.busy
-    for k in further:
-        out.ends[i, 1] += _seconds(times.recomputed[k])
-        out.ends[i, 1] += _seconds(times.further)
-        out.ends_busy[i, 1] += np.add(times.recomputed[k].busy, times.further.busy)
-        out.ends_weights[i, 1] += out.weights[i, k]
-        out.ends_weights[i, 1, 0] += 2 * model.hidden**2 / setting.tensor
-    out.ends_weights[i, 0, 0] += model.embedding_parameters / setting.tensor
-    out.ends_weights[i, 1, 0] += model.head_parameters / setting.tensor
+def _time(out: Rates, space: JobSpace, prices: LayerPrices, stopped: Callable[[], bool]) -> None:
+    """Set seconds, and those of collectives in them, of every setting."""
+    further = prices.model.types_of_layers[prices.model.layers :]
+    for i, setting in enumerate(space.settings):
+        if stopped():
+            raise NotPriced
+        times, by_layer = prices.times(setting), space.job.counts_layers(setting)
+        for k, (plain, again) in enumerate(zip(times.blocks, times.recomputed, strict=True)):
+            out.passes[i, k] = _seconds(plain if by_layer else again)
+            out.busy[i, k] = (plain if by_layer else again).busy
+            if by_layer:
+                out.again[i, k] = again.backward - plain.backward
+                out.busy_again[i, k] = np.subtract(again.busy, plain.busy)
+        out.ends[i] = _seconds(times.embedding), _seconds(times.head)
+        out.ends_busy[i] = times.embedding.busy, times.head.busy
+        for k in further:
+            out.ends[i, 1] += np.add(_seconds(times.recomputed[k]), _seconds(times.further))
+            out.ends_busy[i, 1] += np.add(times.recomputed[k].busy, times.further.busy)
 
 
-def _memory(
-    out: Rates, i: int, setting: Layout, prices: LayerPrices, further: list[int], by_layer: bool
-) -> None:
-    """Set bytes of setting i, by asking for a pipeline whose ends have no layers."""
-    model = prices.model
+def _memory(out: Rates, i: int, space: JobSpace, model: ModelDescription) -> None:
+    """Set parameters and bytes of setting i, asking for a pipeline whose ends have no layers."""
+    setting, further = space.settings[i], model.types_of_layers[model.layers :]
+    by_layer = space.job.counts_layers(setting)
     ends = replace(setting, pipeline=2, stage_layers=(0, model.layers), recompute_layers=0)
     divided = RankStages.of(model, ends)
     part = setting.offload_activations
@@ -227,6 +170,7 @@ def _memory(
         out.working[i, k] = plain.working if by_layer else again.working
         out.matrix[i, k] = element_bytes(setting) * plain.matrix
         out.held[i, k] = again.held.shared, again.held.routed
+        out.weights[i, k] = rank_parameters(model.layer_types[k], model.hidden, setting)
     empty = replace(divided, stages=((), ()))
     out.ends_kept[i] = [stage_kept(model, ends, stage, empty) for stage in (0, 1)]
     out.ends_gathered[i] = [ends_held(model, ends, stage) for stage in (0, 1)]
@@ -235,6 +179,10 @@ def _memory(
         out.ends_held[i, 1] += out.held[i, k]
         out.ends_held[i, 1, 0] += (2 * model.hidden / setting.tensor + 3) * model.hidden
         out.ends_held[i, 1, 0] += model.vocabulary / setting.tensor * model.hidden
+        out.ends_weights[i, 1] += out.weights[i, k]
+        out.ends_weights[i, 1, 0] += 2 * model.hidden**2 / setting.tensor
+    out.ends_weights[i, 0, 0] += model.embedding_parameters / setting.tensor
+    out.ends_weights[i, 1, 0] += model.head_parameters / setting.tensor
     out.loss[i] = loss_bytes(model, setting)
     at = Tokens.of(setting)
     out.messages[i] = 2 * element_bytes(setting) * at.outer * model.hidden

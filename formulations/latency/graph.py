@@ -12,6 +12,11 @@ a colour is contracted into one unit wherever that loses nothing: each of its en
 a predecessor outside) must reach each of its exits (nodes with a successor outside). Then its
 CPU nodes can be executed in one go: whatever needs an exit comes after every entry, and whatever
 an entry needs comes before every exit. Units are numbered in topological order.
+
+*Units set aside* take no time on CPUs, and there it is best to execute them as soon as they are
+ready: sources whose output costs no transfer, and sinks. A sink can be better in a call that some
+predecessor is in, if nothing else needs the output of that one: it then does not leave the call.
+Such sources are numbered first, and such sinks last.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ class LatencyGraph:
     unit_of: Ints  # (n,)
     members: tuple[tuple[int, ...], ...]  # nodes of each unit, in topological order
     group: Ints  # (U,): colour of a unit that is only a part of it, else −1
+    aside: Bools  # (U,): whether it is set aside
     successors: tuple[tuple[int, ...], ...]  # successors, predecessors: units, increasing
     predecessors: tuple[tuple[int, ...], ...]
     kinds: tuple[int, ...]  # numbers of the kinds of accelerators of which there are some
@@ -99,7 +105,12 @@ def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
         for u, v in workload.edges.tolist()
         if unit_of[u] != unit_of[v]
     )
-    rank = {unit: i for i, unit in enumerate(nx.lexicographical_topological_sort(quotient))}
+    kinds = tuple(k for k in range(len(costs.count)) if costs.count[k] and not costs.host[k])
+    cpu, pool = _pools(task)
+    place = _places(task, unit_of, cpu, costs.transfer[list(kinds)])
+    order = nx.lexicographical_topological_sort(quotient, key=lambda unit: (place[unit], unit))
+    rank = {unit: i for i, unit in enumerate(order)}
+    aside = np.array([place[unit] != 0 for unit in rank])
     unit_of = np.array([rank[u] for u in unit_of.tolist()])
     members_of: list[list[int]] = [[] for _ in rank]
     for v in workload.order:
@@ -114,13 +125,11 @@ def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
     for u, v in quotient.edges:
         after[rank[u]].add(rank[v])
         before[rank[v]].add(rank[u])
-
-    kinds = tuple(k for k in range(len(costs.count)) if costs.count[k] and not costs.host[k])
-    cpu, pool = _pools(task)
     return LatencyGraph(
         unit_of=frozen(unit_of, np.int64),
         members=tuple(map(tuple, members_of)),
         group=frozen(group, np.int64),
+        aside=frozen(aside, np.bool_),
         successors=tuple(tuple(sorted(units)) for units in after),
         predecessors=tuple(tuple(sorted(units)) for units in before),
         kinds=kinds,
@@ -132,6 +141,21 @@ def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
         cpu=cpu,
         pool=pool,
     )
+
+
+def _places(task: Task[Latency], unit_of: Ints, cpu: Floats, transfer: Floats) -> Ints:
+    """Return −1 for units set aside as sources, 1 for sinks, else 0; by label of the unit."""
+    workload = task.workload
+    busy, fed, feeds, paid = np.zeros((4, workload.n), np.bool_)
+    np.logical_or.at(busy, unit_of, cpu > 0)
+    np.logical_or.at(paid, unit_of, (transfer > 0).any(axis=0))
+    for members in workload.colour_classes:
+        units = np.unique(unit_of[list(members)])
+        busy[units] |= len(units) > 1
+    edges = unit_of[workload.edges]
+    edges = edges[edges[:, 0] != edges[:, 1]]
+    feeds[edges[:, 0]] = fed[edges[:, 1]] = True
+    return np.where(busy, 0, np.where(~fed & ~paid, -1, np.where(feeds, 0, 1)))
 
 
 def attached(task: Task[Latency]) -> list[tuple[int, int]]:

@@ -253,11 +253,6 @@ def without_rules(task: Task[Any]) -> RuleCases:
     return RuleCases(relaxed(task, devices), cases(task, devices))
 
 
-def only_case(task: Task[Any]) -> Task[Any]:
-    """Return the task of `only_rule_case`."""
-    return only_rule_case(task).task
-
-
 def only_rule_case(task: Task[Any]) -> RuleCase:
     """Return the only case of a task with rules.
 

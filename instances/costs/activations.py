@@ -45,7 +45,7 @@ def fused(layout: Layout) -> bool:
 
 def input_bytes(layout: Layout) -> float:
     """Bytes of an element of what linear layers keep of their inputs."""
-    narrow = layout.recipe.compute not in _WIDE and fused(layout)
+    narrow = layout.recipe.compute not in WIDE and fused(layout)
     return 1.0 if narrow else element_bytes(layout)
 
 
@@ -54,7 +54,8 @@ def element_bytes(layout: Layout) -> float:
     return 4.0 if layout.recipe.compute in (NumberFormat.FP32, NumberFormat.TF32) else 2.0
 
 
-_WIDE = (NumberFormat.FP32, NumberFormat.TF32, NumberFormat.FP16, NumberFormat.BF16)
+#: Formats of 16 bits and more.
+WIDE = (NumberFormat.FP32, NumberFormat.TF32, NumberFormat.FP16, NumberFormat.BF16)
 
 
 # What a block keeps.

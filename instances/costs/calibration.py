@@ -33,7 +33,7 @@ from typing import Any
 from ..common.choices import OrText
 from ..common.errors import InputError, quote
 from ..formats.source import read_source
-from ..model.links import Link
+from ..model.cluster import Link
 from .collectives import LinkEfficiency
 from .hardware import Accelerator, NumberFormat, TrainingCluster
 from .layout import Software

@@ -166,9 +166,8 @@ def training_cluster(spec: str | Path) -> TrainingCluster:
     spec
         Kinds of nodes as ``NAME:PER_NODExNODES`` or ``NAME:DEVICES``, joined by ``+``; after commas
         ``network=`` (bandwidth per device, one direction, such as ``400Gb/s`` or ``50GB/s``),
-        ``latency=`` (``5us``), ``rails=`` (network cards of a node), ``oversubscription=``,
-        ``leaf=`` (devices below one switch) and ``peer=`` (bandwidth of peer links).
-        Or the path of a file; see `load_training_cluster`.
+        ``latency=`` (``5us``), ``oversubscription=``, ``leaf=`` (devices below one switch) and
+        ``peer=`` (bandwidth of peer links). Or the path of a file; see `load_training_cluster`.
 
     Returns
     -------
@@ -249,7 +248,6 @@ def _cluster(
         ClusterNetwork(
             bandwidth,
             given.get("latency", ClusterNetwork.latency),
-            int(given.get("rails", 0)),
             given.get("oversubscription", 1.0),
             int(given.get("leaf", 0)),
         ),
@@ -291,7 +289,7 @@ def _factor(where: str, value: str) -> float:
 
 #: Options of a cluster's line, and what reads their values.
 _OPTIONS: dict[str, Callable[[str, str], float]] = {
-    "network": _rate, "latency": _seconds, "rails": _whole, "oversubscription": _factor,
+    "network": _rate, "latency": _seconds, "oversubscription": _factor,
     "leaf": _whole, "peer": _rate,
 }  # fmt: skip
 
@@ -321,7 +319,6 @@ class NetworkRecord(Record):
 
     bandwidth: Positive | None = None
     latency: Positive | None = None
-    rails: Count | None = None
     oversubscription: Positive | None = None
     leaf: Count | None = None
 
@@ -340,9 +337,8 @@ def load_training_cluster(path: Path) -> TrainingCluster:
     ``per_node`` and ``count``, and, of your own devices or measurements, ``peak`` (operations per
     second by precision) and any of ``vector``, ``memory_bytes``, ``bandwidth``, ``units``,
     ``peer_bandwidth``, ``domain``, ``host_bandwidth`` in place of the table's; and ``network``, an
-    object of ``bandwidth`` (bytes per second per device), ``latency``, ``rails``,
-    ``oversubscription``, ``leaf``. InputError if it cannot be read, or a field is missing, unknown
-    or wrong.
+    object of ``bandwidth`` (bytes per second per device), ``latency``, ``oversubscription``,
+    ``leaf``. InputError if it cannot be read, or a field is missing, unknown or wrong.
     """
     source = read_source(path)
     source.table("a cluster file or a line like h100:8x16")

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from enum import IntFlag
 
-from ..model.links import Link
+from ..model.cluster import Link
 from .hardware import TrainingCluster
 
 

@@ -52,7 +52,6 @@ class ClusterNetwork:
     # of one device when all devices of its node send, one direction, bytes per second
     bandwidth: float
     latency: float = 5e-6  # seconds from one node to another
-    rails: int = 0  # network cards of a node, each with its own rail; 0: one per device
     oversubscription: float = 1.0  # bandwidth below a switch over that above it; 1: full bisection
     leaf: int = 0  # devices below one such switch, where bandwidth is not over-subscribed; 0: all
 

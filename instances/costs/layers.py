@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from .activations import fused
+from .activations import WIDE, fused
 from .calibration import (
     ELEMENT,
     Calibration,
@@ -113,10 +113,7 @@ class Setting:
     def wide(self) -> NumberFormat:
         """Of attention's and the router's products: 16 bits where linear layers have fewer."""
         compute = self.precision
-        return compute if compute in _WIDE else NumberFormat.BF16
-
-
-_WIDE = (NumberFormat.FP32, NumberFormat.TF32, NumberFormat.FP16, NumberFormat.BF16)
+        return compute if compute in WIDE else NumberFormat.BF16
 
 
 def axis_stride(layout: Layout, axis: str) -> int:
@@ -155,7 +152,7 @@ def _products(
     # Gradients are added to an accumulator in memory, which is read and written.
     held = times * count * n * k
     weights += 2 * at.layout.recipe.gradient_bytes * held / (device.bandwidth * reach.memory)
-    if precision not in _WIDE:
+    if precision not in WIDE:
         forward += pointwise(4 * times * count * m * k, 1, device, reach)
         inputs += pointwise(4 * times * count * m * n, 1, device, reach)
     return LayerPart(module, "products", forward, inputs, weights)
@@ -545,44 +542,53 @@ _DECIDES = (
 
 
 class LayerPrices:
-    """Times of a model's layers on a cluster, each layout's computed once."""
+    """Times of a model's layers on the first nodes of a cluster, each layout's computed once.
+
+    Of ranks that lie on several kinds of nodes, `each` has the prices on every one of them.
+    """
 
     def __init__(
-        self, model: ModelDescription, cluster: TrainingCluster, calibration: Calibration
+        self,
+        model: ModelDescription,
+        cluster: TrainingCluster,
+        calibration: Calibration,
+        each: tuple[LayerPrices, ...] = (),
     ) -> None:
         self.model, self.cluster, self.calibration = model, cluster, calibration
-        #: Layer type of each block, in order.
-        self.kinds = tuple(
-            model.layer_types.index(block) for block in (*model.encoder, *model.blocks)
-        )
+        self.each = each or (self,)
         self._known: dict[tuple[object, ...], LayerTimes] = {}
         self._parts: dict[tuple[object, ...], PricedParts] = {}
-        self._others: dict[tuple[int, Software], LayerPrices] = {}
+        self._others: dict[tuple[tuple[int, ...], Software], LayerPrices] = {}
         self._decides = attrgetter(*_DECIDES)
 
-    def on(self, kind: int, software: Software) -> LayerPrices:
-        """Return the prices on a kind of nodes; others than the first have tables of their own."""
-        if kind == 0:
+    def on(self, kinds: tuple[int, ...], software: Software) -> LayerPrices:
+        """Return the prices of ranks that lie on some kinds of nodes.
+
+        Kinds other than the first have tables of their own.
+        """
+        if kinds == (0,):
             return self
-        if (kind, software) not in self._others:
-            nodes = self.cluster.nodes[kind]
-            table = tables_by_kind(self.calibration, self.cluster, software)[kind]
-            self._others[kind, software] = LayerPrices(
-                self.model, replace(self.cluster, nodes=(nodes,)), table
-            )
-        return self._others[kind, software]
+        if (kinds, software) not in self._others:
+            if len(kinds) > 1:
+                found = _on_several(tuple(self.on((kind,), software) for kind in kinds))
+            else:
+                nodes = self.cluster.nodes[kinds[0]]
+                table = tables_by_kind(self.calibration, self.cluster, software)[kinds[0]]
+                found = LayerPrices(self.model, replace(self.cluster, nodes=(nodes,)), table)
+            self._others[kinds, software] = found
+        return self._others[kinds, software]
 
     def by_kind(self, software: Software) -> list[LayerPrices]:
         """Return the prices on each kind of nodes."""
-        return [self.on(kind, software) for kind in range(len(self.cluster.nodes))]
+        return [self.on((kind,), software) for kind in range(len(self.cluster.nodes))]
 
     def times(self, layout: Layout) -> LayerTimes:
-        """Return the times under a layout."""
+        """Return the times under a layout; on several kinds of nodes, each layer's longest."""
         key = self._decides(layout)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._price(layout)
-        return known
+        if key not in self._known:
+            every = [one.times(layout) for one in self.each] if len(self.each) > 1 else []
+            self._known[key] = _longest(every) if every else self._price(layout)
+        return self._known[key]
 
     def _price(self, layout: Layout) -> LayerTimes:
         plain = Setting(replace(layout, recompute=frozenset()), self.cluster, self.calibration)
@@ -614,6 +620,40 @@ class LayerPrices:
         )
         embedding = add_up(list(embedding_parts(model, plain)), plain)
         return PricedParts(tuple(priced), LayerTimes(blocks, blocks, embedding, head, further))
+
+
+def _on_several(each: tuple[LayerPrices, ...]) -> LayerPrices:
+    """Return the prices of ranks that wait for each other on several kinds of nodes.
+
+    Least is hidden there, and hidden traffic slows most.
+    """
+    first, tables = each[0], [one.calibration for one in each]
+    table = replace(
+        first.calibration,
+        hidden=min(one.hidden for one in tables),
+        slowed=max(one.slowed for one in tables),
+        hooks=max(one.hooks for one in tables),
+    )
+    slowest = min(one.cluster.accelerator.host_bandwidth for one in each)
+    device = replace(first.cluster.accelerator, host_bandwidth=slowest)
+    nodes = replace(first.cluster.nodes[0], accelerator=device)
+    return LayerPrices(first.model, replace(first.cluster, nodes=(nodes,)), table, each)
+
+
+def _longest(every: Sequence[LayerTimes]) -> LayerTimes:
+    """Return every layer's times on the kind of nodes where it takes longest if all is kept."""
+
+    def longest(times: Sequence[LayerTime]) -> int:
+        both = [one.forward + one.backward for one in times]
+        return both.index(max(both))
+
+    kinds = [longest(of) for of in zip(*(times.blocks for times in every), strict=True)]
+    ends = ([getattr(times, name) for times in every] for name in ("embedding", "head", "further"))
+    return LayerTimes(
+        tuple(every[kind].blocks[k] for k, kind in enumerate(kinds)),
+        tuple(every[kind].recomputed[k] for k, kind in enumerate(kinds)),
+        *(own[longest(own)] for own in ends),
+    )
 
 
 def head_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:

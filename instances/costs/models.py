@@ -26,7 +26,6 @@ from ..common.errors import InputError, near_names, quote
 from ..common.units import TIME_UNITS
 from ..formats.files import read_workload
 from ..formats.source import read_source
-from ..formats.stagecut_json import format_name
 from ..model.layers import Layers
 from ..model.training_layers import layers_of
 from ..model.workload import Workload
@@ -72,7 +71,7 @@ def model_description(model: str | Path | Workload) -> ModelDescription:
         path, folder = path / "config.json", False
     if looks_like_file or (there and not folder):
         source = read_source(path)  # once, as it may be a pipe
-        if format_name(source):
+        if source.format_name:
             return profiled_model(read_workload(source))
         return read_config(source)
     try:

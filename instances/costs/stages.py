@@ -54,19 +54,17 @@ def stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
 
     Passes wait for what lies in host memory where computation does not hide it.
 
-    On unequal nodes a stage takes what it takes on the slowest kind that its ranks lie on.
+    On unequal nodes each layer takes what it takes on the slowest kind that its ranks lie on.
     """
-    by_kind = [_stage_times(layout, one) for one in prices.by_kind(layout.software)]
-    if len(by_kind) == 1:
-        return by_kind[0]
-    slowest: dict[int, StageTime] = {}
-    for rank in range(layout.pipeline):
-        own = [by_kind[kind] for kind in kinds_of_rank(rank, layout, prices.cluster)]
-        for stage in layout.rank_stages(rank):
-            slowest[stage] = max(
-                (times[stage] for times in own), key=lambda one: one.forward + one.backward
-            )
-    return tuple(slowest[stage] for stage in range(layout.stages))
+    on = prices_of_ranks(layout, prices)
+    found = {one: _stage_times(layout, one) for one in set(on)}
+    return tuple(found[on[rank]][stage] for stage, rank in enumerate(layout.stage_ranks))
+
+
+def prices_of_ranks(layout: Layout, prices: LayerPrices) -> tuple[LayerPrices, ...]:
+    """Return the prices on the nodes of each pipeline rank."""
+    lies_on = (kinds_of_rank(rank, layout, prices.cluster) for rank in range(layout.pipeline))
+    return tuple(prices.on(kinds, layout.software) for kinds in lies_on)
 
 
 def _offloading(
@@ -109,8 +107,10 @@ def host_weights(layout: Layout) -> tuple[float, float]:
     return away / layout.shards, away / max(1, min(layout.shards, layout.expert_data))
 
 
-def kinds_of_rank(rank: int, layout: Layout, cluster: TrainingCluster) -> list[int]:
+def kinds_of_rank(rank: int, layout: Layout, cluster: TrainingCluster) -> tuple[int, ...]:
     """Return the kinds of nodes that devices of a pipeline rank lie on."""
+    if len(cluster.nodes) == 1:
+        return (0,)
     stride, found, first = axis_stride(layout, "pipeline"), [], 0
     for kind, nodes in enumerate(cluster.nodes):
         behind = first + nodes.devices
@@ -118,7 +118,7 @@ def kinds_of_rank(rank: int, layout: Layout, cluster: TrainingCluster) -> list[i
         if len(blocks) >= layout.pipeline or any(b % layout.pipeline == rank for b in blocks):
             found.append(kind)
         first = behind
-    return found
+    return tuple(found)
 
 
 def device_memory(
@@ -142,14 +142,14 @@ def device_memory(
 
 
 def _stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
-    """Return the passes of each model stage on nodes of the first kind, with their waits."""
+    """Return the passes of each model stage at some prices, with their waits."""
     model, times = prices.model, prices.times(layout)
     held = [rank_parameters(block, model.hidden, layout) for block in model.layer_types]
     stages, start = [], 0
     further = layout.mtp_stage % layout.stages if model.mtp else -1
     known: dict[StageParts, StageTime] = {}
     for stage, count in enumerate(layout.layers_of_stages(model.layers)):
-        own = prices.kinds[start : start + count]
+        own = model.types_of_layers[start : start + count]
         start += count
         again = layout.recomputed_layers(stage, count)
         ends = (stage == 0, stage == layout.stages - 1, stage == further)
@@ -199,12 +199,11 @@ def stage_time(
         for term, seconds in part.terms:
             terms[term] = terms.get(term, 0.0) + count * seconds
     units = max(1, len(own))
-    if layout.zero and layout.pipeline > 1 and prices.calibration.hooks:
-        hooks = prices.calibration.hooks * units
+    if hooks := units * layer_hooks(layout, prices):
         backward += hooks
         terms["host"] += hooks
     gathered = 0.0
-    if layout.zero == 3 and not stays_gathered(layout):
+    if waits_for_weights(layout):
         gather, reduce = replica_traffic(layout, prices, dense, routed)
         table, both = prices.calibration, reduce + gather * layout.reshard_after_forward
         taken = blocked(layout, prices)
@@ -216,6 +215,16 @@ def stage_time(
         forward, backward = forward + wait_forward, backward + wait_backward
     terms["weights"] = gathered
     return StageTime(forward, backward, weights, gathered, dense, routed, terms, busy)
+
+
+def waits_for_weights(layout: Layout) -> bool:
+    """Whether every pass waits for its stage's sharded weights."""
+    return layout.zero == 3 and not stays_gathered(layout)
+
+
+def layer_hooks(layout: Layout, prices: LayerPrices) -> float:
+    """Return the seconds that a sharded optimizer adds to a layer's backward pass."""
+    return prices.calibration.hooks if layout.zero and layout.pipeline > 1 else 0.0
 
 
 def exposed(moved: float, computes: float, least: float, table: Calibration) -> float:
@@ -235,16 +244,24 @@ def blocked(layout: Layout, prices: LayerPrices) -> tuple[bool, bool, bool]:
     """
     dense = Group(layout.replicas, axis_stride(layout, "context"))
     routed = Group(layout.expert_data, layout.expert * layout.expert_tensor)
-    used = links_of(dense, prices.cluster)
-    if any(block.experts for block in prices.model.layer_types):
-        used |= links_of(routed, prices.cluster)
+    sparse = any(block.experts for block in prices.model.layer_types)
+    used = UsedLinks.NONE
+    for one in prices.each:
+        used |= links_of(dense, one.cluster)
+        used |= links_of(routed, one.cluster) if sparse else UsedLinks.NONE
     return UsedLinks.PEER in used, UsedLinks.NETWORK in used, bool(used)
 
 
 def replica_traffic(
     layout: Layout, prices: LayerPrices, dense: float, routed: float
 ) -> tuple[float, float]:
-    """Return the seconds to gather so many weights of a rank, and to reduce their gradients."""
+    """Return the seconds to gather so many weights of a rank, and to reduce their gradients.
+
+    On several kinds of nodes the most of each.
+    """
+    if len(prices.each) > 1:
+        every = [replica_traffic(layout, one, dense, routed) for one in prices.each]
+        return max(gather for gather, _ in every), max(reduce for _, reduce in every)
     cluster, links, recipe = prices.cluster, prices.calibration.links, layout.recipe
     gather = reduce = 0.0
     experts = layout.expert * layout.expert_tensor
@@ -291,7 +308,7 @@ def exposed_traffic(layout: Layout, prices: LayerPrices, own: list[StageTime]) -
     Reduction can run beside the last microbatch's backward passes, gathering beside the first
     one's forward passes; what the first to be sent and the last to be received wait for stays.
     """
-    if layout.zero == 3 and not stays_gathered(layout):
+    if waits_for_weights(layout):
         return 0.0
     gather, reduce = replica_traffic(
         layout, prices, sum(s.dense for s in own), sum(s.routed for s in own)
@@ -342,12 +359,10 @@ def optimizer_rates(layout: Layout, prices: LayerPrices) -> list[tuple[float, fl
 
     Of those that all replicas hold, and of routed ones; on the slowest kind that it lies on.
     """
-    each = [_seconds_per_weight(layout, one) for one in prices.by_kind(layout.software)]
     shards, routed = layout.shards, max(1, min(layout.shards, layout.expert_data))
-    ranks = range(layout.pipeline)
-    lies_on = [kinds_of_rank(k, layout, prices.cluster) if len(each) > 1 else [0] for k in ranks]
-    slowest = [max(each[kind] for kind in own) for own in lies_on]
-    return [(seconds / shards, seconds / routed) for seconds in slowest]
+    on = prices_of_ranks(layout, prices)
+    slowest = {own: max(_seconds_per_weight(layout, one) for one in own.each) for own in set(on)}
+    return [(slowest[own] / shards, slowest[own] / routed) for own in on]
 
 
 def _seconds_per_weight(layout: Layout, prices: LayerPrices) -> float:

@@ -1,4 +1,4 @@
-"""Certificates of bounds, as plans keep them: by prices, hubs and potentials.
+"""Certificates of bounds, as plans keep them: by prices, by hubs, and of shardings.
 
 For what they prove see `prices`, `max_load` and `sharding` in `runtime.verify.bounds`.
 """
@@ -13,7 +13,7 @@ import msgspec
 
 from ..common.errors import InputError, quote
 from ..common.units import LARGEST
-from .source import Record, explain
+from .source import Record, converted
 
 #: What these certificates call themselves; all others are the word of a search.
 PRICES: Final = "set partitioning"
@@ -61,8 +61,8 @@ class HubCertificate(Record):
     points: list[tuple[list[Number], list[Number]]]
 
 
-class PotentialCertificate(Record):
-    """Potentials of the uses of tensors, of a sharding."""
+class ShardingCertificate(Record, forbid_unknown_fields=False):
+    """What the bound of a sharding is proved for; older files have potentials, too."""
 
     origin: Literal[
         "message passing over a program",
@@ -71,23 +71,17 @@ class PotentialCertificate(Record):
         "elimination of what fits",
     ]
     target: Target  # what no sharding costs less than
-    unit: Number  # by which all potentials are multiplied
-    properties: list[str]  # texts of ways in which a tensor lies, such as ``S0xB``
-    # numbers of the tensor, of the operator that reads it, and of that one's input; positions in
-    # `properties` of ways that the tensor is made in, with a potential of each; and the same of
-    # ways that it is needed in. What is not listed is 0.
-    uses: list[tuple[int, int, int, list[int], list[int], list[int], list[int]]]
     price: Number = 0.0  # of a byte that a device holds
     # where gradients overlap: weights of the ends of a step, of sum 1, that of computing last
     mixture: list[Number] = msgspec.field(default_factory=list)
 
 
-Kind = TypeVar("Kind", PriceCertificate, HubCertificate, PotentialCertificate)
+Kind = TypeVar("Kind", PriceCertificate, HubCertificate, ShardingCertificate)
 
 
 def read_certificate(
     values: Mapping[str, object], nodes: int, kinds: int
-) -> PriceCertificate | HubCertificate | PotentialCertificate | None:
+) -> PriceCertificate | HubCertificate | ShardingCertificate | None:
     """Return a plan's certificate for so much of each; None if it is no more than a word.
 
     Errors as of `price_certificate`.
@@ -97,7 +91,7 @@ def read_certificate(
         return price_certificate(values, nodes, kinds)
     if origin == HUBS:
         return hub_certificate(values, nodes, kinds)
-    return potential_certificate(values) if origin in CHECKED else None
+    return sharding_certificate(values) if origin in CHECKED else None
 
 
 def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> PriceCertificate:
@@ -131,29 +125,13 @@ def hub_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> Hub
     return found
 
 
-def potential_certificate(values: Mapping[str, object]) -> PotentialCertificate:
-    """Return a certificate by potentials; errors as of `price_certificate`."""
-    found = _read(values, PotentialCertificate)
-    for *_, made, alphas, needed, betas in found.uses:
-        for places, values_of in ((made, alphas), (needed, betas)):
-            _check_range("uses", places, len(found.properties), "property")
-            if len(places) != len(values_of):
-                raise InputError(
-                    f"certificate: uses have {len(values_of)} potentials for {len(places)} "
-                    "properties; they must be as many"
-                )
-            for value in values_of:
-                if abs(value * found.unit) > LARGEST:
-                    raise InputError(f"certificate: uses hold {quote(value)}; it is too large")
-    return found
+def sharding_certificate(values: Mapping[str, object]) -> ShardingCertificate:
+    """Return the certificate of a sharding; errors as of `price_certificate`."""
+    return _read(values, ShardingCertificate)
 
 
 def _read(values: Mapping[str, object], kind: type[Kind]) -> Kind:
-    try:
-        found = msgspec.convert(dict(values), kind)
-    except msgspec.ValidationError as error:
-        reason = explain(str(error), dict(values), kind)
-        raise InputError(f"certificate: {reason}") from None
+    found = converted(dict(values), kind, "certificate: ")
     if math.copysign(1, found.target) < 0:
         raise InputError("certificate: target is −0; no load is below 0")
     return found

@@ -30,13 +30,11 @@ from . import (
     placement_json,
     plan_json,
     stagecut_json,
-    versions,
 )
 from .outline import placed_numbers
-from .source import Source, read_source
-from .stagecut_json import ClusterFile, read_file
+from .source import CLUSTER, JOB_PLAN, PLAN, PROGRAM, WORKLOAD, Source, read_file, read_source
+from .stagecut_json import ClusterFile
 from .tensor_program_json import read_program, write_program
-from .versions import CLUSTER, JOB_PLAN
 from .writing import layout, write_whole
 
 
@@ -54,13 +52,13 @@ class Reader:
 
 def _declares(name: str, source: Source) -> bool:
     """Whether a file says that it is of a format of ours."""
-    return stagecut_json.format_name(source) == name
+    return source.format_name == name
 
 
 #: Asked in this order: the format with the surest sign first.
 READERS: tuple[Reader, ...] = (
-    Reader("Stagecut workload", partial(_declares, versions.WORKLOAD), stagecut_json.read_workload),
-    Reader("Stagecut program", partial(_declares, versions.PROGRAM), read_program),
+    Reader("Stagecut workload", partial(_declares, WORKLOAD), stagecut_json.read_workload),
+    Reader("Stagecut program", partial(_declares, PROGRAM), read_program),
     Reader("Piper JSON", piper_json.is_piper, piper_json.read_piper),
     Reader("PipeDream graph", pipedream_txt.is_pipedream, pipedream_txt.read_pipedream),
     Reader("placement JSON", placement_json.is_placement, placement_json.read_placement),
@@ -104,7 +102,7 @@ def load(name_or_path: str | Path) -> Workload:
 def read_workload(source: Source) -> Workload:
     """Return the workload in a file that was read; InputError if there is none, or it is broken."""
     for reader in READERS:
-        if stagecut_json.format_name(source) not in ("", versions.WORKLOAD, versions.PROGRAM):
+        if source.format_name not in ("", WORKLOAD, PROGRAM):
             break
         if reader.sniff(source):
             return reader.read(source)
@@ -247,19 +245,6 @@ def _completed(forms: list[Workload], problem: Problem, cluster: Cluster) -> lis
     return found
 
 
-def load_plan_for_model(
-    path: str | Path, workload_of: Callable[[Problem, tuple[NodeId, ...]], Workload]
-) -> Plan:
-    """Return the plan in a file for a workload with the same nodes and other costs.
-
-    `workload_of` returns that workload, given the problem and the ids of the nodes that the plan
-    places. InputError if the file is broken or was changed.
-    """
-    source = read_source(path)
-    workload = workload_of(*outline.placed_ids(source))
-    return plan_json.read_plan(source, workload, same_costs=False)
-
-
 def load_split(path: str | Path, workload: Workload, cluster: Cluster | None = None) -> Placement:
     """Return the placement in a split file (``{"fpgas": [{"nodes": […]}], "cpus": […]}``).
 
@@ -400,15 +385,15 @@ def _fail_unknown(name: str, known: list[str]) -> NoReturn:
 def _fail_no_workload(source: Source) -> NoReturn:
     if source.flaw:
         source.fail(source.flaw)
-    named = stagecut_json.format_name(source)
-    if named == versions.PLAN:
+    named = source.format_name
+    if named == PLAN:
         source.fail("it is a plan, not a workload; name the workload that it was made for")
     if named == JOB_PLAN:
         source.fail(
             "it is the plan of a training job, not a workload; verify, simulate and explain take "
             "it alone"
         )
-    if named == versions.CLUSTER:
+    if named == CLUSTER:
         source.fail("it is a cluster, not a workload; name a workload file")
     if named:
         source.fail(f"unknown format {quote(named)}; known are {_formats()}")

@@ -17,11 +17,10 @@ from ..model.plan import Plan, Planned, gap_between, plan_of
 from ..model.problem import DeviceMapping, Problem, names_stages, objective_unit
 from ..model.sharding import Sharding
 from ..model.workload import Workload
-from .plan_json import CODECS, PlanFile, convert, read_problem, write_plan
+from .plan_json import CODECS, PlanFile, read_problem, write_plan
 from .solutions_json import check_devices
-from .source import Source, read_source
-from .stagecut_json import make_cluster, read_file
-from .versions import PLAN
+from .source import PLAN, Source, converted, read_file, read_source
+from .stagecut_json import make_cluster
 
 #: Options of problems that are told even where they are the usual ones.
 TOLD = ("microbatches", "schedule", "split")
@@ -181,7 +180,7 @@ def _placed(source: Source) -> tuple[Problem, list[tuple[int, list[NodeId]]]]:
     file = read_file(source, PlanFile, PLAN)
     with prefix_errors(source.file, "plan"):
         problem, codec = read_problem(source, file.problem)
-        record = msgspec.to_builtins(convert(source, file.solution, codec.record, "solution"))
+        record = msgspec.to_builtins(converted(file.solution, codec.record, "solution: "))
     parts = next((v for v in record.values() if isinstance(v, list)), [])
     found = []
     for part in parts:

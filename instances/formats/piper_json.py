@@ -8,50 +8,52 @@ NeurIPS 2021; https://github.com/msr-fiddle/piper describes the format.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 import numpy as np
 
 from ..common.errors import prefix_errors, quote
-from ..common.units import NodeId
+from ..common.units import LARGEST, NodeId
 from ..model.cluster import ACCELERATOR, accelerators_and_cpus
 from ..model.layers import Layers
 from ..model.workload import Workload
-from .source import Source, plain_id
+from .source import Amount, Source, plain_id
+
+AtLeast1 = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class _Configuration(msgspec.Struct):
-    timePerSample: float
-    parameterSize: float
-    memoryUsageA: float
-    memoryUsageB: float
+    timePerSample: Amount
+    parameterSize: Amount
+    memoryUsageA: Amount
+    memoryUsageB: Amount
     id: object = ""
-    syncTimeFw: dict[str, float] = {}
-    syncTimeBw: dict[str, float] = {}
+    syncTimeFw: dict[int, Amount] = {}
+    syncTimeBw: dict[int, Amount] = {}
 
 
 class _PiperNode(msgspec.Struct):
     id: int
-    TMPCs: dict[str, list[_Configuration]]
+    TMPCs: dict[AtLeast1, list[_Configuration]]
     name: object = None
 
 
 class _PiperEdge(msgspec.Struct):
     sourceId: int
     destId: int
-    communicationCost: float
+    communicationCost: Amount
 
 
 class _PiperFile(msgspec.Struct):
-    maxMemoryPerDevice: float
-    maxDevices: int
-    bandwidth: float
+    maxMemoryPerDevice: Amount
+    maxDevices: AtLeast1
+    bandwidth: Annotated[float, msgspec.Meta(gt=0, le=LARGEST)]
     nodes: list[_PiperNode]
     edges: list[_PiperEdge]
-    mbsInBatch: int | None = None
-    maxBatchSize: int | None = None
+    mbsInBatch: AtLeast1 | None = None
+    maxBatchSize: AtLeast1 | None = None
 
 
 def is_piper(source: Source) -> bool:
@@ -73,11 +75,6 @@ def read_piper(source: Source) -> Workload:
     file = source.convert(_PiperFile)
     if not file.nodes:
         source.fail("nodes is empty; a workload needs at least one node")
-    if file.maxDevices < 1:
-        source.fail(f"maxDevices is {file.maxDevices}; it must be at least 1")
-    source.check_at_least_0("maxMemoryPerDevice", file.maxMemoryPerDevice)
-    if not 0 < file.bandwidth < math.inf:
-        source.fail(f"bandwidth is {quote(file.bandwidth)}; it must be a finite number above 0")
     microbatches = _microbatches(source, file)
     index = source.numbered(node.id for node in file.nodes)
     carried = _edges(source, file, index)
@@ -105,7 +102,7 @@ def read_piper(source: Source) -> Workload:
 
 
 def _microbatches(source: Source, file: _PiperFile) -> int:
-    given = {file.mbsInBatch, file.maxBatchSize} - {None}
+    given = {count for count in (file.mbsInBatch, file.maxBatchSize) if count is not None}
     if not given:
         source.fail("mbsInBatch is missing; add it (microbatches in a batch)")
     if len(given) > 1:
@@ -113,10 +110,7 @@ def _microbatches(source: Source, file: _PiperFile) -> int:
             f"mbsInBatch is {file.mbsInBatch} but maxBatchSize is {file.maxBatchSize}; "
             "both mean microbatches in a batch: remove one"
         )
-    (count,) = given
-    if count is None or count < 1:
-        source.fail(f"mbsInBatch is {count}; it must be at least 1")
-    return count
+    return given.pop()
 
 
 def _edges(
@@ -125,8 +119,7 @@ def _edges(
     """Return the bytes that each edge carries, by the numbers of its ends."""
     carried: dict[tuple[int, int], float] = {}
     for edge in file.edges:
-        where = source.check_ends(edge, index)
-        source.check_at_least_0(f"{where}communicationCost", edge.communicationCost)
+        source.check_ends(edge, index)
         ends = index[edge.sourceId], index[edge.destId]
         carried[ends] = carried.get(ends, 0.0) + edge.communicationCost
     return carried
@@ -146,30 +139,21 @@ def _layers(
         where = f"node {plain_id(node.id)}: TMPCs"
         if not any(node.TMPCs.values()):
             source.fail(f"{where} is empty; give at least one configuration")
-        for key, configurations in node.TMPCs.items():
-            if not key.isdecimal() or int(key) < 1:
-                source.fail(
-                    f"{where}: degree {quote(key)}; it must be a whole number of at least 1"
-                )
+        for degree, configurations in node.TMPCs.items():
             for c in configurations:
-                what = f"{where}: degree {key}: {quote(c.id)}: "
-                source.check_at_least_0(f"{what}timePerSample", c.timePerSample)
-                source.check_at_least_0(f"{what}parameterSize", c.parameterSize)
-                source.check_at_least_0(f"{what}memoryUsageA", c.memoryUsageA)
-                source.check_at_least_0(f"{what}memoryUsageB", c.memoryUsageB)
                 sync: dict[int, float] = {}
                 for field, others in (("syncTimeFw", c.syncTimeFw), ("syncTimeBw", c.syncTimeBw)):
                     for other, size in others.items():
-                        source.check_at_least_0(f"{what}{field}: {quote(other)}", size)
-                        u = index.get(int(other)) if other.lstrip("-").isdecimal() else None
-                        ends = (-1, -1) if u is None else (u, v) if field[-2:] == "Fw" else (v, u)
+                        u = index.get(other, -1)
+                        ends = (u, v) if field == "syncTimeFw" else (v, u)
                         if ends not in number:
                             source.fail(
-                                f"{what}{field} names node {quote(other)}, but there is no such "
-                                "edge; add the edge or remove the entry"
+                                f"{where}: degree {degree}: {quote(c.id)}: {field} names node "
+                                f"{plain_id(other)}, but there is no such edge; add the edge or "
+                                "remove the entry"
                             )
                         sync[number[ends]] = size
-                rows.append((v, int(key), str(c.id), c, sync))
+                rows.append((v, degree, str(c.id), c, sync))
     return Layers(
         node=np.array([row[0] for row in rows]),
         degree=np.array([row[1] for row in rows]),

@@ -11,19 +11,20 @@ Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operat
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 from ..common.arrays import Floats
-from ..common.errors import InputError, prefix_errors, quote
+from ..common.errors import InputError, prefix_errors
 from ..common.units import NodeId
 from ..model.cluster import ACCELERATOR, CPU, Cluster, accelerators_and_cpus
 from ..model.problem import Problem, names_stages
 from ..model.solution import Placement
 from ..model.workload import Workload
-from .source import Source, plain_id
+from .source import Amount, Count, Source, converted, plain_id
 
 #: By which part of it the costs of one node's out-edges may differ: rounding by whoever wrote the
 #: file. It is relative, so that a file is read alike whatever its unit of time.
@@ -32,27 +33,31 @@ COST_TOLERANCE = 1e-6
 
 class _PlacementNode(msgspec.Struct):
     id: int
-    supportedOnFpga: bool | int
-    cpuLatency: float
-    isBackwardNode: bool | int
+    supportedOnFpga: bool | Literal[0, 1]
+    cpuLatency: Amount
+    isBackwardNode: bool | Literal[0, 1]
     fpgaLatency: object = None  # of any type where the node is not supported
     colorClass: int | None = None
-    size: float | None = None
+    size: Amount | None = None
     name: object = None  # the last two are there for people and may hold anything
     layerId: object = None
+
+
+class _Supported(msgspec.Struct):
+    fpgaLatency: Amount
 
 
 class _PlacementEdge(msgspec.Struct):
     sourceId: int
     destId: int
-    cost: float
-    size: float | None = None
+    cost: Amount
+    size: Amount | None = None
 
 
 class _PlacementFile(msgspec.Struct):
-    maxSizePerFPGA: float
-    maxFPGAs: int
-    maxCPUs: int
+    maxSizePerFPGA: Amount
+    maxFPGAs: Count
+    maxCPUs: Count
     nodes: list[_PlacementNode]
     edges: list[_PlacementEdge]
 
@@ -73,13 +78,7 @@ def read_placement(source: Source) -> Workload:
     file = source.convert(_PlacementFile)
     if not file.nodes:
         source.fail("nodes is empty; a workload needs at least one node")
-    source.check_at_least_0("maxSizePerFPGA", file.maxSizePerFPGA)
-    for what, count in (("maxFPGAs", file.maxFPGAs), ("maxCPUs", file.maxCPUs)):
-        if count < 0:
-            source.fail(f"{what} is {count}; it must be at least 0")
     index = source.numbered(node.id for node in file.nodes)
-    for node in file.nodes:
-        _check_node(source, node)
     transfer, output = _transfers(source, file, index)
     labels: dict[int, int] = {}
     colours = [
@@ -113,20 +112,6 @@ def read_placement(source: Source) -> Workload:
         )
 
 
-def _check_node(source: Source, node: _PlacementNode) -> None:
-    for what, flag in (
-        ("supportedOnFpga", node.supportedOnFpga),
-        ("isBackwardNode", node.isBackwardNode),
-    ):
-        if flag not in (0, 1):
-            source.fail(
-                f"node {plain_id(node.id)}: {what} is {quote(flag)}; it must be true or false "
-                "(or 1 or 0)"
-            )
-    source.check_at_least_0(f"node {plain_id(node.id)}: cpuLatency", node.cpuLatency)
-    source.check_at_least_0(f"node {plain_id(node.id)}: size", node.size or 0.0)
-
-
 def _accelerator_time(source: Source, node: _PlacementNode) -> float:
     if not node.supportedOnFpga:
         return math.inf
@@ -136,13 +121,8 @@ def _accelerator_time(source: Source, node: _PlacementNode) -> float:
             f"node {plain_id(node.id)}: fpgaLatency is missing; add it, or set supportedOnFpga "
             "to false"
         )
-    if isinstance(time, bool) or not isinstance(time, int | float):
-        source.fail(f"node {plain_id(node.id)}: fpgaLatency is {quote(time)}; it must be a number")
-    source.check_at_least_0(f"node {plain_id(node.id)}: fpgaLatency", time)
-    try:
-        return float(time)
-    except OverflowError:
-        source.fail(f"node {plain_id(node.id)}: fpgaLatency is {quote(time)}; no time is that long")
+    where = f"{source.file}: node {plain_id(node.id)}: "
+    return converted({"fpgaLatency": time}, _Supported, where).fpgaLatency
 
 
 def _number_or_nan(value: object) -> float:
@@ -160,8 +140,6 @@ def _transfers(
     first: dict[int, _PlacementEdge] = {}
     for edge in file.edges:
         where = source.check_ends(edge, index)
-        source.check_at_least_0(f"{where}cost", edge.cost)
-        source.check_at_least_0(f"{where}size", edge.size or 0.0)
         before = first.setdefault(edge.sourceId, edge)
         if not math.isclose(edge.cost, before.cost, rel_tol=COST_TOLERANCE):
             source.fail(
@@ -200,29 +178,20 @@ def read_split(source: Source, workload: Workload, cluster: Cluster | None = Non
     listed twice, or cannot be placed; if nodes of one colour are torn apart, or the file needs more
     devices than there are.
     """
-    file = source.convert(_ExpertFile)
     cluster = cluster or workload.cluster
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
     device = np.full(workload.n, -1)
-    for key, listed, host in (("fpgas", file.fpgas, False), ("cpus", file.cpus, True)):
-        there = [d for d, dev in enumerate(cluster.devices) if cluster.kinds[dev.kind].host == host]
-        for i, part in enumerate(listed):
-            if part.nodes and i >= len(there):
-                source.fail(
-                    f"{key}[{i}] holds nodes, but the cluster has only {len(there)} such devices; "
-                    "add devices or move the nodes"
-                )
-            for node in part.nodes:
-                v = workload.index.get(node)
-                if v is None:
-                    source.fail(
-                        f"{key}[{i}]: unknown node {plain_id(node)}; {workload.name} has no such "
-                        "id: is it the split of another workload?"
-                    )
-                if device[v] >= 0:
-                    source.fail(f"{key}[{i}]: node {plain_id(node)} is listed twice; remove one")
-                device[v] = there[i]
+    for where, node, d in _listed(source, cluster):
+        v = workload.index.get(node)
+        if v is None:
+            source.fail(
+                f"{where}: unknown node {plain_id(node)}; {workload.name} has no such id: is it "
+                "the split of another workload?"
+            )
+        if device[v] >= 0:
+            source.fail(f"{where}: node {plain_id(node)} is listed twice; remove one")
+        device[v] = d
     _follow_colours(source, workload, cluster, device)
     missing = np.flatnonzero(device < 0)
     if len(missing):
@@ -242,17 +211,26 @@ def placed_numbers(
     The i-th of ``fpgas`` is the i-th accelerator, or stage i where rules name stages. InputError if
     the file is broken, or needs more devices than there are.
     """
+    of = None if names_stages(problem) else cluster
+    return tuple((node, place) for _, node, place in _listed(source, of))
+
+
+def _listed(source: Source, cluster: Cluster | None) -> Iterator[tuple[str, NodeId, int]]:
+    """Yield where the file lists a node, the node, and its device; without a cluster its stage."""
     file = source.convert(_ExpertFile)
-    found: list[tuple[NodeId, int]] = []
     for key, listed, host in (("fpgas", file.fpgas, False), ("cpus", file.cpus, True)):
-        there = [d for d, dev in enumerate(cluster.devices) if cluster.kinds[dev.kind].host == host]
-        if names_stages(problem):
-            there = [] if host else list(range(len(listed)))
+        there = [] if host else list(range(len(listed)))
+        if cluster is not None:
+            hosts = [cluster.kinds[device.kind].host for device in cluster.devices]
+            there = [d for d, one in enumerate(hosts) if one == host]
         for i, part in enumerate(listed):
             if part.nodes and i >= len(there):
-                source.fail(f"{key}[{i}] holds nodes, and there are only {len(there)} such places")
-            found += [(node, there[i]) for node in part.nodes]
-    return tuple(found)
+                source.fail(
+                    f"{key}[{i}] holds nodes, but there are only {len(there)} such devices; add "
+                    "devices or move the nodes"
+                )
+            for node in part.nodes:
+                yield f"{key}[{i}]", node, there[i]
 
 
 def _follow_colours(

@@ -46,7 +46,7 @@ from .solutions_json import (
     encode_sharding,
     encode_stages,
 )
-from .source import Record, Source, explain
+from .source import NEWEST, PLAN, Record, Source, converted, read_file
 from .stagecut_json import (
     KindRecord,
     PairLinkRecord,
@@ -54,9 +54,7 @@ from .stagecut_json import (
     kinds_of,
     links_of,
     make_cluster,
-    read_file,
 )
-from .versions import NEWEST, PLAN
 
 _SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
@@ -193,7 +191,7 @@ def read_plan(
                 f"time_unit is {quote(file.time_unit)}, that of {workload.name} is "
                 f"{quote(workload.time_unit)}; they must be equal"
             )
-        record = convert(source, file.solution, codec.record, "solution")
+        record = converted(file.solution, codec.record, "solution: ")
         plan = Plan(
             workload_name=file.workload.name,
             workload_fingerprint=workload.fingerprint,
@@ -204,8 +202,8 @@ def read_plan(
             bound=-math.inf if file.bound is None else file.bound,
             method=file.method,
             time_unit=file.time_unit,
-            certificate=read_mapping(file.certificate),
-            provenance=read_mapping(file.provenance),
+            certificate=_from_json(file.certificate),
+            provenance=_from_json(file.provenance),
         )
         read_certificate(plan.certificate, workload.n, len(made_on.kinds))
     if plan.bound > plan.objective * (1 + BOUND_SLACK):
@@ -237,24 +235,16 @@ def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec
         if key not in options:
             source.fail(f"problem: {key} is missing; add it")
     if codec.problem is DeviceMapping:
-        file = convert(source, options["topology"], TopologyFile, "problem: topology")
+        file = converted(options["topology"], TopologyFile, f"{source.file}: problem: topology: ")
         with prefix_errors(source.file, "problem"):
             options["topology"] = make_topology(file)
-    problem = convert(source, options, codec.problem, "problem")
+    problem = converted(options, codec.problem, f"{source.file}: problem: ")
     return problem, codec_of(problem)
 
 
 def codec_of(problem: Problem) -> Codec:
     """Return how the solutions of a problem are written and read."""
     return STREAM if is_stream(problem) else CODECS[problem.name]
-
-
-def convert(source: Source, values: object, kind: type[Any], where: str) -> Any:
-    """Return JSON values as a record; values that do not fit raise an error at `where`."""
-    try:
-        return msgspec.convert(values, kind)
-    except msgspec.ValidationError as error:
-        source.fail(f"{where}: {explain(str(error), values, kind)}")
 
 
 def to_json(value: object) -> object:
@@ -274,13 +264,9 @@ def to_json(value: object) -> object:
 
 
 def _from_json(value: Any) -> Any:
+    """Return JSON values with numbers in place of the texts of infinite ones."""
     if isinstance(value, str):
         return _SPECIAL.get(value, value)
     if isinstance(value, dict):
         return {key: _from_json(item) for key, item in value.items()}
     return [_from_json(item) for item in value] if isinstance(value, list) else value
-
-
-def read_mapping(values: dict[str, Any]) -> dict[str, object]:
-    """Return the values of a JSON object, its texts of infinite numbers converted."""
-    return {key: _from_json(value) for key, value in values.items()}

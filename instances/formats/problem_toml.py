@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec.inspect import (
     DataclassType,
     EnumType,
@@ -37,7 +36,7 @@ from ..common.choices import Choice
 from ..common.errors import InputError, quote
 from ..model.problem import Problem
 from .plan_json import CODECS
-from .source import explain, read_source
+from .source import converted, read_source
 
 R = TypeVar("R")
 
@@ -127,10 +126,7 @@ def make_record(
     prefix = f"{where}: " if where else ""
     try:
         ready = _ready(values, type_info(kind), from_text or {}, "")
-        try:
-            return msgspec.convert(ready, kind)
-        except msgspec.ValidationError as error:
-            raise InputError(explain(str(error), ready, kind)) from None
+        return converted(ready, kind)
     except InputError as error:
         raise InputError(f"{prefix}{error}") from None
 

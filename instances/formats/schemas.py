@@ -17,8 +17,8 @@ from ..topologies.named import TopologyFile
 from .certificate import (
     CHECKED,
     HubCertificate,
-    PotentialCertificate,
     PriceCertificate,
+    ShardingCertificate,
 )
 from .plan_json import CODECS, STREAM, PlanFile
 from .problem_toml import PROBLEMS
@@ -94,7 +94,7 @@ def _plan_schema() -> dict[str, Any]:
     """Return the JSON schema of plans, with a variant for each problem."""
     codecs = [*CODECS.items(), ("pipeline", STREAM)]
     used = [kind for _, codec in codecs for kind in (codec.problem, codec.record)]
-    checked = PriceCertificate, HubCertificate, PotentialCertificate
+    checked = PriceCertificate, HubCertificate, ShardingCertificate
     schema = _schema(PlanFile, TopologyFile, *checked, *used)
     schema["$defs"]["Topology"] = schema["$defs"].pop("TopologyFile")
     origins = {"enum": list(CHECKED)}

@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
-from msgspec.inspect import DictType, EnumType, LiteralType, Type, UnionType, type_info
+from msgspec.inspect import BoolType, DictType, EnumType, LiteralType, Type, UnionType, type_info
 
 from ..common.errors import InputError, quote
-from ..common.units import NodeId
+from ..common.units import LARGEST, NodeId
 
 T = TypeVar("T")
 
+WORKLOAD = "stagecut-workload"
+CLUSTER = "stagecut-cluster"
+PLAN = "stagecut-plan"
+JOB_PLAN = "stagecut-job-plan"  # of a training job
+TOPOLOGY = "stagecut-topology"
+PROGRAM = "stagecut-program"
+RECORDING = "stagecut-recording"
+SHARDED_RECORDING = "stagecut-sharded-recording"
+
+#: The version that is written, by format.
+NEWEST: Mapping[str, int] = MappingProxyType(
+    {WORKLOAD: 1, CLUSTER: 1, PLAN: 5, TOPOLOGY: 1, RECORDING: 1, PROGRAM: 1, SHARDED_RECORDING: 1}
+)
+
+#: The oldest version that is read, where that is not the first.
+OLDEST: Mapping[str, int] = MappingProxyType({PLAN: 4})
+
 #: A number that arrays of whole numbers can hold.
 Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+#: A time, size or rate; how many there are of something.
+Amount = Annotated[float, msgspec.Meta(ge=0, le=LARGEST)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):
@@ -53,10 +73,7 @@ class Source:
 
     def convert(self, kind: type[T]) -> T:
         """Return the parsed JSON as `kind`, or say which field of which node does not fit."""
-        try:
-            return msgspec.convert(self.data, kind)
-        except msgspec.ValidationError as error:
-            self.fail(explain(str(error), self.data, kind))
+        return converted(self.data, kind, f"{self.file}: ")
 
     def numbered(self, ids: Iterable[NodeId]) -> dict[NodeId, int]:
         """Return the number of each node's id, which must differ."""
@@ -66,11 +83,6 @@ class Source:
                 self.fail(f"node {plain_id(node)}: its id occurs twice; ids must differ")
             index[node] = v
         return index
-
-    def check_at_least_0(self, what: str, value: float) -> None:
-        """Refuse a number that is below 0 or not finite."""
-        if not 0 <= value < math.inf:
-            self.fail(f"{what} is {quote(value)}; it must be a finite number of at least 0")
 
     def check_ends(self, edge: Any, index: Mapping[NodeId, int]) -> str:
         """Refuse an edge unless its `sourceId` and `destId` are two nodes; return its name."""
@@ -93,6 +105,12 @@ class Source:
         if not isinstance(self.data, dict):
             self.fail(f"it must be an object {{…}}; give {wanted}")
         return self.data
+
+    @property
+    def format_name(self) -> str:
+        """Which of our formats the file says it is of; an empty text for others' files."""
+        named = self.data.get("format") if isinstance(self.data, dict) else None
+        return named if isinstance(named, str) and named.startswith("stagecut-") else ""
 
     @property
     def keys(self) -> frozenset[str]:
@@ -170,7 +188,9 @@ def parse(content: bytes, file: str, stem: str) -> Source:
         fail("a number has more than 4300 digits; write it as a float")
     if _depth_exceeds(data, MAX_DEPTH):
         fail(f"its JSON is nested deeper than {MAX_DEPTH} levels; no format goes that deep")
-    if re.search(r"\\u[dD][89a-fA-F]", text) and re.search(r"[\ud800-\udfff]", _strings(data)):
+    if re.search(r"\\u[dD][89a-fA-F]", text) and re.search(
+        r"[\ud800-\udfff]", json.dumps(data, ensure_ascii=False)
+    ):
         fail("a text holds half of a UTF-16 surrogate pair (\\ud800 to \\udfff); remove it")
     return Source(file, stem, text, data)
 
@@ -205,10 +225,6 @@ def _depth_exceeds(data: object, limit: int) -> bool:
             return False
         level = inner
     return True
-
-
-def _strings(data: object) -> str:
-    return json.dumps(data, ensure_ascii=False)
 
 
 def label(item: object) -> str:
@@ -248,7 +264,15 @@ _TYPES = {
 }
 
 
-def explain(error: str, data: object, kind: type[Any]) -> str:
+def converted(data: object, kind: type[T], prefix: str = "") -> T:
+    """Return JSON values as `kind`; InputError, behind a prefix, if they do not fit."""
+    try:
+        return msgspec.convert(data, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise InputError(prefix + _reason(str(error), data, kind)) from None
+
+
+def _reason(error: str, data: object, kind: type[Any]) -> str:
     """Return why `data` is no `kind` in the user's words: which field of which node."""
     message, _, path = error.partition(" - at `")
     steps = re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", path.rstrip("`"))
@@ -256,43 +280,39 @@ def explain(error: str, data: object, kind: type[Any]) -> str:
     value, known = data, True
     for key, position in steps:
         known = known and position != "..."
-        if not known:
-            continue
         if key:
             where.append(key)
-            value = value[key] if isinstance(value, dict) else None
-        else:
+            value = value.get(key) if known and isinstance(value, dict) else None
+        elif known:
             value = value[int(position)] if isinstance(value, list) else None
             plural = where.pop() if where else "item"
             name = label(value)
             if plural == "kinds" and isinstance(value, dict) and isinstance(value.get("name"), str):
                 name = f"device kind {quote(value['name'])}"
             where.append(name or f"{plural}[{position}]")
+    if path.startswith("key` in"):
+        where.append("key")
+        value, known = message.partition("'")[2].rstrip("'"), "'" in message
     begin = f"{': '.join(where)}: " if where else ""
     if match := re.fullmatch(r"Object missing required field `(.+)`", message):
         return f"{begin}{match[1]} is missing; add it"
     if match := re.fullmatch(r"Object contains unknown field `(.+)`", message):
         return f"{begin}unknown key {quote(match[1])}; remove it or correct its spelling"
-    match = re.match(r"Expected `([^`]+)`, got", message)
-    if match or message.startswith("Invalid enum value"):
-        if match is None:
-            wanted = f"one of {', '.join(_choices(type_info(kind), steps))}"
-            if path.startswith("key` in"):
-                where.append("key")
-                value = message.partition("'")[2].rstrip("'")
-        else:
-            wanted = _TYPES.get(match[1], match[1])
-            if isinstance(value, str) and wanted.startswith("a list"):  # typed as [x]
-                wanted = wanted.replace("a list […]", f"a list: [{quote(value)}]")
-        said = f" {quote(value)}" if known else " a wrong value"
-        name = where[-1] if where else "the file"
-        begin = f"{': '.join(where[:-1])}: " if where[:-1] else ""
-        return f"{begin}{name} is{said}; it must be {wanted}"
-    if match := re.fullmatch(r"Expected `(?:int|float)` ([<>]=?) (\S+)", message):
-        said = {">=": "at least", "<=": "at most", ">": "above", "<": "below"}[match[1]]
-        number = quote(value) if known else "a number"
-        return f"{begin}{number}; it must be {said} {match[2].removesuffix('.0')}"
-    return f"{begin}{message.replace('`', '')}; correct it"
+    if message.startswith("Invalid enum value"):
+        wanted = f"one of {', '.join(_choices(type_info(kind), steps))}"
+    elif match := re.match(r"Expected `([^`]+)`, got", message):
+        wanted = _TYPES.get(match[1], match[1])
+        if isinstance(value, str) and wanted.startswith("a list"):  # typed as [x]
+            wanted = wanted.replace("a list […]", f"a list: [{quote(value)}]")
+    elif match := re.fullmatch(r"Expected `(?:int|float)` ([<>]=?) (\S+)", message):
+        side = {">=": "at least", "<=": "at most", ">": "above", "<": "below"}[match[1]]
+        wanted = f"{side} {match[2].removesuffix('.0')}"
+    else:
+        return f"{begin}{message.replace('`', '')}; correct it"
+    said = f" {quote(value)}" if known else " a wrong value"
+    name = where[-1] if where else "the file"
+    begin = f"{': '.join(where[:-1])}: " if where[:-1] else ""
+    return f"{begin}{name} is{said}; it must be {wanted}"
 
 
 def _choices(kind: Type, steps: Sequence[tuple[str, str]]) -> list[str]:
@@ -303,6 +323,8 @@ def _choices(kind: Type, steps: Sequence[tuple[str, str]]) -> list[str]:
         return list(map(str, kind.cls))
     if isinstance(kind, LiteralType):
         return list(map(str, kind.values))
+    if isinstance(kind, BoolType):
+        return ["true", "false"]
     if isinstance(kind, DictType) and not steps:
         return _choices(kind.key_type, steps)
     if not steps:
@@ -312,3 +334,48 @@ def _choices(kind: Type, steps: Sequence[tuple[str, str]]) -> list[str]:
     found = fields.get(key) if key else getattr(kind, "item_type", None)
     found = found or getattr(kind, "value_type", None)
     return [] if found is None else _choices(found, steps[1:])
+
+
+def read_file(source: Source, kind: type[T], wanted: str) -> T:
+    """Return our file as `kind`, after a look at its version.
+
+    InputError if it is of another format, newer than this code, or does not fit.
+    """
+    if source.flaw:
+        source.fail(source.flaw)
+    if source.format_name != wanted:
+        what = (
+            f"its format is {quote(source.format_name)}"
+            if source.format_name
+            else "it names no format"
+        )
+        source.fail(f"{what}; a file with format {quote(wanted)} is needed here")
+    version = source.data.get("version")
+    newest = NEWEST[wanted]
+    if type(version) is int and version > newest:
+        source.fail(
+            f"version is {quote(version)}, written by a newer Stagecut; this one reads up to "
+            f"version {newest}: update it"
+        )
+    oldest = OLDEST.get(wanted, 1)
+    if type(version) is not int or version < oldest:
+        up_to = f"a whole number from {oldest} to {newest}" if newest > oldest else str(newest)
+        source.fail(f"version is {quote(version)}; it must be {up_to}")
+    return replace(source, data=upgraded(source.data, version)).convert(kind)
+
+
+def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
+    """Return the outermost object of one of our files as the newest version would say it."""
+    form = data["format"]
+    if form == PLAN and version < 5:
+        _nest_links(data.get("problem"))
+    return {**data, "version": NEWEST[form]}
+
+
+def _nest_links(problem: Any) -> None:
+    """Give the collectives of a mesh of a version before 5 their links as objects."""
+    mesh = problem.get("mesh") if isinstance(problem, dict) else None
+    primitives = mesh.get("primitives") if isinstance(mesh, dict) else None
+    for one in primitives if isinstance(primitives, list) else ():
+        if isinstance(one, dict) and "link" not in one:
+            one["link"] = {k: one.pop(k) for k in ("latency_s", "bytes_per_s") if k in one}

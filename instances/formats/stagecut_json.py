@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -17,14 +16,12 @@ import numpy as np
 from ..common.arrays import Floats
 from ..common.errors import prefix_errors, quote
 from ..common.units import NodeId
-from ..model.cluster import Cluster, DeviceKind
+from ..model.cluster import Cluster, DeviceKind, Link, PairLink
 from ..model.layers import PER_CONFIGURATION, Layers
-from ..model.links import Link, PairLink
 from ..model.ties import Copy, Tie
 from ..model.workload import Workload
 from .solutions_json import RulesRecord
-from .source import Record, Source, Whole, plain_id
-from .versions import CLUSTER, NEWEST, OLDEST, WORKLOAD, upgraded
+from .source import CLUSTER, NEWEST, WORKLOAD, Record, Source, Whole, plain_id, read_file
 
 
 class CopyRecord(Record):
@@ -71,9 +68,6 @@ class LayersRecord(msgspec.Struct, forbid_unknown_fields=True):
     edge_bytes: list[float]
     microbatches: int | None = None
     bandwidth: float | None = None
-
-
-T = TypeVar("T")
 
 
 class LinkRecord(Record, kw_only=True):
@@ -141,40 +135,6 @@ class WorkloadFile(Record):
     provenance: dict[str, str] = msgspec.field(default_factory=dict)
     layers: LayersRecord | None = None
     ties: list[TieRecord] = msgspec.field(default_factory=list)
-
-
-def format_name(source: Source) -> str:
-    """Return which of our formats the file says it is of; an empty text for others' files."""
-    named = source.data.get("format") if isinstance(source.data, dict) else None
-    return named if isinstance(named, str) and named.startswith("stagecut-") else ""
-
-
-def read_file(source: Source, kind: type[T], wanted: str) -> T:
-    """Return our file as `kind`, after a look at its version.
-
-    InputError if it is of another format, newer than this code, or does not fit.
-    """
-    if source.flaw:
-        source.fail(source.flaw)
-    if format_name(source) != wanted:
-        what = (
-            f"its format is {quote(format_name(source))}"
-            if format_name(source)
-            else "it names no format"
-        )
-        source.fail(f"{what}; a file with format {quote(wanted)} is needed here")
-    version = source.data.get("version")
-    newest = NEWEST[wanted]
-    if type(version) is int and version > newest:
-        source.fail(
-            f"version is {quote(version)}, written by a newer Stagecut; this one reads up to "
-            f"version {newest}: update it"
-        )
-    oldest = OLDEST.get(wanted, 1)
-    if type(version) is not int or version < oldest:
-        up_to = f"a whole number from {oldest} to {newest}" if newest > oldest else str(newest)
-        source.fail(f"version is {quote(version)}; it must be {up_to}")
-    return replace(source, data=upgraded(source.data, version)).convert(kind)
 
 
 def read_workload(source: Source) -> Workload:

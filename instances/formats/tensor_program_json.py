@@ -15,16 +15,14 @@ from ..common.errors import prefix_errors, quote
 from ..model.sharding import program_workload
 from ..model.tensor_program import Operator, Signature, Tensor, TensorProgram
 from ..model.workload import Workload
-from .source import Record, Source, plain_id
+from .source import NEWEST, PROGRAM, Record, Source, plain_id, read_file
 from .stagecut_json import (
     KindRecord,
     PairLinkRecord,
     kinds_of,
     links_of,
     make_cluster,
-    read_file,
 )
-from .versions import NEWEST, PROGRAM
 
 
 class TensorRecord(Record):

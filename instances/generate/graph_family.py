@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..common.errors import InputError, quote
-from ..model.cluster import ACCELERATOR, Cluster, DeviceKind, accelerators_and_cpus
-from ..model.links import Link
+from ..model.cluster import ACCELERATOR, Cluster, DeviceKind, Link, accelerators_and_cpus
 from ..model.workload import Workload
 
 #: Nodes of a graph, forward ones alone, and accelerators of its cluster.

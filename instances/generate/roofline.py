@@ -21,7 +21,7 @@ import numpy as np
 from ..common.arrays import Floats
 from ..costs.clusters import accelerator
 from ..costs.hardware import NumberFormat
-from ..model.links import Link
+from ..model.cluster import Link
 
 #: The accelerator that workloads are generated for unless another is asked for.
 USUAL = "a100-80gb"

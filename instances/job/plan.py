@@ -22,8 +22,7 @@ from ..costs.hardware import TrainingCluster
 from ..costs.layout import Layout, describe
 from ..costs.models import shipped_model, shipped_models
 from ..formats.problem_toml import make_record, to_plain
-from ..formats.source import read_source
-from ..formats.versions import JOB_PLAN
+from ..formats.source import JOB_PLAN, read_source
 from ..formats.writing import write_whole
 from ..model.summary import Summarised
 from .problem import TrainingJob

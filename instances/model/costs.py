@@ -14,8 +14,7 @@ import numpy as np
 from ..common.arrays import Bools, Floats, Ints, frozen
 from ..common.errors import InputError
 from ..common.units import TIME_UNITS, UNSPECIFIED
-from .cluster import ACCELERATOR, CPU, Cluster, DeviceKind
-from .links import Link
+from .cluster import ACCELERATOR, CPU, Cluster, DeviceKind, Link
 from .workload import Workload
 
 

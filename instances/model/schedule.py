@@ -4,10 +4,6 @@ A row is a device, a cell an action such as ``2F0`` or nothing, as in the CSV of
 torch.distributed.pipelining. The stages 0, 1, …, P − 1 are a chain: a forward pass waits for that
 of the stage before, a backward pass for that of the stage behind. So whether an order can be
 executed does not depend on what the stages are.
-
-Actions of a schedule: what a device does with a microbatch of a stage, such as ``2F0``.
-
-How many actions a schedule may have.
 """
 
 from __future__ import annotations

@@ -34,8 +34,7 @@ from ..common.choices import Optimizer, OrText, Primitive, Role, Rounds, Shardin
 from ..common.errors import InputError, quote
 from ..common.quantities import check_count
 from ..common.units import LARGEST, TIME_UNITS, NodeId
-from .cluster import ACCELERATOR, Cluster
-from .links import Link
+from .cluster import ACCELERATOR, Cluster, Link
 from .summary import ByFields
 from .tensor_program import TensorProgram
 from .workload import Workload

@@ -1,21 +1,23 @@
-"""Topologies: devices, switches, and the links between them."""
+"""Topologies: devices, switches, the links between them, and the routes over these."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..common.arrays import Bools, Floats, Ints, checked, frozen
 from ..common.choices import OrText, Routing
 from ..common.errors import InputError, all_differ, quote
 from ..common.units import LARGEST, SMALLEST
-from .routing import Routes, route
+from .routing_kernel import fewest_hops, widest
 from .summary import Summarised
 
 if TYPE_CHECKING:
@@ -27,6 +29,79 @@ MAX_DEVICES = 8192
 MAX_SWITCHES = 16384
 #: Those of a link per pair of `MAX_DEVICES` take gigabytes; so many take one.
 MAX_LINKS = 12_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """Point-to-point routes of D devices among N nodes, the same in both directions.
+
+    The tables are computed when first asked for, in O(D · E) time and O(D · N) memory.
+    """
+
+    devices: int  # D
+    # start, target: neighbours of node u are target[start[u] : start[u + 1]], increasing; shapes (N
+    # + 1,) and (2E,)
+    start: Ints
+    target: Ints
+    latency: Floats  # latency, bandwidth: (2E,): of each of these links
+    bandwidth: Floats
+    widest: bool  # whether the widest route is taken, else that of fewest hops
+
+    @cached_property
+    def _searched(self) -> tuple[Floats, Floats, NDArray[np.int32]]:
+        """Tables of latency, bandwidth and the node before, by a search from each device."""
+        search = widest if self.widest else fewest_hops
+        lat, band, previous = search(
+            self.devices, len(self.start) - 1, self.start, self.target, self.latency, self.bandwidth
+        )
+        for table in (lat, band):
+            for d in range(self.devices):  # `triu_indices` would take as much memory again
+                table[d + 1 :, d] = table[d, d + 1 :]
+        for table in (lat, band, previous):
+            table.setflags(write=False)
+        return lat, band, previous
+
+    @property
+    def latency_s(self) -> Floats:
+        """Shape (D, D): sum of the latencies on the route; 0 on the diagonal."""
+        return self._searched[0]
+
+    @property
+    def bytes_per_s(self) -> Floats:
+        """Shape (D, D): least bandwidth on the route; `inf` on the diagonal, 0 without a route."""
+        return self._searched[1]
+
+    @property
+    def previous(self) -> NDArray[np.int32]:
+        """Shape (D, N): node before each node on its route from device d, −1 at d itself.
+
+        The route between d < e is the one in row d.
+        """
+        return self._searched[2]
+
+    @cached_property
+    def component(self) -> Ints:
+        """Shape (N,): connected component of each node."""
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import connected_components
+
+        size = len(self.start) - 1
+        some = (np.ones(len(self.target), np.int64), self.target, self.start)
+        graph: csr_array[np.int64, tuple[int, int]] = csr_array(some, shape=(size, size))
+        found: Ints = connected_components(graph, directed=False)[1].astype(np.int64)
+        return found
+
+    def path(self, a: int, b: int) -> list[int]:
+        """Return the nodes on the route from device a to device b, both included."""
+        low, high = min(a, b), max(a, b)
+        nodes = [high]
+        while nodes[-1] != low:
+            nodes.append(int(self.previous[low, nodes[-1]]))
+        return nodes if a == high else nodes[::-1]
+
+    def hops(self, a: int, b: int) -> Iterator[tuple[int, int]]:
+        """Return the links on the route from a to b, each in the direction of travel."""
+        return pairwise(self.path(a, b))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -136,7 +211,7 @@ class Topology(Summarised):
 
     @cached_property
     def routes(self) -> Routes:
-        """The routes between devices, and the tables of all pairs when first asked for.
+        """The routes between devices, whose tables are computed when first asked for.
 
         Raises
         ------
@@ -150,7 +225,6 @@ class Topology(Summarised):
             self.latency_s,
             self.bytes_per_s,
             widest=self.routing == Routing.WIDEST,
-            grid=(self.shape, self.wraps),
         )
         component = routes.component[self.usable]
         apart = self.usable[component != component[:1]]
@@ -331,4 +405,31 @@ def topology_from_networkx(graph: nx.Graph[int]) -> Topology:
             [float(graph.nodes[v].get("memory_bytes", math.inf)) for v in devices]
         ),
         slowdown=np.array([float(graph.nodes[v].get("slowdown", 1.0)) for v in devices]),
+    )
+
+
+def route(
+    devices: int, nodes: int, links: Ints, latency_s: Floats, bytes_per_s: Floats, *, widest: bool
+) -> Routes:
+    """Return the routes over a graph; of parallel links the widest, then the fastest, is used."""
+    from scipy.sparse import coo_array
+
+    ends, latency, bandwidth = np.sort(links, axis=1), latency_s, bytes_per_s
+    pair = ends[:, 0] * nodes + ends[:, 1]
+    if (pair[1:] <= pair[:-1]).any():  # else they are in order: sorting millions takes seconds
+        order = np.lexsort((latency_s, -bytes_per_s, pair))
+        order = order[np.diff(pair[order], prepend=-1) > 0]
+        ends, latency, bandwidth = ends[order], latency_s[order], bytes_per_s[order]
+    both = np.concatenate([ends, ends[:, ::-1]])
+    which = np.tile(np.arange(len(ends)), 2)
+    matrix = coo_array((which + 1, (both[:, 0], both[:, 1])), shape=(nodes, nodes)).tocsr()
+    matrix.sort_indices()
+    link = matrix.data - 1
+    return Routes(
+        devices,
+        matrix.indptr.astype(np.int64),
+        matrix.indices.astype(np.int64),
+        latency[link] if len(link) else np.zeros(0),
+        bandwidth[link] if len(link) else np.zeros(0),
+        widest,
     )

@@ -1,7 +1,8 @@
 """FLOPs of operators: torch's own formulas, and those that it lacks or that differ.
 
 FlopCounterMode counts attention by the fused kernels of GPUs, though as if a causal mask saved
-nothing, but not by that of CPUs; and no product of grouped matrices, as of mixtures of experts.
+nothing, but not by that of CPUs; no product of grouped matrices, as of mixtures of experts; and no
+layer of oneDNN's LSTM.
 """
 
 from __future__ import annotations
@@ -44,6 +45,16 @@ def grouped_product_backward(first: Any, second: Any, *_: Any, **__: Any) -> flo
     return 2.0 * grouped_product(a, b)
 
 
+def recurrent(rows: Any, first: Any, second: Any, *_: Any, **__: Any) -> float:
+    """FLOPs of an LSTM's layer: each row times the weights of input and state of all gates."""
+    return float(2 * rows.numel() // rows.shape[-1] * (first.numel() + second.numel()))
+
+
+def recurrent_backward(*args: Any, **kwargs: Any) -> float:
+    """Twice the forward pass: gradients of what it reads, and of the weights."""
+    return 2.0 * recurrent(*args, **kwargs)
+
+
 def flops_of(func: Any, args: Any, kwargs: Any, out: Any) -> float:
     """Return the FLOPs of a call of an operator that returned `out`; 0 of what is not counted."""
     if not isinstance(func, torch._ops.OpOverload):
@@ -68,6 +79,8 @@ FORMULAS: Mapping[str, Callable[..., float]] = {
         )
         for end in ("", "_backward")
     },
+    "aten::mkldnn_rnn_layer": recurrent,
+    "aten::mkldnn_rnn_layer_backward": recurrent_backward,
     "aten::_grouped_mm": grouped_product,
     "transformers::grouped_mm_fallback": grouped_product,
     "transformers::grouped_mm_fallback_backward": grouped_product_backward,

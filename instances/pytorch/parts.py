@@ -8,8 +8,8 @@ inputs that its outputs depend on: the operator graph must give the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -110,11 +110,22 @@ class ModelParts:
 
 
 def plain(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:
-    """Return the module that `torch.compile` wraps, its lazy parameters made by running it once."""
+    """Return the module that `torch.compile` wraps, its lazy parameters made by running it once.
+
+    InputError if it fails on its inputs.
+    """
     model = getattr(model, "_orig_mod", model)
     if any(map(nn.parameter.is_lazy, model.parameters())):
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            model(*args, **kwargs)
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()  # a run for training would change the statistics of norms
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]), quiet():
+                model(*args, **kwargs)
+        except Exception as error:  # any code of the model may run here
+            raise on_inputs(error, model) from None
+        finally:
+            for module, training in modes:
+                module.training = training
     return model
 
 
@@ -158,7 +169,6 @@ def _with_own(traced: Traced) -> Traced:
 def put_together(
     parts: ModelParts,
     grouping: Grouping,
-    depth: int | None,
     times: OperatorTimes,
     cluster: Cluster,
     *,
@@ -166,14 +176,11 @@ def put_together(
     name: str = "",
     notes: tuple[str, ...] = (),
 ) -> Profile:
-    """Return the profile of a model from its grouped and priced operators.
-
-    `depth` is what they were grouped by, None for operators.
-    """
+    """Return the profile of a model from its grouped and priced operators."""
     name = name or type(parts.model).__name__
     once = to_workload(
         parts.graph, grouping, times, name=name, cluster=cluster,
-        provenance=_provenance(parts, depth),
+        provenance=_provenance(parts, grouping),
     )  # fmt: skip
     workload = with_ties(once, ties_of(parts.graph, grouping, once, times.link), tied)
     return Profile(
@@ -186,14 +193,14 @@ def put_together(
     )
 
 
-def _provenance(parts: ModelParts, depth: int | None) -> dict[str, str]:
+def _provenance(parts: ModelParts, grouping: Grouping) -> dict[str, str]:
     model = type(parts.model)
     kept = {
         "generator": "stagecut.instances.pytorch",
         "model": f"{model.__module__}.{model.__qualname__}",
         "traced_by": parts.traced.how,
         "pass": "training" if parts.training else "inference",
-        "granularity": "operators" if depth is None else f"modules, depth {depth}",
+        "granularity": grouping.granularity,
         "torch": torch.__version__,
     }
     if parts.traced.because:
@@ -281,6 +288,7 @@ def _watched(
         parameters = parameters_of(model)
         run = _Run([*(value for _, value in parameters), *inputs])
         stack.enter_context(torch.set_grad_enabled(training))
+        stack.enter_context(_attention_as_traced())
         stack.enter_context(run)
         outputs = [run.storages.number(t) for t in tensors(model(*args, **kwargs))]
     names = [*(name for name, _ in parameters), *(f"input {k}" for k in range(len(inputs)))]
@@ -289,6 +297,17 @@ def _watched(
         return frozenset(name for k, name in enumerate(names) if bits >> k & 1)
 
     return _Ancestry(tuple(named(run.bits.get(s, 0)) for s in outputs), named(run.read))
+
+
+@contextmanager
+def _attention_as_traced() -> Iterator[None]:
+    """Let `nn.MultiheadAttention` compute for inference as it is traced, not in one kernel."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def _of_graph(recording: Recording, graph: OperatorGraph) -> _Ancestry:

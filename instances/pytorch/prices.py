@@ -29,7 +29,7 @@ from ..common.arrays import Floats
 from ..common.errors import InputError
 from ..formats.writing import write_whole
 from ..generate.roofline import CPU_CORE
-from ..model.links import Link
+from ..model.cluster import Link
 from ..to_workload import OperatorTimes, estimated_ms
 from .parts import ModelParts
 from .record import Clock, Watch

@@ -15,10 +15,8 @@ from ..generate.roofline import machine
 from ..model.cluster import ACCELERATOR, Cluster, DeviceKind
 from ..to_workload import (
     Grouping,
-    by_layer,
-    by_operator,
     estimated_times,
-    fitting_depth,
+    grouped,
     memory_bytes,
     suggested_cluster,
 )
@@ -104,14 +102,10 @@ def profile(
         else:
             times, notes = estimated_times(parts.graph, target), []
             cluster = suggested_cluster(target, memory_bytes(parts.graph))
-    if depth == "auto":
-        depth = fitting_depth(parts.graph)
-    grouping = by_operator(parts.graph) if depth is None else by_layer(parts.graph, depth)
+    grouping = grouped(parts.graph, depth)
     if parts.traced.because:
         notes = [export_failure(parts.traced), *notes]
-    return put_together(
-        parts, grouping, depth, times, cluster, tied=tied, name=name, notes=tuple(notes)
-    )
+    return put_together(parts, grouping, times, cluster, tied=tied, name=name, notes=tuple(notes))
 
 
 def matching(
@@ -137,7 +131,7 @@ def matching(
     wanted = set(ids)
     deepest = max(len(op.modules) for op in graph.operators)
     for depth in (None, *range(1, deepest + 1)):
-        grouping = by_operator(graph) if depth is None else by_layer(graph, depth)
+        grouping = grouped(graph, depth)
         named_nodes = {
             grouping.names[node]
             for node, op in zip(grouping.node, graph.operators, strict=True)
@@ -146,7 +140,7 @@ def matching(
         if not named_nodes <= wanted:
             continue
         for tied in (Tied.COPIES, Tied.COLOUR):
-            found = _estimated(parts, grouping, depth, tied)
+            found = _estimated(parts, grouping, tied)
             own = zip(found.workload.ids, found.workload.backward.tolist(), strict=True)
             if wanted == {node for node, backward in own if not (layers and backward)}:
                 return found
@@ -167,15 +161,15 @@ def uncut(
     model = plain(model, args, named)
     with unchanged(model, (args, named)):
         parts = take_apart(model, args, named, training, whole=True)
-    return _estimated(parts, by_operator(parts.graph), None, Tied.COLOUR)
+    return _estimated(parts, grouped(parts.graph, None), Tied.COLOUR)
 
 
-def _estimated(parts: ModelParts, grouping: Grouping, depth: int | None, tied: Tied) -> Profile:
+def _estimated(parts: ModelParts, grouping: Grouping, tied: Tied) -> Profile:
     """Return the profile with a roofline's times."""
     target = machine()
     cluster = suggested_cluster(target, memory_bytes(parts.graph))
     times = estimated_times(parts.graph, target)
-    return put_together(parts, grouping, depth, times, cluster, tied=tied)
+    return put_together(parts, grouping, times, cluster, tied=tied)
 
 
 def _unknown(parts: ModelParts, ids: Collection[NodeId]) -> str:

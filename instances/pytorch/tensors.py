@@ -158,7 +158,6 @@ def program_of_graph(traced: TrainingGraph, target: Machine) -> TensorProgram:
     backward = False
     last_loss = traced.losses[-1]
     sources = [node for node in traced.graph.nodes if node.op == "placeholder" and node.users]
-    gradients = {node: name for name, node in traced.parameters.items() if node is not None}
     for node in sources:
         if node.name in traced.names:
             _add_source(made, traced, node)
@@ -166,8 +165,11 @@ def program_of_graph(traced: TrainingGraph, target: Machine) -> TensorProgram:
         if node.op == "call_function":
             _add(made, node, target, backward)
         backward = backward or node is last_loss
-    late = {name: made.number[node.name] for node, name in gradients.items()}
-    late = {traced.names[name]: t for name, t in late.items()}
+    late = {  # of parameters that are added up it is one tensor
+        traced.names[name]: made.number[node.name]
+        for name, node in traced.parameters.items()
+        if node is not None
+    }
     trained = (one.role is Role.PARAMETER and one.name in late for one in made.operators)
     operators = (
         replace(one, gradient=late[str(one.name)]) if learns else one
@@ -179,18 +181,8 @@ def program_of_graph(traced: TrainingGraph, target: Machine) -> TensorProgram:
 def tensor_numbers(traced: TrainingGraph, program: TensorProgram) -> dict[fx.Node, int]:
     """Return the number in a program of the tensor that each node of its graph is."""
     known = {tensor.name: number for number, tensor in enumerate(program.tensors)}
-    found: dict[fx.Node, int] = {}
-    for node in traced.graph.nodes:
-        name = node.name
-        if node.op == "placeholder":
-            name = traced.names.get(name, name)
-        elif node.target is operator.getitem:
-            name = f"{node.args[0].name}.{node.args[1]}"
-        elif node.op == "call_function" and name_of(node) in SAME:
-            found[node] = found[node.all_input_nodes[0]]
-        if name in known:
-            found[node] = known[name]
-    return found
+    names = {node: _tensor_name(traced, node) for node in traced.graph.nodes}
+    return {node: known[name] for node, name in names.items() if name in known}
 
 
 def _add_source(made: _Made, traced: TrainingGraph, node: fx.Node) -> None:
@@ -512,7 +504,7 @@ def _tensor_name(graph: TrainingGraph, node: fx.Node) -> str:
     while node.op == "call_function" and name_of(node) in SAME:
         node = node.all_input_nodes[0]
     if node.op == "placeholder":
-        return graph.names[node.name]
+        return graph.names.get(node.name, node.name)
     if node.target is operator.getitem:
         return f"{node.args[0].name}.{node.args[1]}"
     return str(node.name)

@@ -1,7 +1,6 @@
 """Topologies: the devices of a machine and the links between them."""
 
-from ..model.routing import Routes
-from ..model.topology import Topology, topology_from_networkx
+from ..model.topology import Routes, Topology, topology_from_networkx
 from .named import load_topology, save_topology, topology, write_topology
 
 __all__ = [

@@ -21,11 +21,9 @@ import numpy as np
 from ..common.arrays import Ints
 from ..common.choices import Routing
 from ..common.errors import InputError, prefix_errors, quote
-from ..formats.source import Record, Source, Whole, read_source
-from ..formats.stagecut_json import finite, read_file
-from ..formats.versions import NEWEST, TOPOLOGY
+from ..formats.source import NEWEST, TOPOLOGY, Record, Source, Whole, read_file, read_source
+from ..formats.stagecut_json import finite
 from ..formats.writing import layout, write_whole
-from ..model.routing import grid_links
 from ..model.topology import Topology, check_links, check_size
 
 
@@ -302,6 +300,22 @@ def grid(name: str, sides: tuple[int, ...], wraps: bool) -> Topology:
         shape=sides,
         wraps=wraps,
     )
+
+
+def grid_links(sides: tuple[int, ...], wraps: bool) -> Ints:
+    """Return the links of a mesh, or of a torus if it wraps; shape (E, 2), lower number first.
+
+    Devices are numbered in row-major order.
+    """
+    index = np.arange(int(np.prod(sides))).reshape(sides)
+    pairs = []
+    for axis, side in enumerate(sides):
+        ahead = np.roll(index, -1, axis)
+        # around a side of two, the link back is the link there
+        keep = slice(None) if wraps and side > 2 else slice(0, side - 1)
+        cut = tuple(keep if a == axis else slice(None) for a in range(len(sides)))
+        pairs.append(np.stack([index[cut].ravel(), ahead[cut].ravel()], axis=1))
+    return np.sort(np.concatenate(pairs), axis=1)
 
 
 def fat_tree(name: str, sides: tuple[int, ...]) -> Topology:

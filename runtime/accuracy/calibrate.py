@@ -11,9 +11,10 @@ from ...instances import InputError, Plan, Planned, StagePlacement, Workload, pl
 from ...instances.common.arrays import Floats
 from ...instances.common.quantities import show_count
 from ...instances.model.costs import times_column
+from ..execution.chain import executed_stages
 from ..schedules.actions import Kind
 from ..simulate.simulator import simulate_stages
-from .join import Comparison, stages_run
+from .join import Comparison
 
 #: Passes by the kinds of action that make them up.
 _PASSES = ((Kind.F,), (Kind.B, Kind.I, Kind.W))
@@ -139,6 +140,6 @@ def predicted_after(
     made_for = replace(plan, workload_fingerprint=calibration.workload.fingerprint)
     share = calibration.weight_share
     share = run.stages.weight_share if share is None else share
-    stages = stages_run(calibration.workload, made_for, share)
+    stages = executed_stages(calibration.workload, made_for, weight_share=share)
     again = simulate_stages(stages, run.schedule, network=run.network)
     return Comparison(again, comparison.recording, comparison.steps)

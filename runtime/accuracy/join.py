@@ -29,14 +29,13 @@ from ...instances import (
 )
 from ...instances.common.units import TIME_UNITS, UNSPECIFIED
 from ...instances.model.schedule import COMPUTES
-from ..execution.chain import Payload, executed_stages
+from ..execution.chain import executed_stages
 from ..execution.recording_file import Done, RecordedEvent, RunRecording, ShardedRecording
 from ..pictures.marks import bars_of
 from ..schedules import Schedule, at_the_end, schedule_of
 from ..schedules.actions import Action, Kind
 from ..simulate.network import Network
-from ..simulate.pieces import forward_pieces_of, groups_of
-from ..simulate.plan_stages import stages_of, usual_network
+from ..simulate.plan_stages import usual_network
 from ..simulate.result import Simulation
 from ..simulate.simulator import simulate_stages
 from ..simulate.stages import StageGraph
@@ -223,7 +222,7 @@ def compare_run(
             f"{workload.name}: its time unit is not specified, so nothing measured can be "
             "compared with it; set its time_unit"
         )
-    stages = stages_run(workload, plan, weight_share)
+    stages = executed_stages(workload, plan, weight_share=weight_share)
     schedule = _schedule(stages, recording)
     simulation = simulate_stages(stages, schedule, network=network or usual_network(plan))
     return join(simulation, recording, warm_up)
@@ -241,34 +240,6 @@ def join(simulation: Simulation, recording: RunRecording, warm_up: int | None = 
     found = Comparison(simulation, recording, steps[warm_up:])
     _check(found)
     return found
-
-
-def stages_run(workload: Workload, plan: Plan, weight_share: float | None = None) -> StageGraph:
-    """Return the stages as executed: a chain that relays tensors for later stages.
-
-    What passes is what nodes give, as far as the workload knows. Stages of a training plan are
-    those that it was planned with.
-    """
-    if isinstance(plan.solution, StagePlacement):
-        return stages_of(workload, plan, weight_share=weight_share)
-    pieces = forward_pieces_of(workload, *groups_of(plan))
-    stages = executed_stages(
-        workload, plan, [Payload(0.0, 0.0)] * len(pieces), weight_share=weight_share
-    )
-    if workload.output_bytes is None:
-        return stages
-    at = np.zeros(workload.n, np.int64)
-    for p, passes in enumerate(stages.nodes):
-        at[[*passes[0], *passes[1]]] = p
-    sizes = np.zeros((2, len(pieces)))
-    for u, successors in enumerate(workload.successors):
-        side = int(workload.backward[u])
-        ends = [int(at[v]) for v in successors if workload.backward[v] == side]
-        first = min(ends, default=at[u]) if side else at[u]
-        last = at[u] if side else max(ends, default=at[u])
-        sizes[side, first:last] += workload.output_bytes[u]
-    payloads = [Payload(float(f), float(b)) for f, b in sizes.T]
-    return executed_stages(workload, plan, payloads, weight_share=weight_share)
 
 
 def _schedule(stages: StageGraph, recording: RunRecording) -> Schedule:

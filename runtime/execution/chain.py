@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
-from ...instances import InputError, Link, Plan, ReplicaPlacement, Workload, price
-from ...instances.common.units import TIME_UNITS
+from ...instances import InputError, Plan, ReplicaPlacement, StagePlacement, Workload
 from ...instances.model.contiguity import representatives
 from ..schedules import Schedule, make_schedule, validate
 from ..schedules.actions import schedule_of
-from ..simulate.pieces import (
-    Passes,
-    PassGraph,
-    forward_pieces_of,
-    groups_of,
-    stage_graph,
-    weight_share_of,
-)
-from ..simulate.plan_stages import chains
-from ..simulate.stages import BACKWARD, FORWARD, StageGraph, line_of
+from ..simulate.pieces import Passes, forward_pieces_of, groups_of, relay_line, weight_share_of
+from ..simulate.plan_stages import chains, stages_of
+from ..simulate.stages import BACKWARD, StageGraph
 
 #: Schedules that are one batch after the other.
 SYNCHRONOUS = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2")
@@ -30,56 +21,34 @@ SYNCHRONOUS = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2")
 ASYNCHRONOUS = ("pipedream", "2bw")
 
 
-class Payload(NamedTuple):
-    """Bytes that a piece sends to the next one, and gets back as gradients."""
-
-    forward_bytes: float
-    backward_bytes: float
-
-
 def executed_stages(
-    workload: Workload,
-    plan: Plan,
-    payloads: Sequence[Payload],
-    *,
-    weight_share: float | None = None,
+    workload: Workload, plan: Plan, *, weight_share: float | None = None
 ) -> StageGraph:
-    """Return the stages of a placement as the runtime executes them, relayed bytes included.
+    """Return the stages of a plan as the runtime executes them, relayed data included.
 
     Pieces are numbered as by `pieces.cut`, or as the plan orders them, but each waits for the one
-    before it alone: what is needed later passes through. The r-th replica of a mapping's stage
-    sends to the r-th of the next. A backward node runs with the forward
-    piece that it undoes. In host memory, a live set takes as long as the link of the device's kind
-    takes for its bytes; between linked devices, as their link takes. `weight_share` is the part of
-    a backward pass that computes gradients of weights; default: the plan's, else a half. O(n + m)
-    in the nodes and edges.
+    before it alone: what is needed later passes through. What a backward pass needs of its forward
+    pass stays where it is. The r-th replica of a mapping's stage sends to the r-th of the next. A
+    backward node runs with the forward piece that it undoes. Stages of a training plan are those
+    that it was planned with. `weight_share` is the part of a backward pass that computes gradients
+    of weights; default: the plan's, else a half.
     """
-    where = plan.placement.tolist()
+    if isinstance(plan.solution, StagePlacement):
+        return stages_of(workload, plan, weight_share=weight_share)
     weight_share = weight_share_of(plan) if weight_share is None else weight_share
     groups, order = groups_of(plan)
     pieces = forward_pieces_of(workload, groups, order)
     piece_of = _pieces_of_all(workload, pieces, groups)
-    costs = price(workload, plan.cluster)
-    device = [where[members[0]] for members in pieces]
-    count, training = len(pieces), bool(workload.backward.any())
-    nodes: list[Passes] = []
-    for p in range(count):
+    passes: list[Passes] = []
+    for p in range(len(pieces)):
         own = np.flatnonzero(piece_of == p)
         backward = workload.backward[own]
-        nodes.append((tuple(own[~backward].tolist()), tuple(own[backward].tolist())))
-    waits, present, rank = line_of(count, training)
-    moved = dict.fromkeys(waits, 0.0)
-    receive, send = np.zeros((count, 2)), np.zeros((count, 2))
-    for p, load in enumerate(payloads[: count - 1]):
-        for a, b, side, size in (
-            (p, p + 1, FORWARD, load.forward_bytes),
-            (p + 1, p, BACKWARD, load.backward_bytes),
-        ):
-            if side == FORWARD or training:
-                moved[2 * a + side, 2 * b + side] = size
-                send[a, side], receive[b, side] = _paid(workload, plan, device[a], device[b], size)
-    graph = PassGraph(nodes, present, rank, receive, send, moved)
-    stages = stage_graph(workload, plan.cluster, costs, where, graph)
+        passes.append((tuple(own[~backward].tolist()), tuple(own[backward].tolist())))
+    u, v = workload.edges.T
+    side, up = workload.backward[u], piece_of[v] - piece_of[u]
+    handed = (side == workload.backward[v]) & (np.where(side, -up, up) >= 0)
+    apart = replace(workload, edges=workload.edges[handed])
+    stages = relay_line(apart, plan.cluster, plan.placement.tolist(), passes)
     if isinstance(plan.solution, ReplicaPlacement):
         stages = replace(stages, replicas=chains(plan.solution))
     return replace(stages, weight_share=weight_share)
@@ -128,20 +97,3 @@ def _pieces_of_all(
         own = [int(piece_of[u]) for u in (*before, stands_for[v]) if group[u] == group[v]]
         piece_of[v] = max((p for p in own if p >= 0), default=last.get(group[v], len(pieces) - 1))
     return piece_of
-
-
-def _paid(
-    workload: Workload, plan: Plan, source: int, target: int, size: float
-) -> tuple[float, float]:
-    """Return the seconds of a message at both ends: over a link, else by host memory."""
-    cluster = plan.cluster
-    pair = int(cluster.link_of[source, target])
-    if pair >= 0:
-        links: list[Link | None] = [cluster.links[pair].link] * 2
-    else:
-        links = [cluster.kinds[cluster.devices[d].kind].link for d in (source, target)]
-    first, second = (
-        0.0 if link is None else link.seconds(size) / TIME_UNITS[workload.time_unit]
-        for link in links
-    )
-    return first, second

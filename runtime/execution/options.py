@@ -192,7 +192,7 @@ class RunOptions(ProcessOptions):
             )
         if self.record is not None:
             raise InputError(f"record: no recording of the schedule {self.schedule}; use 1f1b")
-        if self.every is not None and self.steps % self.every:
+        if self.every is not None and not self.resume and self.steps % self.every:
             raise InputError(
                 f"every: {self.every} does not divide {self.steps} steps, as the schedule "
                 f"{self.schedule} needs: the pipeline is emptied for a checkpoint"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from ...instances import (
     InputError,
     Plan,
     Planned,
-    Problem,
     ReplicaPlacement,
     StagePlacement,
     Workload,
@@ -27,15 +26,18 @@ from ...instances import (
     plan_of,
 )
 from ...instances.common.choices import Tied
-from ...instances.common.units import ON_NUMBERS, NodeId
-from ...instances.formats.files import load_plan_for_model, load_plan_with_form
+from ...instances.common.units import ON_NUMBERS
+from ...instances.formats.files import load_plan_with_form
+from ...instances.formats.outline import placed_ids
+from ...instances.formats.plan_json import read_plan
+from ...instances.formats.source import read_source
 from ...instances.model.tied_weights import tied_as
 from ...instances.model.training_layers import training_layers
 from ...instances.pytorch.profile import Profile, matching, uncut
 from ...instances.pytorch.tracing.traced import export_failure, flat_inputs
 from ..simulate.pieces import groups_of
 from ..simulate.stages import StageGraph
-from .chain import Payload, executed_stages, ranks_of
+from .chain import executed_stages, ranks_of
 from .guard.identity import graph_hash, plan_hash
 from .own_loop.loop import stage_chain
 from .own_loop.teams import Teams
@@ -196,9 +198,14 @@ def split_model(
         check_same(training_layers(profile.workload) if staged else profile.workload, workload)
     else:
         assert isinstance(plan, Path)
-        found: list[tuple[Profile, Workload]] = []
-        made = load_plan_for_model(plan, _trace_again(model, args, kwargs, found))
-        profile, workload = found[0]
+        source = read_source(plan)
+        problem, ids = placed_ids(source)
+        staged = is_stream(problem)
+        # Autograd's names and those of layers tell a backward node from a forward node.
+        training = staged or any(".backward" in str(n) or "Backward" in str(n) for n in ids)
+        profile = matching(model, args, kwargs, ids, training, layers=staged)
+        workload = training_layers(profile.workload) if staged else profile.workload
+        made = read_plan(source, workload, same_costs=False)
     if not profile.traced.runs:
         if _on_one_device(made):
             return _uncut(model, args, kwargs, workload, made)
@@ -237,16 +244,9 @@ def _in_pieces(
     pieces: tuple[PieceModule, ...], named: tuple[str, ...],
 ) -> Prepared:  # fmt: skip
     training = bool(workload.backward.any())
-    stages = executed_stages(workload, plan, [payload(piece, training) for piece in pieces])
+    stages = executed_stages(workload, plan)
     devices = tuple(ranks_of(stages))
     return Prepared(model, profile, workload, plan, pieces, stages, devices, training, named)
-
-
-def payload(piece: PieceModule, training: bool) -> Payload:
-    """Return the bytes that a piece hands on, and gets back."""
-    values = [piece.values[name] for name in piece.outputs]
-    back = sum(value.size_bytes for value in values if value.grad and training)
-    return Payload(float(piece.payload_bytes), float(back))
 
 
 def training_pieces(
@@ -432,28 +432,6 @@ def check_same(found: Workload, planned: Workload) -> None:
             f"{planned.name}: {planned.ids[u]} and {planned.ids[v]} hang together in another way "
             "than in the model; the plan was made for another one"
         )
-
-
-def _trace_again(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any] | None,
-    found: list[tuple[Profile, Workload]],
-) -> Callable[[Problem, tuple[NodeId, ...]], Workload]:
-    """Return a function that traces the model for given ids and fills `found`."""
-
-    def workload_of(problem: Problem, ids: tuple[NodeId, ...]) -> Workload:
-        if is_stream(problem):
-            profile = matching(model, args, kwargs, ids, True, layers=True)
-            found.append((profile, training_layers(profile.workload)))
-            return found[0][1]
-        # Autograd's names and those of layers tell a backward node from a forward node.
-        training = any(".backward" in str(n) or "Backward" in str(n) for n in ids)
-        profile = matching(model, args, kwargs, ids, training)
-        found.append((profile, profile.workload))
-        return profile.workload
-
-    return workload_of
 
 
 def shown(tensor: Any) -> str:

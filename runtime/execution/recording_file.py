@@ -17,9 +17,14 @@ import msgspec
 
 from ...instances import InputError
 from ...instances.common.errors import prefix_errors, quote
-from ...instances.formats.source import Record, Whole, read_source
-from ...instances.formats.stagecut_json import read_file
-from ...instances.formats.versions import RECORDING, SHARDED_RECORDING
+from ...instances.formats.source import (
+    RECORDING,
+    SHARDED_RECORDING,
+    Record,
+    Whole,
+    read_file,
+    read_source,
+)
 from ...instances.formats.writing import layout, write_whole
 from ..schedules.actions import Action, parse_action
 

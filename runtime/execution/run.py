@@ -6,6 +6,7 @@ import copy
 import socket
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ...instances.formats.outline import placed_ids
 from ...instances.formats.source import read_source
 from ...instances.pytorch.factory import Made
 from ..measure.group import alone_if_it_can_be, of_all_ranks, process_group, threads_per_process
+from .chain import ASYNCHRONOUS
 from .checkpoint import restore, save
 from .checkpoint_folder import newest, sole_writer
 from .first_step import by_one_process, check_first_step
@@ -60,7 +62,7 @@ def run(
         given = made if isinstance(made, Made) else made()
         prepared = prepare(plan, given.model, given.args, given.kwargs, workload)
         reference = copy.deepcopy(given.model) if options.check else None
-        options = options.settled(prepared.plan, prepared.workload)
+        options = _of_what_is_left(options.settled(prepared.plan, prepared.workload))
         alone_if_it_can_be(prepared.processes * options.replicas)
         torch.set_num_threads(options.threads or threads_per_process())
         if options.checkpoint is not None and not prepared.training:
@@ -96,6 +98,24 @@ def _ways(plan: Plan | Path) -> tuple[Callable[..., Any], Callable[..., Trainer]
     if sharding:
         return prepare_sharding, ShardedTrainer
     return split_model, PipelineTrainer
+
+
+def _of_what_is_left(options: RunOptions) -> RunOptions:
+    """Return the options of a run whose batches without a pause end where its steps do.
+
+    Raises InputError if an asynchronous run that goes on cannot end there.
+    """
+    folder, every = options.checkpoint, options.every
+    if options.schedule not in ASYNCHRONOUS or folder is None or not options.resume:
+        return options
+    found = newest(folder)
+    left = 0 if found is None else max(options.steps - found.step, 0)
+    if every is not None and left % every:
+        raise InputError(
+            f"every: {every} does not divide the {left} steps that are left, as the schedule "
+            f"{options.schedule} needs: the pipeline is emptied for a checkpoint"
+        )
+    return replace(options, every=every or max(left, 1))
 
 
 def _take_steps(

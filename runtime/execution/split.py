@@ -42,11 +42,6 @@ class PieceModule:
     values: Mapping[str, TensorValue]
     parameters: Mapping[str, nn.Parameter]
 
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of its live set, relayed values included."""
-        return sum(self.values[name].size_bytes for name in self.outputs)
-
 
 def split(
     profile: Profile,

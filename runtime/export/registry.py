@@ -22,8 +22,9 @@ from ...instances import (
 )
 from ...instances.common.units import ON_NUMBERS
 from ...instances.model.schedule import COMPUTES
-from ..schedules import Schedule, make_schedule
-from ..simulate.plan_stages import named_schedule, schedule_to_run, stages_of, usual_schedule
+from ..execution.chain import executed_stages
+from ..schedules import Schedule, make_schedule, validate
+from ..simulate.plan_stages import named_schedule, schedule_to_run, usual_schedule
 from . import accelerate, deepspeed, megatron, torchtitan, vllm
 from .stages import ModuleStages, first_number, modules_of
 
@@ -133,10 +134,16 @@ def torch_schedule(
 ) -> tuple[Schedule, tuple[int, ...]]:
     """Return the schedule that torch runs, a row per rank, and the plan's device of each rank.
 
-    Stages are the plan's pieces in the order in which they can run. Devices without a piece have no
-    rank. Raises `InputError` if torch cannot run the schedule, or it does not fit the plan.
+    Stages are the plan's pieces in the order in which they can run, each of which gets its inputs
+    from the one before. Devices without a piece have no rank. Raises `InputError` if torch cannot
+    run the schedule, or it does not fit the plan.
     """
-    stages = stages_of(workload, plan)
+    stages = executed_stages(workload, plan)
+    if any(len(ring) > 1 for ring in stages.replicas):
+        raise InputError(
+            "csv: the plan has replicas, and torch.distributed.pipelining runs one copy of each "
+            "stage; run it with stagecut run"
+        )
     if not is_iteration(plan.problem):
         name = name or str(usual_schedule(plan))
     name, microbatches = schedule_to_run(plan, name, microbatches)
@@ -147,6 +154,7 @@ def torch_schedule(
             f"csv: {name} keeps versions of weights, which torch.distributed.pipelining does "
             "not; export a synchronous schedule such as 1f1b"
         )
+    validate(made, stages)
     devices, rows = [], []
     for d, table in enumerate(made.actions):
         own = table[np.isin(table[:, 1], COMPUTES)]

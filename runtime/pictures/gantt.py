@@ -106,6 +106,7 @@ def draw_lanes(chart: Axes, marks: Marks, span: float | None = None) -> None:
             facecolors=[COLOURS[bar.what][0] for bar in bars],
             edgecolors="white" if fine else "none",
             linewidths=0.4,
+            antialiaseds=fine,  # bars thinner than a pixel would blend into other colours
             rasterized=not fine,
         )
     )
@@ -133,9 +134,10 @@ def add_legend(figure: Figure, bars: Iterable[Bar], *, numbers: str) -> None:
     found = {bar.what for bar in bars}
     names = {name: colour for what, (colour, name) in COLOURS.items() if what in found}
     entries: list[Patch | Line2D] = [Patch(color=colour, label=n) for n, colour in names.items()]
-    if any(bar.critical for bar in bars):
+    fine = len(bars) < FINE
+    if fine and any(bar.critical for bar in bars):
         entries.append(Line2D([], [], color=CRITICAL, linewidth=1.6, label="critical path"))
-    if found & {"F", "B", "I", "W", "message"}:
+    if fine and found & {"F", "B", "I", "W", "message"}:
         entries.append(Patch(facecolor="white", edgecolor="#999999", label=f"number: {numbers}"))
     figure.legend(
         handles=entries, loc="outside lower center", ncols=len(entries), frameon=False, fontsize=9

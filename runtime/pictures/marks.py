@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -76,7 +77,7 @@ class Marks:
     arrows: tuple[Arrow, ...] = ()  # between devices
     memory: tuple[Level, ...] = ()  # of each device, where it is known
 
-    @property
+    @cached_property
     def by_stage(self) -> bool:
         """Whether a device has several stages, so that labels must name the stage."""
         pairs = {(bar.lane, bar.stage) for bar in self.bars if bar.what in "FBIW"}
@@ -132,8 +133,9 @@ def drawn(simulation: Simulation) -> list[int]:
 
 
 def _lanes(simulation: Simulation, devices: list[int], *, picture: bool) -> list[str]:
-    """Return the names of the lanes: devices that do anything, then links in use."""
+    """Return the names of the lanes: devices that do anything, then links that are busy."""
     links = simulation.link_load
+    links = links[links["busy"] > 0]  # what goes to a host takes no time there
     if picture and len(links) > MOST_LINKS:
         links = links.nlargest(MOST_LINKS, "busy")
     return [

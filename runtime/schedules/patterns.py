@@ -23,19 +23,22 @@ Pipeline-Parallel DNN Training", ICML 2021 (2BW). Slices are ours.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
 
 from ...instances import InputError
-from ...instances.common.arrays import Bools, Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ...instances.model.chunk_schedules import V_CHUNKS, interleaved_rows, v_rows
 from ..simulate.network import Network, all_reduce_times
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
-from .actions import ActionTable, Kind, Schedule, WeightVersions
-from .kernels import place_tasks
+from .actions import Action, ActionTable, Kind, Schedule, WeightVersions, schedule_of
+
+#: Passes by urgency in `list_schedule`: place among forward, backward and weights, and the action.
+_PASSES = ((1, Kind.I), (0, Kind.F), (2, Kind.W))
 
 
 class Slot(NamedTuple):
@@ -205,34 +208,6 @@ def forward_only(stages: StageGraph, name: str) -> None:
         )
 
 
-class Placed(NamedTuple):
-    """The stage replicas that the devices hold."""
-
-    first: Ints  # (D + 1,): begins each device's part of the others
-    # owner, replica, number: of each replica: its stage, its number, and how many the stage has
-    owner: Ints
-    replica: Ints
-    number: Ints
-
-
-class Tasks(NamedTuple):
-    """The passes of the stages; task 2 · stage + pass."""
-
-    duration: Floats  # (P, 3): of forward, backward and weight gradient
-    present: Bools  # (P, 2): whether a stage has a forward and a backward pass
-    rank: Ints  # (2P,)
-    waits: Ints  # (2P,): for how many tasks each waits
-    edge_at: Ints  # edge_at, edge_to: CSR: tasks that wait for each
-    edge_to: Ints
-
-
-class InFlightLimits(NamedTuple):
-    """Most microbatches, shape (P,) each, between two passes of a stage's replica."""
-
-    backward: Ints  # between forward and backward
-    weights: Ints  # between forward and weight gradient
-
-
 def list_schedule(
     stages: StageGraph,
     microbatches: int,
@@ -246,48 +221,62 @@ def list_schedule(
     `limit`, (P,), is the most microbatches between forward and backward, per replica of a stage;
     `weight_limit` that between forward and weight gradient.
     """
-    owner, replica, number = [], [], []
-    first = [0]
-    for own in held(stages):
-        for stage, r in own:
-            owner.append(stage)
-            replica.append(r)
-            number.append(len(stages.replicas[stage]))
-        first.append(len(owner))
-    duration = np.zeros((stages.count, 3))
-    duration[:, :2] = stages.duration
-    duration[:, 2] = stages.weight_share * stages.compute[:, 1]
-    duration[:, 1] -= duration[:, 2]
-    starts = np.zeros(2 * stages.count + 1, dtype=np.int64)
-    order = np.argsort(stages.edges[:, 0], kind="stable")
-    np.add.at(starts, stages.edges[:, 0] + 1, 1)
+    number = [len(ring) for ring in stages.replicas]
+    weights = stages.weight_share * stages.compute[:, BACKWARD]
+    forward, backward = stages.duration.T
+    seconds = np.stack((forward, backward - weights, weights), axis=1).tolist()
+    after: list[list[int]] = [[] for _ in range(2 * stages.count)]
+    for task, following in stages.edges.tolist():
+        after[task].append(following)
     waits = np.bincount(stages.edges[:, 1], minlength=2 * stages.count)
-    where = np.full((stages.count, max(number)), -1, dtype=np.int64)
-    for stage, devices in enumerate(stages.replicas):
-        where[stage, : len(devices)] = devices
-    placed = Placed(np.array(first), np.array(owner), np.array(replica), np.array(number))
-    tasks = Tasks(
-        duration,
-        stages.present,
-        stages.rank,
-        waits,
-        np.cumsum(starts),
-        stages.edges[order, 1].copy(),
-    )
-    limits = InFlightLimits(np.array(limit), np.array(weight_limit))
-    replicas = np.array([len(devices) for devices in stages.replicas])
-    done, count = place_tasks(placed, tasks, limits, where, replicas, microbatches)
-    kinds = np.array([Kind.F, Kind.I, Kind.W], dtype=np.int32)
-    done = done[:count]
-    done[:, 2] = kinds[done[:, 2]]
-    tables = [done[done[:, 0] == d][:, 1:] for d in range(len(stages.devices))]
-    return Schedule(
-        name,
-        microbatches,
-        tuple(tables),
-        depth=(int(limit.max()) + 1) * max(number),
-        repeat=math.lcm(*number),
-    )
+    missing = np.repeat(waits[:, None], microbatches, axis=1).tolist()
+    present, rank, own = stages.present.tolist(), stages.rank.tolist(), held(stages)
+    # of each replica of a stage the next microbatch to go forward, back, and to its weights
+    turn = {replica: [replica[1]] * len(_PASSES) for here in own for replica in here}
+
+    def ready(device: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yield passes that can begin: urgency, microbatch, position, stage and replica."""
+        for s, r in own[device]:
+            there, back, swept = turn[s, r]
+            goes, returns = present[s]
+            if returns and back < microbatches and not missing[2 * s + BACKWARD][back]:
+                yield 0, back, rank[2 * s + BACKWARD], s, r
+            full = returns and (
+                (there - back) // number[s] >= limit[s]
+                or (there - swept) // number[s] >= weight_limit[s]
+            )
+            if goes and not full and there < microbatches and not missing[2 * s][there]:
+                yield 1, there, rank[2 * s], s, r
+            if returns and swept < back:
+                yield 2, swept, rank[2 * s + BACKWARD], s, r
+
+    rows: list[list[Action]] = [[] for _ in own]
+    running: list[tuple[float, int, int, int, int]] = []
+    look, busy, now = set(range(len(own))), set[int](), 0.0
+    while True:
+        for d in look - busy:
+            found = min(ready(d), default=None)
+            if found is not None:
+                urgency, j, _, s, r = found
+                side, kind = _PASSES[urgency]
+                turn[s, r][side] += number[s]
+                rows[d].append(Action(s, kind, j))
+                heappush(running, (now + seconds[s][side], d, s, side, j))
+                busy.add(d)
+        if not running:
+            break
+        look, now = set(), running[0][0]
+        while running and running[0][0] <= now:
+            _, d, s, side, j = heappop(running)
+            busy.remove(d)
+            look.add(d)
+            for task in after[2 * s + side] if side <= BACKWARD else ():
+                missing[task][j] -= 1
+                if not missing[task][j]:
+                    look.add(stages.replicas[task // 2][j % number[task // 2]])
+    made = schedule_of(rows, name=name, microbatches=microbatches)
+    depth = (int(limit.max()) + 1) * max(number)
+    return replace(made, depth=depth, repeat=math.lcm(*number))
 
 
 def all_reduce_actions(

@@ -400,28 +400,23 @@ def steady_state(run: Simulation) -> float:
     """Measure the time per microbatch in steady state, on runs that are long enough.
 
     Cyclic schedules repeat themselves: the spacing of an action's repetitions counts, of the
-    slowest action; where they repeat themselves only after too many microbatches, for their
-    replicas have no common rhythm, that on the busiest device. Of others, it is what further
-    microbatches add to the makespan.
+    slowest action. Of others, and where the replicas have no rhythm in common that short runs
+    show, it is what further microbatches add to the makespan.
     """
     schedule = run.schedule
     m, repeat = schedule.microbatches, schedule.repeat
     if schedule.name == "single":
         return run.makespan
-    known = schedule.name in SCHEDULES and schedule.depth is not None
-    depth = schedule.depth or 0
-
-    def fits(number: int) -> bool:
-        return schedule.size * (2 * number / m) <= MOST_ACTIONS
-
-    enough = -(-(6 * depth + 12) // repeat) * repeat + 4 * repeat
-    if known and fits(enough):
-        if not schedule.cyclic:
-            return (run.longer(2 * enough).makespan - run.longer(enough).makespan) / enough
-        return _spacing(run.longer(enough), enough // 2, enough - 1 - depth, repeat)
-    enough = 8 * depth + 16
-    if known and schedule.cyclic and fits(enough):
-        return _on_busiest(run.longer(enough), enough // 2, enough - 1 - depth)
+    if schedule.name in SCHEDULES and schedule.depth is not None:
+        least = 6 * schedule.depth + 12
+        whole = (-(-least // repeat) + 4) * repeat
+        for number in (whole, least) if repeat > least else (whole,):
+            if schedule.size * (2 * number / m) > MOST_ACTIONS:
+                continue
+            if schedule.cyclic and number == whole:
+                last = whole - 1 - schedule.depth
+                return _spacing(run.longer(whole), whole // 2, last, repeat)
+            return (run.longer(2 * number).makespan - run.longer(number).makespan) / number
     first, last = (0, m - 1) if m < 16 else (m // 4, 3 * m // 4)
     round_robin = math.lcm(*(len(ring) for ring in run.stages.replicas))
     if last - first < round_robin:
@@ -443,20 +438,3 @@ def _spacing(run: Simulation, first: int, last: int, repeat: int) -> float:
         late = late[np.lexsort((table[late, 1], table[late, 0]))]
         slowest = max(slowest, float((begin[late] - begin[early]).max(initial=0.0)) / span)
     return slowest
-
-
-def _on_busiest(run: Simulation, first: int, last: int) -> float:
-    """Return the mean time per microbatch on the device that idles least meanwhile."""
-    best, spacing = -1.0, 0.0
-    for table, begin, end in zip(run.schedule.actions, run.starts, run.ends, strict=True):
-        own = ~np.isin(table[:, 1], PER_BATCH) & (table[:, 2] >= first) & (table[:, 2] <= last)
-        rows = np.flatnonzero(own)
-        if not len(rows):
-            continue
-        again = rows[(table[rows, :2] == table[rows[0], :2]).all(axis=1)]
-        passed = int(table[again[-1], 2] - table[again[0], 2])
-        time = float(begin[again[-1]] - begin[again[0]])
-        busy = float((end - begin)[again[0] : again[-1]].sum())
-        if passed > 0 and busy > best * time:
-            best, spacing = busy / time, time / passed
-    return spacing

@@ -42,7 +42,7 @@ def simulate(
         ``gpipe``, ``1f1b``, ``interleaved``, ``pipedream``, ``2bw``, ``zb-h1``, ``zb-h2``,
         ``single`` or ``inference``; or a `stagecut.runtime.schedules.Schedule`, whose own number
         of microbatches then counts; default: ``1f1b``, for latency plans ``single``, for
-        iteration and training plans the one that they were made for.
+        pipelines the one that they were made for.
     microbatches
         How many to run; default: the plan's batch, else 8; 1 for
         ``single``.

@@ -6,9 +6,8 @@ Written apart from the bounds and the search on purpose: it is what they are jud
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache, partial
-from itertools import chain
 
 import numpy as np
 
@@ -117,8 +116,6 @@ def stage_reports(
         for row, below, to in zip(rows, rows[1:], sends_to.tolist(), strict=False)
     ]
     sizes = costs.parameter_bytes.tolist()
-    trees = map(_tree, rows) if problem.collective == "cheapest" and any(sizes) else ()
-    _find(problem.topology, [*map(_ring, rows), *to_next, *trees])
     m = problem.microbatches
     reports = []
     for s, row in enumerate(rows):
@@ -164,7 +161,6 @@ def allreduce(
         g, k = len(groups), len(groups[0])
         if all(len(group) == k for group in groups) and g > 1 and k > 1:
             columns = [list(column) for column in zip(*groups, strict=True)]
-            _find(problem.topology, [_ring(ends) for ends in (*groups, *columns)])
             inside = max(_slowest(message, group, size / k) for group in groups)
             across = max(_slowest(message, column, size / (k * g)) for column in columns)
             ways.append((2 * (k - 1) * inside + 2 * (g - 1) * across, "hierarchical"))
@@ -194,7 +190,6 @@ def busiest_link(
             size = 2 * (replicas - 1) / replicas * float(costs.parameter_bytes[s])
             sent += [(pair, size) for pair in _ring(row)]
     sent = [(pair, size) for pair, size in sent if size > 0]
-    topology.routes.find(np.array([pair for pair, _ in sent]).reshape(-1, 2), paths=True)
     load: dict[Pair, float] = {}
     for (a, b), size in sent:
         for hop in topology.routes.hops(a, b):
@@ -222,19 +217,13 @@ def _tree(row: list[int]) -> list[Pair]:
     return [(row[i], row[(i - 1) // 2]) for i in range(1, len(row))]
 
 
-def _find(topology: Topology, pairs: Iterable[list[Pair]]) -> None:
-    """Compute the routes of these pairs alone."""
-    topology.routes.find(np.array(list(chain(*pairs)), np.int64).reshape(-1, 2))
-
-
 def _messages(topology: Topology) -> Message:
     """Return the function of the seconds of a message, by the routes of a topology."""
 
+    latency, bandwidth = topology.routes.latency_s, topology.routes.bytes_per_s
+
     def seconds(a: int, b: int, size: float) -> float:
-        if size <= 0:
-            return 0.0
-        latency, bandwidth = topology.routes.cost(a, b)
-        return latency + size / bandwidth
+        return float(latency[a, b] + size / bandwidth[a, b]) if size > 0 else 0.0
 
     return seconds
 

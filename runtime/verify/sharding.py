@@ -150,9 +150,8 @@ def check(
         moved = math.fsum(step.bytes for step in steps)
     objective = math.fsum(cost for cost, _ in own) + moved
     if problem.overlap or problem.placement:
-        ends_at = _beside if problem.placement else _overlapped
-        objective = ends_at(program, problem, [cost for cost, _ in own], converted,
-                            TIME_UNITS[workload.time_unit])  # fmt: skip
+        unit = TIME_UNITS[workload.time_unit]
+        objective = _step_end(program, problem, [cost for cost, _ in own], converted, unit)
     each = range(problem.mesh.shape[0] if problem.placement else 1)
     parameters, activations = max(
         (_memory(program, problem, read, made, lying, j) for j in each), key=sum
@@ -175,34 +174,7 @@ def check(
     )  # fmt: skip
 
 
-def _overlapped(
-    program: TensorProgram,
-    problem: Sharding,
-    times: Sequence[float],
-    converted: Sequence[Converted],
-    unit: float,
-) -> float:
-    """Return when a step ends: computing goes on while gradients are converted bucket by bucket."""
-    takes = [0.0] * len(program.tensors)
-    for one in converted:
-        takes[one.tensor] += math.fsum(step.seconds for step in one.steps) / unit
-    buckets = gradient_buckets(program, problem)
-    bucket_of = {t: k for k, bucket in enumerate(buckets) for t in bucket}
-    missing = [len(bucket) for bucket in buckets]
-    computed, reduced = 0.0, 0.0
-    for v, operator in enumerate(program.operators):
-        computed += times[v] + math.fsum(takes[t] for t in operator.outputs if t not in bucket_of)
-        for t in operator.outputs:
-            if t in bucket_of:
-                missing[bucket_of[t]] -= 1
-        for k, bucket in enumerate(buckets):
-            if missing[k] == 0:
-                missing[k] = -1
-                reduced = max(reduced, computed) + math.fsum(takes[t] for t in bucket)
-    return max(computed, reduced)
-
-
-def _beside(
+def _step_end(
     program: TensorProgram,
     problem: Sharding,
     times: Sequence[float],
@@ -214,8 +186,7 @@ def _beside(
     All devices wait for each other at what concerns more than one group. With overlap a group
     converts gradients that it makes after the last barrier in buckets beside its computing.
     """
-    groups = operator_groups(program, problem.placement)
-    phase, places = phases(program, groups), conversion_places(program, groups)
+    groups, phase, places = work_places(program, problem)
     buckets = gradient_buckets(program, problem)
     takes: dict[int, float] = dict.fromkeys((t for bucket in buckets for t in bucket), 0.0)
     together: list[float] = []
@@ -228,7 +199,10 @@ def _beside(
     for one in converted:
         group, place = groups[program.maker[one.tensor]], places[one.tensor]
         taken = math.fsum(step.seconds / unit for step in one.steps)
-        if group is None or not one.before[0] == one.after[0] == on_group(group):
+        within = group is not None and (
+            not problem.placement or one.before[0] == one.after[0] == on_group(group)
+        )
+        if not within:
             together.append(taken)
         elif one.tensor in takes:
             takes[one.tensor] += taken
@@ -244,6 +218,20 @@ def _beside(
                 done += math.fsum(takes[t] for t in bucket)
         longest[s] = max(longest.get(s, 0.0), done, math.fsum(time for _, time in each))
     return math.fsum([*together, *longest.values()])
+
+
+def work_places(
+    program: TensorProgram, problem: Sharding
+) -> tuple[Sequence[int | None], Sequence[int | None], Sequence[int]]:
+    """Return group and phase of each operator, and with which operator a tensor is converted.
+
+    Without a placement all is in one group and phase; else None is what all devices do.
+    """
+    if not problem.placement:
+        alike = [0] * len(program.operators)
+        return alike, alike, program.maker
+    groups = operator_groups(program, problem.placement)
+    return groups, phases(program, groups), conversion_places(program, groups)
 
 
 def on_group(group: int) -> str:

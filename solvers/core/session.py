@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from types import FrameType
-from typing import Protocol
 
 from ...formulations.task import Task
 from ...formulations.throughput.infeasible import colour_notes
@@ -53,7 +52,7 @@ def run_session(
 ) -> None:
     """Run a method on a task from a start, with workers beside it, until it ends or must stop."""
     portfolio = _portfolio(task, method, search, workers)
-    with interrupts(search):
+    with interrupts(search.interrupt):
         if start is not None and not search.offer(start.solution):
             search.note("the start breaks a rule of this problem and was not used")
         _run_beside(partial(solve_in_session, method.solve, task, search), search, portfolio)
@@ -65,7 +64,7 @@ def run_session(
 def run_alone(run: Callable[[], None], task: Task[Problem], search: Search[Solution]) -> None:
     """Run something that knows its search, without workers and first bounds, as `run_session`."""
     idle: Method[Problem] = Method(lambda _task, _search: None)
-    with interrupts(search):
+    with interrupts(search.interrupt):
         _run_beside(run, search, _portfolio(task, idle, search, 1))
     search.say_gap()
 
@@ -171,16 +170,9 @@ def _computed() -> float:
     return time.process_time() - time.thread_time()
 
 
-class Interruptible(Protocol):
-    """What can be asked to stop soon with what it has."""
-
-    def interrupt(self) -> None:
-        """Ask it to; safe from signal handlers."""
-
-
 @contextmanager
-def interrupts(search: Interruptible) -> Iterator[None]:
-    """Let the first Ctrl-C end the search with what it has; a second one raises as usual.
+def interrupts(ask: Callable[[], None]) -> Iterator[None]:
+    """Let the first Ctrl-C ask a search to stop with what it has; a second one raises as usual.
 
     Where it is ignored, as by shells for what runs in the background, it stays so.
     """
@@ -191,7 +183,7 @@ def interrupts(search: Interruptible) -> Iterator[None]:
         return
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
-        search.interrupt()
+        ask()
         signal.signal(signal.SIGINT, before)
 
     signal.signal(signal.SIGINT, stop)

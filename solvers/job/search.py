@@ -196,7 +196,7 @@ def search_job(
     if known is not None:
         search.bound = np.maximum(search.bound, known)
     search.reason = [Reason.WORK] * len(space)
-    with interrupts(search):
+    with interrupts(search.interrupt):
         if starts:
             search.consider(starts)
         with suppress(NotPriced):
@@ -264,12 +264,9 @@ def even_plan(space: JobSpace, table: Rates, point: int) -> Layout:
 def _even_stages(space: JobSpace, table: Rates, i: int, layout: Layout) -> tuple[int, ...]:
     """Return layers of each stage so that the longest stage is as short as can be, greedily."""
     types = np.array(space.model.types_of_layers[: space.model.layers])
-    of_ranks = [
-        table.on_rank(i, kinds_of_rank(rank, layout, space.cluster))
-        for rank in range(layout.pipeline)
-    ]
-    each = of_ranks[0].passes[i, types, :2].sum(axis=1)
-    of_stages = [of_ranks[rank] for rank in layout.stage_ranks]
+    lies_on = [kinds_of_rank(rank, layout, space.cluster) for rank in range(layout.pipeline)]
+    of_stages = [table.on(lies_on[rank]) for rank in layout.stage_ranks]
+    each = of_stages[0].passes[i, types, :2].sum(axis=1)
     speed = [each.sum() / one.passes[i, types, :2].sum() for one in of_stages]
     first = of_stages[0].ends[i, 0, :2].sum()
     last = of_stages[-1].ends[i, 1, :2].sum() * speed[-1]
@@ -299,7 +296,7 @@ def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> list[i
     needed, flight = bytes_at(fullest), rows.flight[fullest, rank]
     last = rank == rows.head
     work = rows.working[every].max(initial=0.0)
-    over = needed + max(work, rows.last, rows.loss if last else 0.0) - rows.limit[rank]
+    over = needed + max(work, float(rows.last), last * float(rows.loss)) - rows.limit[rank]
     left = [len(own) for own in stages]
     counts = [0] * len(stages)
     if over > 0 and len(every):

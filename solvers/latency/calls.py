@@ -31,11 +31,10 @@ from .label_dp import (
     MOST_CODES,
     PATH_BOUND,
     calls_of,
-    core_of,
-    core_paths,
     kernel_graph,
     latency_ceiling,
     next_target,
+    path_bounds,
     run_label_dp,
     solve_one_call,
     why_no_plan,
@@ -60,11 +59,10 @@ def several_calls(
     counts = [min(calls * int(c), graph.size) for c in graph.count]
     divided = calls == 2
     free = graph if divided else replace(graph, group=np.full(graph.size, -1))
-    core = core_of(task, free)
-    about = task, core, graph, cut_data(task, graph), heavy_paths(graph), sum(counts), should_stop
+    about = task, graph, cut_data(task, graph), heavy_paths(graph), sum(counts), should_stop
     for enough in (search.objective * (1 - MARGIN), None):
         with search.phase("bound"):
-            paths = core_paths(*about, enough=enough)
+            paths = path_bounds(*about, enough=enough)
         proved = max((path.value for path in paths), default=0.0)
         if math.isinf(proved):
             search.prove_infeasible(why_no_plan(task))
@@ -84,7 +82,7 @@ def several_calls(
         )
     if math.prod(c + 1 for c in counts) > MOST_CODES or should_stop():
         return
-    kernel = kernel_graph(task, core, counts, paths, divided=divided)
+    kernel = kernel_graph(task, free, counts, paths, divided=divided)
     proved, most = max(search.bound, 0.0), latency_ceiling(task, graph)
     with search.phase("solve"):
         while not should_stop() and search.gap > CLOSE:
@@ -98,9 +96,8 @@ def several_calls(
             proved = (target if steps is None else value) * (1 - MARGIN)
             search.raise_bound(proved, f"label DP, {calls} calls per accelerator")
             if steps is not None:
-                found = calls_of(task, core, steps)
-                packed = pack(task, graph, found) or pack(
-                    task, graph, calls_of(task, core, steps, leaves=False)
+                packed = pack(task, graph, calls_of(graph, steps)) or pack(
+                    task, graph, calls_of(graph, steps, sinks=False)
                 )
                 if packed is None or not search.offer(packed):
                     search.note(

@@ -12,13 +12,8 @@ that finds a plan lowers the target to it, and proves it optimal when it ends. T
 escalated from the path bound, because a loose one makes the states multiply. The same DP with one
 label per state and code is a fast heuristic, and comes first.
 
-*Free leaves* are left out of the graph. They are units of one node that take no time on CPUs (nor
-on accelerators) and either are sources, or are sinks with one predecessor. A free source is best on
-the CPUs, unless all that it feeds is in one call: moved there from a call, it frees memory, its
-output is there at once, and it costs that call one transfer in where there was one transfer out. A
-free sink is best on the CPUs, unless it is in the call of its predecessor u, and then it helps only
-if nothing of u's output leaves the call. So free leaves need no place in the ideals: a call may
-take those it surrounds, and which ones is a knapsack of transfers saved against bytes.
+Units set aside (`formulations/latency/graph.py`) are executed on CPUs as soon as they are ready,
+unless a call takes a sink so that its input need not leave. So they hardly add to the ideals.
 """
 
 from __future__ import annotations
@@ -35,7 +30,7 @@ from ...formulations.task import Task
 from ...formulations.throughput.infeasible import memories, why_infeasible
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import CallPlacement, Latency, Solution
-from ...instances.common.arrays import Bools, Floats, Ints
+from ...instances.common.arrays import Floats, Ints
 from ..core.search import Search
 from . import labels_kernel as col
 from .bound import PathBound, cut_data, heavy_paths, path_bound
@@ -45,7 +40,6 @@ from .labels_kernel import (
     LabelStore,
     bytes_of,
     enlarged,
-    knapsack,
     new_scratch,
     new_store,
     rehash,
@@ -55,17 +49,6 @@ from .mincut_kernel import CutData
 
 #: The label DP is left alone if its codes (calls used of every kind) are more than this.
 MOST_CODES = 20_000
-
-
-@dataclass(frozen=True, eq=False)
-class Core:
-    """A task's graph without free leaves; C units, N nodes."""
-
-    graph: LatencyGraph  # all units
-    units: Ints  # (C,): units of `graph` that are no free leaves, in topological order
-    nodes: Ints  # (N,): nodes of the workload, by core unit
-    sources: tuple[int, ...]  # sources, sinks: satellites: nodes of the workload
-    sinks: tuple[int, ...]
 
 
 PATH_BOUND = "path-interval bound"
@@ -106,8 +89,7 @@ def solve_one_call(
     """
     graph = latency_graph(task, whole_colours=True)
     counts = [min(int(c), graph.size) for c in graph.count]
-    core = core_of(task, graph)
-    about = task, core, graph, cut_data(task, graph), heavy_paths(graph), sum(counts), should_stop
+    about = task, graph, cut_data(task, graph), heavy_paths(graph), sum(counts), should_stop
 
     def raise_bound(bound: float, origin: str) -> None:
         if not plans_only:
@@ -118,7 +100,7 @@ def solve_one_call(
             search.prove_infeasible(why_no_plan(task))
 
     for enough in (search.objective * (1 - MARGIN), None):
-        paths = core_paths(*about, enough=enough)
+        paths = path_bounds(*about, enough=enough)
         proved = max((path.value for path in paths), default=0.0)
         if math.isinf(proved):
             prove_infeasible()
@@ -130,7 +112,7 @@ def solve_one_call(
             return
     if math.prod(c + 1 for c in counts) > MOST_CODES:
         return
-    kernel = kernel_graph(task, core, counts, paths)
+    kernel = kernel_graph(task, graph, counts, paths)
     most = latency_ceiling(task, graph)
     while not should_stop() and search.objective > proved * (1 + 2 * MARGIN):
         target = min(next_target(proved, most), search.objective)
@@ -138,7 +120,7 @@ def solve_one_call(
             kernel, target, should_stop, best=lambda: search.objective
         )
         if steps is not None:
-            search.offer(solution_of(task, core, steps))
+            search.offer(solution_of(task, graph, steps))
         if not complete:
             return
         if steps is None and target > most and math.isinf(search.objective):
@@ -246,12 +228,11 @@ def _steps(graph: Graph, store: LabelStore) -> list[LabelStep] | None:
     return steps[::-1]
 
 
-def solution_of(task: Task[Latency], core: Core, steps: list[LabelStep]) -> CallPlacement:
+def solution_of(task: Task[Latency], graph: LatencyGraph, steps: list[LabelStep]) -> CallPlacement:
     """Return the plan of a chain with one call per accelerator, devices in order kind by kind."""
-    graph = core.graph
     device, call = graph.pool.copy(), np.full(task.workload.n, -1)
     used = [0] * len(graph.kinds)
-    for kind, nodes in calls_of(task, core, steps):
+    for kind, nodes in calls_of(graph, steps):
         first = int(np.flatnonzero(task.costs.kind_of == graph.kinds[kind])[0])
         device[nodes] = first + used[kind]
         call[nodes] = 0
@@ -260,83 +241,19 @@ def solution_of(task: Task[Latency], core: Core, steps: list[LabelStep]) -> Call
 
 
 def calls_of(
-    task: Task[Latency], core: Core, steps: list[LabelStep], *, leaves: bool = True
+    graph: LatencyGraph, steps: list[LabelStep], *, sinks: bool = True
 ) -> list[tuple[int, list[int]]]:
-    """Return kind and nodes of each call of a chain, with the free leaves that save most."""
-    found = []
-    for step in steps:
-        if step.kind >= 0:
-            nodes = {v for x in step.units for v in core.graph.members[core.units[x]]}
-            if leaves:
-                nodes |= free_leaves_of(task, core, nodes, step.kind)
-            found.append((step.kind, sorted(nodes)))
-    return found
+    """Return kind and nodes of each call of a chain, without units set aside unless `sinks`."""
+    return [
+        (step.kind, sorted(v for x in step.units if sinks or not graph.aside[x]
+                           for v in graph.members[x]))
+        for step in steps
+        if step.kind >= 0
+    ]  # fmt: skip
 
 
-def free_leaves_of(task: Task[Latency], core: Core, nodes: set[int], kind: int) -> set[int]:
-    """Return the free leaves that a call of `nodes` should take, on a kind of accelerators."""
-    graph, workload = core.graph, task.workload
-    items = [  # bytes, transfer saved, nodes
-        (float(graph.memory_bytes[v]), float(graph.transfer[kind, v]), [v])
-        for v in core.sources
-        if workload.successors[v]
-        and np.isfinite(graph.compute[:, v]).all()
-        and nodes.issuperset(workload.successors[v])
-    ]
-    sinks: dict[int, list[int]] = {}
-    for v in core.sinks:
-        sinks.setdefault(workload.predecessors[v][0], []).append(v)
-    for u, fed in sinks.items():
-        if (
-            u in nodes
-            and np.isfinite(graph.compute[:, fed]).all()
-            and nodes.union(fed).issuperset(workload.successors[u])
-        ):
-            size = float(graph.memory_bytes[fed].sum())
-            items.append((size, float(graph.transfer[kind, u]), fed))
-    free = room_of(graph.capacity_bytes[kind]) - graph.memory_bytes[sorted(nodes)].sum()
-    taken = {v for size, _, some in items if size <= 0 for v in some}
-    rest = [item for item in items if 0 < item[0] <= free and item[1] > 0]
-    _, chosen = knapsack(
-        np.array([size for size, _, _ in rest]), np.array([s for _, s, _ in rest]), free
-    )
-    return taken | {v for item, pick in zip(rest, chosen, strict=True) if pick for v in item[2]}
-
-
-def core_of(task: Task[Latency], graph: LatencyGraph) -> Core:
-    """Return the graph without its free leaves."""
-    workload = task.workload
-    free = (graph.cpu == 0) & np.all((graph.compute == 0) | np.isinf(graph.compute), axis=0)
-    lone = [
-        len(graph.members[unit]) == 1 and graph.group[unit] < 0 and bool(free[graph.members[unit]])
-        for unit in range(graph.size)
-    ]
-    sources = [
-        graph.members[unit][0]
-        for unit in range(graph.size)
-        if lone[unit] and not graph.predecessors[unit]
-    ]
-    taken = set(sources)
-    sinks = [
-        graph.members[unit][0]
-        for unit in range(graph.size)
-        if lone[unit]
-        and not graph.successors[unit]
-        and graph.members[unit][0] not in taken
-        and len(workload.predecessors[graph.members[unit][0]]) == 1
-        and workload.predecessors[graph.members[unit][0]][0] not in taken
-    ]
-    away = {int(graph.unit_of[v]) for v in (*sources, *sinks)}
-    units = [unit for unit in range(graph.size) if unit not in away]
-    nodes = [v for unit in units for v in graph.members[unit]]
-    return Core(
-        graph, np.array(units, np.int64), np.array(nodes, np.int64), tuple(sources), tuple(sinks)
-    )
-
-
-def core_paths(
+def path_bounds(
     task: Task[Latency],
-    core: Core,
     graph: LatencyGraph,
     data: CutData,
     paths: Sequence[Ints],
@@ -345,16 +262,13 @@ def core_paths(
     *,
     enough: float | None = None,
 ) -> list[PathBound]:
-    """Return the path-interval bounds along the parts of `paths` that lie in the core.
+    """Return the path-interval bounds along paths.
 
     With `enough` quickly, as in `path_bound`, and no more of them once a bound is that much.
     """
-    inside = np.zeros(core.graph.size, np.bool_)
-    inside[core.units] = True
-    trimmed = [path[inside[path]] for path in paths]
     found: list[PathBound] = []
-    for path in trimmed:
-        if len(path) and not (enough is not None and found and found[-1].value >= enough):
+    for path in paths:
+        if not (enough is not None and found and found[-1].value >= enough):
             found.append(path_bound(task, graph, data, path, calls, should_stop, enough=enough))
     return found
 
@@ -368,7 +282,7 @@ def codes(counts: Sequence[int]) -> tuple[Ints, Ints]:
 
 def kernel_graph(
     task: Task[Latency],
-    core: Core,
+    graph: LatencyGraph,
     counts: Sequence[int],
     bounds: Sequence[PathBound],
     *,
@@ -380,46 +294,39 @@ def kernel_graph(
     `chained` keeps to one topological order of the units; if `divided`, a colour may be divided
     over the two calls of an accelerator.
     """
-    graph, workload = core.graph, task.workload
-    size = len(core.units)
-    unit_no = np.full(graph.size, -1)
-    unit_no[core.units] = np.arange(size)
-    node_no = np.full(workload.n, -1)
-    node_no[core.nodes] = np.arange(len(core.nodes))
-    unit_of = unit_no[graph.unit_of]
-
-    def inside(nodes: Sequence[int]) -> list[int]:
-        return [int(node_no[u]) for u in nodes if node_no[u] >= 0]
-
-    succ = [[int(unit_no[y]) for y in graph.successors[u] if unit_no[y] >= 0] for u in core.units]
-    preds = [int((unit_no[list(graph.predecessors[u])] >= 0).sum()) for u in core.units]
+    workload, size = task.workload, graph.size
+    nodes = [v for members in graph.members for v in members]
+    node_no = np.argsort(nodes)
+    succ: Sequence[Sequence[int]] = graph.successors
+    preds = [len(units) for units in graph.predecessors]
     if chained:
         succ = [[x + 1] if x + 1 < size else [] for x in range(size)]
         preds = [int(x > 0) for x in range(size)]
-    inputs = [_inputs(task, core, node_no, unit) for unit in core.units]
-    sink_bytes, sinks = _sink_tables(task, core, node_no)
-    source, sources = _source_table(task, core, unit_of)
-    lists: list[int] = []
-    of_unit, of_node = (
-        np.zeros((size + 1, 6), np.int64),
-        np.zeros((len(core.nodes) + 1, 5), np.int64),
-    )
-    of_unit[:, col.SUCC], of_unit[:, col.INPUT] = _append(lists, succ), _append(lists, inputs)
-    of_unit[:, col.SOURCE] = _append(lists, sources)
-    of_unit[:, col.NODE] = np.searchsorted(unit_of[core.nodes], np.arange(size + 1))
-    of_unit[:size, col.PREDS], of_unit[:size, col.GROUP] = preds, graph.group[core.units]
-    of_node[:, col.FEED] = _append(lists, [inside(workload.predecessors[v]) for v in core.nodes])
-    of_node[:, col.FOLLOWING] = _append(lists, [inside(workload.successors[v]) for v in core.nodes])
-    of_node[:-1, col.UNIT] = unit_of[core.nodes]
-    of_node[:-1, col.CONSUMERS] = [
-        len({int(unit_of[y]) for y in workload.successors[v]} - {-1, int(unit_of[v])})
-        for v in core.nodes
+    consumers = [
+        sorted({int(graph.unit_of[y]) for y in workload.successors[v]} - {int(graph.unit_of[v])})
+        for v in nodes
     ]
-    of_node[:-1, col.SINKS] = sinks
-    place, gates, rest, onward = _path_tables(task, core, bounds, unit_no, node_no, lists)
+    lists: list[int] = []
+    of_unit, of_node = np.zeros((size + 1, 6), np.int64), np.zeros((len(nodes) + 1, 5), np.int64)
+    of_unit[:, col.SUCC] = _append(lists, succ)
+    inputs = [_inputs(task, graph, node_no, unit) for unit in range(size)]
+    of_unit[:, col.INPUT] = _append(lists, inputs)
+    of_unit[:, col.NODE] = np.cumsum([0, *map(len, graph.members)])
+    of_unit[:size, col.PREDS], of_unit[:size, col.GROUP] = preds, graph.group
+    of_unit[:size, col.ASIDE] = graph.aside
+    of_node[:, col.FEED] = _append(
+        lists, [node_no[list(workload.predecessors[v])].tolist() for v in nodes]
+    )
+    of_node[:, col.FOLLOWING] = _append(
+        lists, [node_no[list(workload.successors[v])].tolist() for v in nodes]
+    )
+    of_node[:-1, col.UNIT] = graph.unit_of[nodes]
+    of_node[:-1, col.CONSUMERS] = list(map(len, consumers))
+    of_node[:-1, col.SINKS] = [int(graph.aside[units].sum()) for units in consumers]
+    place, gates, rest, onward = _path_tables(task, graph, bounds, node_no, lists)
     group = of_unit[:size, col.GROUP]
     tied, most = group >= 0, len(workload.colour_classes) + 1
-    memory = graph.unit_memory[core.units]
+    memory = graph.unit_memory
     left, step = codes(counts)
     used = left.copy()
     left = np.array(counts, np.int64) - used
@@ -428,11 +335,10 @@ def kernel_graph(
         unit=of_unit,
         node=of_node,
         lists=np.array(lists, np.int64),
-        compute=np.ascontiguousarray(graph.unit_compute[:, core.units]),
+        compute=graph.unit_compute,
         memory=memory,
-        transfer=np.ascontiguousarray(graph.transfer[:, core.nodes]),
-        time=np.stack([graph.cpu[core.nodes], _depths(task, core), sink_bytes], axis=1),
-        source=source,
+        transfer=np.ascontiguousarray(graph.transfer[:, nodes]),
+        time=np.stack([graph.cpu, _depths(task, graph)], axis=1)[nodes],
         capacity=room_of(graph.capacity_bytes),
         group_size=np.bincount(group[tied], minlength=most),
         group_bytes=np.bincount(group[tied], memory[tied], most).astype(np.float64),  # int of none
@@ -446,52 +352,15 @@ def kernel_graph(
     )
 
 
-def _inputs(task: Task[Latency], core: Core, node_no: Ints, unit: int) -> list[int]:
+def _inputs(task: Task[Latency], graph: LatencyGraph, node_no: Ints, unit: int) -> list[int]:
     """Return the nodes of other units that a unit reads."""
     found = {
         int(node_no[u])
-        for v in core.graph.members[unit]
+        for v in graph.members[unit]
         for u in task.workload.predecessors[v]
-        if node_no[u] >= 0 and core.graph.unit_of[u] != unit
+        if graph.unit_of[u] != unit
     }
     return sorted(found)
-
-
-def _supported(task: Task[Latency], core: Core) -> Bools:
-    """Return whether every kind of accelerator supports a node, shape (n,); False without any."""
-    graph = core.graph
-    if not graph.kinds:
-        return np.zeros(task.workload.n, np.bool_)
-    return np.asarray(np.isfinite(graph.compute).all(axis=0), np.bool_)
-
-
-def _sink_tables(task: Task[Latency], core: Core, node_no: Ints) -> tuple[Floats, Ints]:
-    """Return the bytes of each node's free sinks, and whether accelerators may run them.
-
-    1 for sinks that every kind supports, 2 for others.
-    """
-    supported = _supported(task, core)
-    sink_bytes, sinks = np.zeros(len(core.nodes)), np.zeros(len(core.nodes), np.int64)
-    for v in core.sinks:
-        u = int(node_no[task.workload.predecessors[v][0]])
-        sink_bytes[u] += core.graph.memory_bytes[v]
-        sinks[u] = max(int(sinks[u]), 1 if supported[v] else 2)
-    return sink_bytes, sinks
-
-
-def _source_table(task: Task[Latency], core: Core, unit_of: Ints) -> tuple[Floats, list[list[int]]]:
-    """Return a row for each free source, and the free sources of each unit."""
-    graph, supported, size = core.graph, _supported(task, core), len(core.units)
-    sources: list[list[int]] = [[] for _ in range(size)]
-    table = np.zeros((len(core.sources), col.MOVED + len(graph.kinds)))
-    for t, v in enumerate(core.sources):
-        fed = sorted({int(unit_of[y]) for y in task.workload.successors[v]})
-        table[t, col.FEEDS] = len(fed) if supported[v] and fed else size + 1
-        table[t, col.BYTES] = graph.memory_bytes[v]
-        table[t, col.MOVED :] = graph.transfer[:, v]
-        for unit in fed:
-            sources[unit].append(t)
-    return table, sources
 
 
 def _append(lists: list[int], rows: Sequence[Sequence[int]]) -> Ints:
@@ -501,34 +370,32 @@ def _append(lists: list[int], rows: Sequence[Sequence[int]]) -> Ints:
     return start
 
 
-def _depths(task: Task[Latency], core: Core) -> Floats:
+def _depths(task: Task[Latency], graph: LatencyGraph) -> Floats:
     """Return the least time from each node's start to the end, by p or q, whichever is less."""
-    graph = core.graph
     least = np.minimum(graph.cpu, graph.compute.min(axis=0, initial=np.inf))
     depth = np.where(np.isfinite(least), least, 0.0)
     for v in reversed(task.workload.order):
         depth[v] += max((depth[y] for y in task.workload.successors[v]), default=0.0)
-    return depth[core.nodes]
+    return depth
 
 
 def _path_tables(
     task: Task[Latency],
-    core: Core,
+    graph: LatencyGraph,
     bounds: Sequence[PathBound],
-    unit_no: Ints,
     node_no: Ints,
     lists: list[int],
 ) -> tuple[Ints, Ints, Floats, Floats]:
     """Return the path bounds as arrays: places, gates, D, and the minimum of a first call."""
-    graph, workload = core.graph, task.workload
+    workload = task.workload
     longest = max((len(b.path) for b in bounds), default=0)
     calls = bounds[0].rest.shape[1] - 1 if bounds else 0
-    place = np.full((len(bounds), len(core.units)), -1)
+    place = np.full((len(bounds), graph.size), -1)
     gates = np.zeros((len(bounds), longest + 2), np.int64)
     rest = np.zeros((len(bounds), longest + 1, calls + 1))
     onward = np.full((len(bounds), longest, longest, calls + 1), np.inf)
     for p, bound in enumerate(bounds):
-        place[p, unit_no[bound.path]] = np.arange(len(bound.path))
+        place[p, bound.path] = np.arange(len(bound.path))
         rest[p, : len(bound.path) + 1] = bound.rest
         _onward(bound, onward[p])
         feeding: list[list[int]] = [[] for _ in range(longest + 1)]

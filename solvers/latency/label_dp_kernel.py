@@ -12,7 +12,7 @@ import numpy as np
 
 from ...instances.common.kernel import kernel, uncounted
 from . import labels_kernel as col
-from .labels_kernel import best_saving, find, insert, write_owners
+from .labels_kernel import find, insert, write_owners
 
 
 @kernel
@@ -40,7 +40,7 @@ def run(g, s, w, single, budget):
                 continue
             _unpack(g, s, w, state)
             s.at[col.PHASE] = col.CPU_STEPS
-            s.at[col.READY_AT] = 0
+            s.at[col.READY_AT] = _first_aside(g, w)
         if s.at[col.PHASE] == col.CPU_STEPS:
             while s.at[col.READY_AT] < units:
                 x = s.at[col.READY_AT]
@@ -51,9 +51,11 @@ def run(g, s, w, single, budget):
                     if code != col.DONE:
                         return code
                     cpu_step(g, s, w, x, single)
+                    if g.unit[x, col.ASIDE]:
+                        break
                 s.at[col.READY_AT] += 1
             s.at[col.PHASE] = col.GROW
-            s.at[col.DEPTH] = 0
+            s.at[col.DEPTH] = 0 if s.at[col.READY_AT] >= units else -1
             w.unit[0, col.CURSOR] = 0
         while s.at[col.DEPTH] >= 0:
             if s.at[col.STEPS] >= last:
@@ -71,9 +73,20 @@ def run(g, s, w, single, budget):
             w.unit[depth, col.CURSOR] = x + 1
             s.at[col.STEPS] += 4 + s.at[col.ACTIVE]
             if extend_call(g, s, w, depth, x):
+                if _best_with(g, w, depth, x):
+                    w.unit[depth, col.CURSOR] = units
                 s.at[col.DEPTH] += 1
                 close_call(g, s, w, depth + 1, single)
         s.at[col.PHASE] = col.NEXT
+
+
+@uncounted
+def _first_aside(g, w):
+    """First unit set aside that is ready: nothing else comes before it; 0 if there is none."""
+    for x in range(len(g.memory)):
+        if g.unit[x, col.ASIDE] and w.ready[x >> 6] >> np.uint64(x & 63) & np.uint64(1):
+            return x
+    return 0
 
 
 @uncounted
@@ -180,8 +193,6 @@ def _unpack(g, s, w, state):
         w.node[s.border[s.state[state, col.BORDER_AT] + i], col.PLACE] = i
     if g.divided:
         _read_owners(g, s, w, state)
-    for t in range(len(w.touched)):
-        w.touched[t] = 0
     w.unit[0, col.OPENED] = 0
     w.unit[0, col.INPUTS] = 0
     w.unit[0, col.OWNER] = col.CPUS
@@ -189,8 +200,7 @@ def _unpack(g, s, w, state):
     for i in range(w.load.shape[1]):
         for k in range(w.load.shape[2]):
             w.load[0, i, k] = 0.0
-    w.room[0, 0] = 0.0
-    w.room[0, 1] = 0.0
+    w.room[0] = 0.0
     for j in range(s.at[col.ACTIVE]):
         w.start[0, j] = 0.0
 
@@ -235,17 +245,14 @@ def close_call(g, s, w, d, single):
     earliest = np.inf
     for j in range(s.at[col.ACTIVE]):
         earliest = min(earliest, w.start[d, j])
-    memory, rest = w.room[d, 0], 0.0
+    memory, rest = w.room[d], 0.0
     if opened > 0:
         rest = _rest_of_colours(g, w, d)
     deepest, border, owners, new, key_of = 0.0, -1, 0, -1, -1
     for k in range(len(g.capacity)):
-        load = w.load[d, col.COMPUTE, k] + w.load[d, col.IN, k]
-        load += w.load[d, col.LEAVES, k] + w.load[d, col.OUT, k]
-        free = g.capacity[k] - memory
-        if rest > free or earliest + load - w.load[d, col.SAVING, k] >= target:
+        load = w.load[d, col.COMPUTE, k] + w.load[d, col.IN, k] + w.load[d, col.OUT, k]
+        if rest > g.capacity[k] - memory or earliest + load >= target:
             continue
-        load -= w.load[d, col.SAVING, k] if w.room[d, 1] <= free else best_saving(g, w, d, k, free)
         if border < 0:
             for i in range(d):
                 x = w.unit[i, col.STACK]
@@ -472,7 +479,9 @@ def extend_call(g, s, w, depth, x):
             return False  # a part of its colour is on CPUs, or on another accelerator
         owner = holder
         owned += 1
-    memory = w.room[depth, 0] + g.memory[x]
+    if g.unit[x, col.ASIDE] and not _keeps_output(g, w, x):
+        return False
+    memory = w.room[depth] + g.memory[x]
     fits = False
     for k in range(kinds):
         for part in range(w.load.shape[1]):
@@ -486,8 +495,7 @@ def extend_call(g, s, w, depth, x):
         return False
     w.unit[d, col.OWNER] = owner
     w.unit[d, col.OWNED] = owned
-    w.room[d, 0] = memory
-    w.room[d, 1] = w.room[depth, 1]
+    w.room[d] = memory
     if not _start(g, s, w, d, x):
         for i in range(w.unit[depth, col.INPUTS], w.unit[d, col.INPUTS]):
             w.node[w.node[i, col.INPUT_LIST], col.ENTERED] = 0
@@ -497,10 +505,36 @@ def extend_call(g, s, w, depth, x):
 
 
 @uncounted
+def _keeps_output(g, w, x):
+    """Return whether the call has an input of `x` that only units set aside need outside of it."""
+    for i in range(g.unit[x, col.INPUT], g.unit[x + 1, col.INPUT]):
+        u = g.lists[i]
+        inside = w.unit[g.node[u, col.UNIT], col.IN_CALL]
+        if inside and w.node[u, col.OUTSIDE] <= g.node[u, col.SINKS]:
+            return True
+    return False
+
+
+@uncounted
+def _best_with(g, w, depth, x):
+    """Return whether no call without the sink `x` is better: it and those behind it have room."""
+    alone = w.unit[depth, col.OPENED] == 0 and w.unit[depth, col.OWNER] == col.CPUS
+    if not g.unit[x, col.ASIDE] or not alone:
+        return False
+    held = w.room[depth]
+    for y in range(x, len(g.memory)):
+        held += g.memory[y]
+    for k in range(len(g.capacity)):
+        if g.compute[k, x] != 0.0 or held > g.capacity[k]:
+            return False
+    return True
+
+
+@uncounted
 def _start(g, s, w, d, x):
     """Add transfers and starts by the inputs of `x`; return whether a label survives."""
     kinds, active, depth = len(g.capacity), s.at[col.ACTIVE], d - 1
-    memory, owner = w.room[d, 0], w.unit[d, col.OWNER]
+    memory, owner = w.room[d], w.unit[d, col.OWNER]
     w.unit[d, col.INPUTS] = w.unit[depth, col.INPUTS]
     for j in range(active):
         w.start[d, j] = w.start[depth, j]
@@ -570,27 +604,12 @@ def _take(g, w, d, x):
         u = g.lists[i]
         w.node[u, col.OUTSIDE] -= 1
         if w.node[u, col.OUTSIDE] == 0 and w.unit[g.node[u, col.UNIT], col.IN_CALL]:
-            if g.node[u, col.SINKS] == 0:
-                for k in range(kinds):
-                    w.load[d, col.OUT, k] -= g.transfer[k, u]
-            else:
-                _offer_sinks(g, w, d, u)
+            for k in range(kinds):
+                w.load[d, col.OUT, k] -= g.transfer[k, u]
     for u in range(g.unit[x, col.NODE], g.unit[x + 1, col.NODE]):
-        if w.node[u, col.OUTSIDE] > 0 or g.node[u, col.SINKS] > 0:
+        if w.node[u, col.OUTSIDE] > 0:
             for k in range(kinds):
                 w.load[d, col.OUT, k] += g.transfer[k, u]
-            if w.node[u, col.OUTSIDE] == 0:
-                _offer_sinks(g, w, d, u)
-    for i in range(g.unit[x, col.SOURCE], g.unit[x + 1, col.SOURCE]):
-        t = g.lists[i]
-        w.touched[t] += 1
-        for k in range(kinds):
-            if w.touched[t] == 1:
-                w.load[d, col.LEAVES, k] += g.source[t, col.MOVED + k]
-            if w.touched[t] == g.source[t, col.FEEDS]:
-                w.load[d, col.SAVING, k] += g.source[t, col.MOVED + k]
-        if w.touched[t] == g.source[t, col.FEEDS]:
-            w.room[d, 1] += g.source[t, col.BYTES]
     w.unit[d, col.OPENED] = w.unit[d - 1, col.OPENED]
     if group >= 0:
         w.group[group, col.GROUP_IN] += 1
@@ -599,15 +618,6 @@ def _take(g, w, d, x):
                 w.unit[d, col.OPENED] += 1
             if w.group[group, col.GROUP_IN] == g.group_size[group]:
                 w.unit[d, col.OPENED] -= 1
-
-
-@uncounted
-def _offer_sinks(g, w, d, u):
-    """Count the free sinks of `u` as optional: with them its output would not leave."""
-    if g.node[u, col.SINKS] == 1:
-        w.room[d, 1] += g.time[u, col.SINK_BYTES]
-        for k in range(len(g.capacity)):
-            w.load[d, col.SAVING, k] += g.transfer[k, u]
 
 
 @uncounted
@@ -624,8 +634,6 @@ def undo(g, w, d):
             w.ready[y >> 6] &= ~(np.uint64(1) << np.uint64(y & 63))
         w.unit[y, col.MISSING] += 1
     w.ready[x >> 6] |= np.uint64(1) << np.uint64(x & 63)
-    for i in range(g.unit[x, col.SOURCE], g.unit[x + 1, col.SOURCE]):
-        w.touched[g.lists[i]] -= 1
     if g.unit[x, col.GROUP] >= 0:
         w.group[g.unit[x, col.GROUP], col.GROUP_IN] -= 1
     w.unit[x, col.IN_CALL] = 0

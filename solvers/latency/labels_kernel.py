@@ -1,4 +1,4 @@
-"""States and labels of the latency label DP: the arrays, the hash table, dominance, free leaves.
+"""States and labels of the latency label DP: the arrays, the hash table, dominance.
 
 Every array that a compiled function is handed costs compile time, in it and in whatever it calls.
 So what belongs to a unit, a node, a state or a label is one table, and the names below are its
@@ -12,11 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...instances.common.arrays import Bools, Floats, Ints
+from ...instances.common.arrays import Ints
 from ...instances.common.kernel import kernel, uncounted
-
-#: Steps after which the search is left; many alike things to take make it exponential.
-MOST_STEPS = 20_000
 
 # What a slice ends with.
 DONE, BUDGET, STATES_FULL, LABELS_FULL, VALUES_FULL, BORDER_FULL, ACTIVE_FULL = range(7)
@@ -30,18 +27,15 @@ DONE, BUDGET, STATES_FULL, LABELS_FULL, VALUES_FULL, BORDER_FULL, ACTIVE_FULL = 
 # Values of PHASE.
 NEXT, CPU_STEPS, GROW = range(3)
 
-# Columns of `Graph.unit`; the first four begin lists, up to where those of the next row begin.
-SUCC, NODE, INPUT, SOURCE, PREDS, GROUP = range(6)
+# Columns of `Graph.unit`; the first three begin lists, up to where those of the next row begin.
+SUCC, NODE, INPUT, PREDS, GROUP, ASIDE = range(6)
 
-# Columns of `Graph.node`; the first two begin lists. SINKS: whether free sinks hang on the
-# node, 0: none, 1: an accelerator may take them, 2: it may not.
+# Columns of `Graph.node`; the first two begin lists. CONSUMERS: other units that the node feeds;
+# SINKS: those of them that are set aside.
 FEED, FOLLOWING, UNIT, CONSUMERS, SINKS = range(5)
 
 # Columns of `Graph.time`; DEPTH_TIME: least time from the node's start to the end.
-CPU_TIME, DEPTH_TIME, SINK_BYTES = range(3)
-
-# Columns of `Graph.source`; FEEDS: units fed, or more than there are if it is never taken.
-FEEDS, BYTES, MOVED = range(3)
+CPU_TIME, DEPTH_TIME = range(2)
 
 # Columns of `LabelStore.state` and `LabelStore.label`.
 BORDER_AT, BORDER_SIZE, FIRST, SIBLING, OWNERS = range(5)
@@ -60,7 +54,7 @@ GROUP_IN, GROUP_DONE, HOLDER, OPEN_LIST = range(4)
 OWNER_KIND, OWNER_LEFT, RENAMED = range(3)
 
 # First index of `Scratch.load` after the depth.
-COMPUTE, IN, LEAVES, OUT, SAVING = range(5)
+COMPUTE, IN, OUT = range(3)
 
 CPUS = -1
 
@@ -73,21 +67,20 @@ Array = Any  # numpy arrays; numba infers their types
 
 
 class Graph(NamedTuple):
-    """The graph without free leaves, path bounds and calls as arrays.
+    """The graph, path bounds and calls as arrays.
 
     C units in topological order, N nodes sorted by unit, K kinds, G groups (colours of which a
-    unit is a part), T free sources, P paths of up to L units, X calls in all.
+    unit is a part), P paths of up to L units, X calls in all.
     """
 
     divided: bool  # whether a colour may be divided over the two calls of an accelerator
     unit: Array  # (C+1, 6)
     node: Array  # (N+1, 5)
-    lists: Array  # successors, inputs and free sources of units; feeds, successors of nodes
+    lists: Array  # successors and inputs of units; feeds, successors of nodes
     compute: Array  # (K, C)
     memory: Array  # (C,)
     transfer: Array  # (K, N)
-    time: Array  # (N, 3)
-    source: Array  # (T, 2+K) from column MOVED on: transfer by kind
+    time: Array  # (N, 2)
     capacity: Array  # (K,)
     group_size: Array  # (G,) units
     group_bytes: Array  # (G,)
@@ -129,21 +122,15 @@ class Scratch(NamedTuple):
     vector: Array  # values of the new label
     group: Array  # (G, 4)
     owner: Array  # (MOST_OPEN + 1, 3)
-    load: Array  # (C+1, 5, K)
-    room: Array  # (C+1, 2): bytes of the call, bytes of free leaves that could be taken
+    load: Array  # (C+1, 3, K)
+    room: Array  # (C+1,): bytes of the call
     path_in: Array  # (C+1, P) first place on each path outside ideal and call
-    touched: Array  # (T,) units of the call that a free source feeds
     ready: Array  # (words,) bits
     new_key: Array
     active: Array  # (A,) labels
     start: Array  # (C+1, A)
     finish: Array  # (N,) of the nodes of a unit on CPUs
     opened: Array  # (MOST_OPEN,) colours
-    leaf_size: Array  # (N+T,) free leaves, as of those below, for the knapsack
-    leaf_worth: Array
-    leaf_order: Array
-    leaf_chosen: Array
-    leaf_taken: Array
 
 
 @uncounted
@@ -334,7 +321,7 @@ def write_owners(g, s, w, d, kind):
 def new_scratch(graph: Graph) -> Scratch:
     """Return working arrays for a graph."""
     units, nodes, kinds = len(graph.memory), len(graph.time), len(graph.capacity)
-    words, whole, leaves = (units + 63) // 64, np.int64, nodes + len(graph.source)
+    words, whole = (units + 63) // 64, np.int64
     return Scratch(
         unit=np.zeros((units + 1, 9), whole),
         node=np.zeros((nodes, 5), whole),
@@ -342,21 +329,15 @@ def new_scratch(graph: Graph) -> Scratch:
         vector=np.zeros(nodes + 2 * MOST_OPEN + 2),
         group=np.zeros((len(graph.group_size), 4), whole),
         owner=np.zeros((MOST_OPEN + 1, 3), whole),
-        load=np.zeros((units + 1, 5, kinds)),
-        room=np.zeros((units + 1, 2)),
+        load=np.zeros((units + 1, 3, kinds)),
+        room=np.zeros(units + 1),
         path_in=np.zeros((units + 1, len(graph.place)), whole),
-        touched=np.zeros(len(graph.source), whole),
         ready=np.zeros(words, np.uint64),
         new_key=np.zeros(words + PATTERN_WORDS * graph.divided, np.uint64),
         active=np.zeros(64, whole),
         start=np.zeros((units + 1, 64)),
         finish=np.zeros(nodes),
         opened=np.zeros(MOST_OPEN, whole),
-        leaf_size=np.zeros(leaves),
-        leaf_worth=np.zeros(leaves),
-        leaf_order=np.zeros(leaves, whole),
-        leaf_chosen=np.zeros(leaves, np.bool_),
-        leaf_taken=np.zeros(leaves, np.bool_),
     )
 
 
@@ -415,93 +396,3 @@ def enlarged(store: LabelStore, code: int) -> LabelStore:
 def bytes_of(store: LabelStore) -> float:
     """Return the bytes of a store."""
     return float(sum(array.nbytes for array in store))
-
-
-def knapsack(size: Floats, worth: Floats, free: float) -> tuple[float, Bools]:
-    """Return the largest worth within `free`, and what to take for it; see `_knapsack`."""
-    count = len(size)
-    order, chosen, answer = np.empty(count, np.int64), np.zeros(count, np.bool_), np.zeros(count)
-    best = _knapsack(size, worth, free, order, chosen, np.zeros(count, np.bool_))
-    answer[order] = chosen
-    return best, answer > 0
-
-
-@kernel
-def _knapsack(size, worth, free, order, chosen, taken):
-    """Return the largest worth within `free`; write an order, and what of it to take for that.
-
-    Depth-first, best ratio first, cut by the fractional bound. Sizes are above 0. If that takes
-    too long the worth is the fractional bound, which is too high, and what is taken is the best
-    found: right for bounds, and for plans that are judged again. `taken` is room to work in.
-    """
-    count = len(size)
-    for i in range(count):
-        chosen[i] = taken[i] = False
-        j = i
-        while j > 0 and worth[order[j - 1]] * size[i] < worth[i] * size[order[j - 1]]:
-            order[j] = order[j - 1]
-            j -= 1
-        order[j] = i
-    best, have, left, most = 0.0, 0.0, free, np.inf
-    i, steps = 0, 0
-    while True:
-        steps += 1
-        bound, room, j = have, left, i
-        while j < count and size[order[j]] <= room:
-            bound += worth[order[j]]
-            room -= size[order[j]]
-            j += 1
-        if j < count:
-            bound += worth[order[j]] * room / size[order[j]]
-        if steps == 1:
-            most = bound
-        if steps > MOST_STEPS:
-            best = most
-            break
-        if bound > best * (1 + 1e-12) and i < count:
-            if size[order[i]] <= left:
-                taken[i] = True
-                have += worth[order[i]]
-                left -= size[order[i]]
-                if have > best:
-                    best = have
-                    for j in range(count):  # a slice takes seconds to compile
-                        chosen[j] = taken[j]
-            i += 1
-            continue
-        i -= 1
-        while i >= 0 and not taken[i]:
-            i -= 1
-        if i < 0:
-            break
-        taken[i] = False
-        have -= worth[order[i]]
-        left += size[order[i]]
-        i += 1
-    return best
-
-
-@uncounted
-def best_saving(g, w, d, k, free):
-    """Return the most transfer time that free leaves of the call can save within `free` bytes."""
-    size, worth = w.leaf_size, w.leaf_worth
-    count, total = 0, 0.0
-    for i in range(d):
-        x = w.unit[i, STACK]
-        for u in range(g.unit[x, NODE], g.unit[x + 1, NODE]):
-            if g.node[u, SINKS] == 1 and w.node[u, OUTSIDE] == 0:
-                size[count], worth[count] = g.time[u, SINK_BYTES], g.transfer[k, u]
-                count += 1
-    for t in range(len(g.source)):
-        if w.touched[t] == g.source[t, FEEDS]:
-            size[count], worth[count] = g.source[t, BYTES], g.source[t, MOVED + k]
-            count += 1
-    kept = 0
-    for i in range(count):
-        if size[i] <= 0:
-            total += worth[i]
-        elif size[i] <= free and worth[i] > 0:
-            size[kept], worth[kept] = size[i], worth[i]
-            kept += 1
-    order, chosen, taken = w.leaf_order, w.leaf_chosen, w.leaf_taken
-    return total + _knapsack(size[:kept], worth[:kept], free, order, chosen, taken)

@@ -14,7 +14,7 @@ from ...instances import CallPlacement, Latency, Solution
 from ..core.search import Search
 from ..core.swaps import swap_devices
 from .greedy import call_slots, first_plans
-from .label_dp import core_of, kernel_graph, run_label_dp, solution_of
+from .label_dp import kernel_graph, run_label_dp, solution_of
 from .lns_kernel import random_moves
 
 #: Moves between two looks at the clock, in node visits.
@@ -40,13 +40,12 @@ def linear(task: Task[Latency], search: Search[Solution]) -> None:
     """Solve the label DP over the prefixes of one topological order, one label per prefix."""
     first_plans(task, search)
     graph = latency_graph(task, whole_colours=True)
-    core = core_of(task, graph)
     counts = [min(int(c), graph.size) for c in graph.count]
-    kernel = kernel_graph(task, core, counts, [], chained=True)
+    kernel = kernel_graph(task, graph, counts, [], chained=True)
     # several parts of one order can only be better than the best plan known
     _, _, steps = run_label_dp(kernel, search.objective, search.should_stop, single=True)
     if steps is not None:
-        search.offer(solution_of(task, core, steps))
+        search.offer(solution_of(task, graph, steps))
 
 
 def improve(task: Task[Latency], search: Search[Solution]) -> None:

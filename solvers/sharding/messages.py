@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...formulations.sharding.bounds import MARGIN, Proof, evidence
+from ...formulations.sharding.bounds import MARGIN, evidence
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
 from ...formulations.sharding.relaxation import (
     Potentials,
@@ -79,10 +79,10 @@ def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> Ints |
     with search.phase("message passing"):
         # of a mixture no more is asked than helps to choose the next one
         enough = MIXTURE_SHARE * min(search.gap, 1.0) if costs.mixture else 0.0
-        for bound, chosen, proof in approach(costs, search, enough=enough):
+        for bound, chosen in approach(costs, search, enough=enough):
             below = bound - MARGIN * abs(bound)
             if below > search.bound:
-                search.raise_bound(below, PASSED, evidence(costs, below, proof))
+                search.raise_bound(below, PASSED, evidence(costs, below))
             if chosen is not None and chosen is not offered:
                 search.offer(TensorSharding(costs.signature(chosen)))
                 offered = chosen
@@ -93,22 +93,21 @@ def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> Ints |
 
 def approach(
     costs: ShardingCosts, search: Clock, start: Ints | None = None, enough: float = 0.0
-) -> Iterator[tuple[float, Ints | None, Proof]]:
-    """Yield the bound without memory, the best choices, and potentials, ever better ones.
+) -> Iterator[tuple[float, Ints | None]]:
+    """Yield the bound without memory and the best choices, ever better ones.
 
-    With each come the potentials that it began with, of all choices. Ends at a relative gap of
-    `enough`.
+    Ends at a relative gap of `enough`.
     """
     flat = flatten(costs)
     left = _Left(costs, flat, no_potentials(flat), start)
     for _ in range(ROUNDS):
         before = left.gap
         left.passed(search)
-        yield left.bound, left.chosen, left.proof
+        yield left.bound, left.chosen
         near = enough * abs(left.bound)
         if left.gap > near:
             left.eliminated(search)
-            yield left.bound, left.chosen, left.proof
+            yield left.bound, left.chosen
         if left.gap <= near or before - left.gap < PROGRESS * left.gap or search.should_stop():
             return
         leave_out(flat, left.at, left.within(left.gap))
@@ -133,7 +132,6 @@ class _Left:
         self.bound = -math.inf
         self.chosen: Ints | None = None
         self.value, self.known = math.inf, -math.inf
-        self.proof = Proof(at.alpha, at.beta)
         self._take(chosen)
 
     @property
@@ -161,8 +159,6 @@ class _Left:
             ):
                 break
         proved = proved_bound(flat, self.at)
-        if math.isinf(self.bound):  # later ones are of the choices left
-            self.proof = Proof(self.at.alpha.copy(), self.at.beta.copy())
         self.bound = max(self.bound, proved - ROUNDING * abs(proved))
 
     def within(self, delta: float) -> Bools:

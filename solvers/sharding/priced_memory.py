@@ -103,7 +103,7 @@ class _Prices:
         """Plan at a price, offer the plan and raise the bound; None if the search has to stop."""
         asked = priced(self.costs, price)
         known = None if start is None else with_views(self.costs, start.chosen)
-        *_, (bound, chosen, _) = approach(asked, self.search, known, ENOUGH)
+        *_, (bound, chosen) = approach(asked, self.search, known, ENOUGH)
         scale = abs(bound) + price * self.room
         proved = bound - price * self.room - ROUNDING * scale
         proof = {**evidence(self.costs, proved), "price": price}

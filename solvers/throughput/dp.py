@@ -33,11 +33,8 @@ from .dp_kernel import (
     StateCapacity,
 )
 
-#: Pairs of ideals between two looks at the clock: about a tenth of a second.
-SLICE = 2_000_000
-
-#: Ideals between two looks at the clock while their reach is found.
-BLOCK = 500_000
+#: Pairs of ideals, or ideals, between two looks at the clock: some hundredths of a second.
+SLICE = 500_000
 
 #: Share by which the reach of devices is widened, so that rounding cuts nothing.
 SLACK = 1e-9
@@ -212,10 +209,10 @@ def _windows(
     inside = np.zeros((lattice.size, len(weight)))
     alive = np.ones((lattice.size, len(states.used)), np.bool_)
     steps = _steps(lattice)
-    for first in range(0, lattice.size, BLOCK):
+    for first in range(0, lattice.size, SLICE):
         if search.should_stop():
             return None
-        kernel.windows(first, min(first + BLOCK, lattice.size), steps, capacity, inside, alive)
+        kernel.windows(first, min(first + SLICE, lattice.size), steps, capacity, inside, alive)
     return alive
 
 
@@ -278,10 +275,8 @@ def _read_back(
     return device, tuple(reversed(used))
 
 
-#: Ideals that are simply listed; beyond, they are counted first. Classes looked at for counting.
+#: Ideals that are simply listed; beyond, they are counted first, by as many classes at most.
 LISTED_AT_ONCE = 300_000
-
-COUNTING_EFFORT = 300_000
 
 #: What is left where ideals are not listed.
 FALLBACK = "the plan is the best of some topological orders"
@@ -300,11 +295,6 @@ CLAIM_TOLERANCE = 1e-9
 
 #: Share of a limit below which a plan is priced again, under its own load as the limit.
 PRECISE = 1e-3
-
-#: Pairs beyond which the optimum is halved in before it is asked for, and how close.
-COSTLY = 200_000
-
-CLOSE = 0.01
 
 ORIGIN = "dp over ideals"
 
@@ -493,16 +483,6 @@ def _solve(run: _LatticeRun, coarse: bool = False) -> float | None:
     else:
         return search.objective
     work.refuted = max(work.refuted, _share(run.pipe))
-    cheap = found.pairs if found.pairs > COSTLY else 0
-    while cheap and search.objective > (1 + CLOSE) * work.refuted:
-        target = (work.refuted + search.objective) / 2
-        found = run.find("load", {"load": target}, floor=target)
-        if not found.complete:
-            return None
-        if found.device_of_unit is None:
-            work.refuted = target
-        if found.pairs > cheap:
-            break
     limit = math.inf
     while search.objective < limit * PRECISE:  # loads are exact relative to the limit alone
         limit = search.objective
@@ -624,7 +604,7 @@ def all_ideals(pipe: IdealPipeline, search: Search[Solution]) -> Lattice | None:
     seconds = (search.seconds - began) / lattice.size
     needed = bytes_needed(1, lattice, len(states_of(pipe.count).used))
     most = int(MEMORY_SHARE * psutil.virtual_memory().available / needed)
-    number, counted = count_ideals(len(order), edges, COUNTING_EFFORT)
+    number, counted = count_ideals(len(order), edges, LISTED_AT_ONCE)
     least = "" if counted else "at least "
     if number <= most:
         if number * seconds > search.seconds_left:

@@ -26,9 +26,6 @@ from .split_kernels import (
 #: Most states of one layer.
 WIDTH = 4000
 
-#: Share of moves that lower the largest load; the others lower the sum of two loads.
-RELIEF = 0.6
-
 #: Moves without success after which nets are moved at random.
 PATIENCE = 60
 
@@ -135,7 +132,7 @@ class Neighbourhood:
             self._shake()
             return
         top = int(self.load.argmax())
-        relieve = self._rng.random() < RELIEF
+        relieve = bool(self._rng.integers(2))  # the largest load; else a sum of two
         a, b = (int(d) for d in self._rng.permutation(devices)[:2])
         if relieve and top not in (a, b):
             a = top

@@ -5,23 +5,21 @@ Rounds of both grow while they bring nothing. The targets of the bound follow th
 
 from __future__ import annotations
 
-from enum import Enum, auto
-
 import numpy as np
 
 from ...formulations.task import Task
 from ...formulations.throughput.certificate import Prices, certificate
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
-from ...instances import Placement, Solution, Throughput
+from ...instances import Solution, Throughput
 from ...instances.common.arrays import Ints
 from ..core.search import OPTIMAL_GAP, Clock, Search
 from .baselines import greedy
 from .column_generation.column_generation import DualState, Outcome, boxstep
 from .column_generation.frontier import orders
 from .column_generation.pricing_problem import first_prices, pricing_problem
+from .dp import contracted_dp
 from .neighbourhood import Neighbourhood
-from .split_kernels import linear_split
 
 ORIGIN = "set partitioning"
 
@@ -32,19 +30,8 @@ SPLITS = "splits"
 #: times the first.
 MOVES, PRICINGS, GROWTH = 100, 20, 64
 
-#: Annealing steps for each move of the neighbourhood search: at most, and for each unit.
-STEPS, STEPS_PER_UNIT = 1_000, 5
-
-#: Rounds without annealing: it takes a second to compile, and few small graphs need it.
-MOVES_ALONE = 2
-
-#: Part of the gap that a round's bound must close for the next round to leave out annealing that
-#: has found nothing.
-CLOSING = 0.1
-
-#: Bounds wait while rounds find better splits, up to this round: the nearer a target is to the
-#: bound, the fewer sets are in question.
-ROUNDS_BEFORE_BOUND = 12
+#: Annealing steps for each move of the neighbourhood search, and each unit.
+STEPS = 2
 
 #: Most of the time left that one round's moves take, and that its pricings take.
 SPLIT_SHARE, BOUND_SHARE = 0.15, 0.4
@@ -52,20 +39,20 @@ SPLIT_SHARE, BOUND_SHARE = 0.15, 0.4
 #: Rounds without progress after which a search without a deadline, or without patience, ends.
 MOST_IDLE = 12
 
-#: Orders that are cut into segments, and sequences of devices for each, for the first splits.
-ORDERS, SEQUENCES = 10, 2
+#: Orders that are cut into segments for the first splits.
+ORDERS = 10
 
-#: Parts of the way from the bound to the largest useful target that are tried as load limits.
-LIMIT_PARTS = (1.0, 0.7, 0.4, 0.2, 0.1)
-
-#: By how much, relatively, the largest useful target must fall for prices to start anew below it.
-RESTART = 1e-2
+#: Load limits that are tried: the largest useful target, and halfway from the bound to the last.
+LIMITS = 4
 
 #: Gap up to which sets are priced by value: prices near the work close it.
 BY_VALUE_GAP = 0.015
 
-#: Inverse part of the gap that a target leaves, and the first gap aimed for.
-STRIDE, FIRST_GAP = 4, 0.01
+#: First gap aimed for; and by how much the largest useful target must fall to start prices anew.
+NEAR = 0.01
+
+#: Inverse part of the gap that a target leaves.
+STRIDE = 4
 
 #: How often a target is tried before one halfway to it is.
 TRIES = 2
@@ -113,14 +100,14 @@ def splits(task: Task[Throughput], search: Search[Solution]) -> None:
         return
     rng = np.random.default_rng(search.limits.seed)
     walk = Neighbourhood(task, graph, tried[0], graph.restrict(search.best.device), rng)
-    moves, rounds, idle, steps = MOVES, 0, 0, min(STEPS, STEPS_PER_UNIT * graph.size)
+    moves, rounds, idle = MOVES, 0, 0
     most_idle = MOST_IDLE if search.limits.seconds is None else np.inf
     while not search.should_stop() and search.gap > OPTIMAL_GAP and idle < most_idle:
         if search.limits.nodes is not None and rounds >= search.limits.nodes:
             return
         rounds += 1
         better = walk.walk(search, moves)
-        better = walk.anneal(search, steps * moves, search) or better
+        better = walk.anneal(search, STEPS * graph.size * moves, search) or better
         idle = 0 if better else idle + 1
         moves = MOVES if better else min(2 * moves, GROWTH * MOVES)
 
@@ -133,31 +120,19 @@ def _begin(
     Those are greedy's, and orders cut into a segment for each device.
     """
     with search.phase("start"):
-        tried, rng = orders(graph), np.random.default_rng(search.limits.seed)
+        tried = orders(graph)
         if not known:
             greedy(task, search)
         for order in () if known else tried[:ORDERS]:
-            for _ in range(SEQUENCES):
-                devices = rng.permutation(task.cluster.size)
-                if search.should_stop():
-                    break
-                where = linear_split(task, graph, order, devices, search.objective)
-                if where is not None:
-                    search.offer(Placement(graph.expand(where)))
+            if search.should_stop():
+                break
+            contracted_dp(task, search, np.argsort(order)[graph.unit_of], any_order=True)
     if search.best is None:
         from .packing import packing  # only here, as Pyomo takes long to import
 
         with search.phase("packing"):
             packing(task, graph, search)
     return tried
-
-
-class _Phase(Enum):
-    """Which of split and bound an alternation works on."""
-
-    START = auto()  # splits by compiled kernels alone, as the first bound may end the search
-    ALTERNATE = auto()  # splits by moves and annealing, then the bound
-    BOUND = auto()  # splits by moves alone: the bound closes the gap, and annealing does not
 
 
 class _Alternation:
@@ -178,13 +153,14 @@ class _Alternation:
         self._prover = _Prover(task, graph, orders, search, clock)
         self._split_first = clock.part(SPLIT_SHARE)
         self._reproducible = search.limits.nodes is not None  # the same rounds on every machine
-        self._phase, self._rounds, self._annealed = _Phase.START, 0, False
+        self._started, self._rounds = False, 0
         self._moves, self._pricings = MOVES, PRICINGS
 
     def run(self, most_rounds: float, *, patient: bool) -> None:
         """Make rounds until the gap is closed, a limit is reached, or nothing improves for long.
 
-        A round ends before the bound while the first rounds find better splits.
+        Bounds wait while rounds find better splits, for a part of the time: the nearer a target is
+        to the bound, the fewer sets are in question.
         """
         search, idle = self._search, 0
         while not self._clock.should_stop() and search.gap > OPTIMAL_GAP:
@@ -196,11 +172,9 @@ class _Alternation:
             self._rounds += 1
             bound = search.bound
             better = self._improve_split()
-            if better and self._rounds < ROUNDS_BEFORE_BOUND and not self._bound_due():
+            if better and not self._bound_due():
                 continue
-            target = self._raise_bound()
-            closing = search.bound - bound > CLOSING * (search.objective - bound)
-            self._phase = _Phase.BOUND if closing and not self._annealed else _Phase.ALTERNATE
+            target, self._started = self._raise_bound(), True
             progress = better or search.bound > bound or target is not None
             idle = 0 if progress else idle + 1
             if idle >= MOST_IDLE and not (patient and search.limits.seconds is not None):
@@ -210,7 +184,10 @@ class _Alternation:
             self._pricings = min(2 * self._pricings, GROWTH * PRICINGS)
 
     def _improve_split(self) -> bool:
-        """Return whether moves, or annealing after some rounds, found a better split."""
+        """Return whether moves, or annealing after the first bound, found a better split.
+
+        Until then nothing is compiled, as the bound may end the search.
+        """
         search = self._search
         if search.beside and self._targets.next() is not None:
             return False
@@ -219,12 +196,11 @@ class _Alternation:
                 search,
                 self._moves,
                 self._clock.part(SPLIT_SHARE),
-                compiling=self._reproducible or self._phase is not _Phase.START,
+                compiling=self._reproducible or self._started,
             )
-            if self._rounds > MOVES_ALONE and self._phase is not _Phase.BOUND:
-                steps = min(STEPS, STEPS_PER_UNIT * self._graph.size)
-                self._annealed = self._walk.anneal(search, steps * self._moves, self._clock)
-                better = better or self._annealed
+            if self._started:
+                steps = STEPS * self._graph.size * self._moves
+                better = self._walk.anneal(search, steps, self._clock) or better
         return better
 
     def _bound_due(self) -> bool:
@@ -264,7 +240,7 @@ class _Prover:
 
         It is at most `target`, and comes with the outcome; `most` is the largest useful one.
         """
-        if self._limit <= self._search.bound or self._limit > most * (1 + RESTART):
+        if self._limit <= self._search.bound or self._limit > most * (1 + NEAR):
             with self._search.phase("frontier"):
                 self._begin(most)
         target = min(target, self._limit)
@@ -283,8 +259,8 @@ class _Prover:
         task, search, stop = self._task, self._search, self._clock.should_stop
         low = max(0.0, search.bound)
         by_value = self._by_value and low > most * (1 - BY_VALUE_GAP)
-        for part in (*LIMIT_PARTS, 1.0):
-            self._limit = low + part * (most - low)
+        for halvings in (*range(LIMITS), 0):
+            self._limit = low + (most - low) / 2**halvings
             self._pricing = pricing_problem(
                 task, self._graph, self._limit, self._orders, by_value=by_value
             )
@@ -322,7 +298,7 @@ class _Targets:
         objective, bound = self._search.objective, max(0.0, self._search.bound)
         if self._target is None or self._target > self.most or self._target <= bound:
             gap = (objective - bound) / objective
-            self._target = objective * (1 - max(self._asked_gap, min(gap / STRIDE, FIRST_GAP)))
+            self._target = objective * (1 - max(self._asked_gap, min(gap / STRIDE, NEAR)))
         if self._target >= self._hopeless * (1 - RESOLUTION):
             if self._hopeless - bound < 2 * RESOLUTION * objective:
                 return None

@@ -164,6 +164,17 @@ def test_more_memory_is_tried_only_where_it_can_run_out(problem) -> None:
         assert ("no limit on memory" in {r.change for r in said.remedies}) == tried
 
 
+def test_cpus_that_a_request_waits_for_are_named_as_in_the_loads() -> None:
+    """The simulator shows cores of its own, which no table of devices has."""
+    workload = chain([3.0, 1.0, 2.0])
+    cluster = accelerators_and_cpus(1, 2, memory_bytes=1.0)
+    plan = solve(workload, cluster, Latency()).plan
+    assert plan is not None
+    said = explain(workload, plan, seconds=0)
+    assert said.limiting in {load.name for load in said.loads}
+    assert "core" not in str(said)
+
+
 def test_a_plan_that_can_be_better_is_searched_again() -> None:
     workload = chain([1.0, 1.0, 1.0, 1.0])
     worse = planned(workload, 2, Throughput("contiguous"))

@@ -150,6 +150,15 @@ def test_two_plans_differ_in_what_was_asked_and_what_came_of_it() -> None:
     assert not any((same.asked, same.layout, same.terms, same.memory))
 
 
+def test_the_estimate_of_a_result_is_by_the_costs_of_its_search() -> None:
+    table = replace(calibration("h100", JOB.settings.software), step=0.5)
+    found = solve_job(MODEL, "h100:4", replace(JOB, pipeline=1), calibration=table)
+    assert found.plan is not None
+    assert found.estimate.seconds == pytest.approx(found.plan.seconds, rel=1e-9)
+    changes = what_would_help(found.plan, Limits(gap=0.1), calibration=table)
+    assert all(one.seconds > 0.5 * table.step for one in changes)
+
+
 @pytest.mark.parametrize("fixed", [
     {"pipeline": 1}, {"pipeline": 2, "chunks": 1}, {"pipeline": 4}, {"pipeline": 2, "chunks": 2},
 ])  # fmt: skip

@@ -110,7 +110,7 @@ def test_an_interrupt_that_is_ignored_stays_so() -> None:
     search = Search(Limits(), lambda _: 1.0)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with interrupts(search):
+        with interrupts(search.interrupt):
             signal.raise_signal(signal.SIGINT)
             assert not search.should_stop()
     finally:

@@ -331,6 +331,15 @@ def test_a_whole_that_its_parts_do_not_explain_is_a_warning_with_the_likely_reas
         assert re.search(reason, line)
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN")
+@pytest.mark.parametrize("training", [False, True])
+def test_a_fused_lstm_counts_the_products_of_its_gates(training: bool) -> None:
+    rnn, x = nn.LSTM(8, 6, num_layers=2), torch.randn(5, 3, 8)
+    done = profile(rnn, (x,), training=training, estimate="h100")
+    once = 2 * 5 * 3 * sum(w.numel() for w in rnn.parameters() if w.dim() == 2)
+    assert done.workload.extra["flops"].sum() == (3 if training else 1) * once
+
+
 def test_models_on_meta_can_be_estimated_only() -> None:
     with torch.device("meta"):
         model, x = Gpt(width=64, blocks=2), torch.zeros(1, 8, dtype=torch.int64)
@@ -353,6 +362,32 @@ def test_a_module_that_cannot_be_exported_runs_as_it_is() -> None:
     assert done.fx_nodes["_1_2"][0] == "_1_2"
     assert done.workload.extra["flops"].sum() > 0
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_attention_may_return_its_weights() -> None:
+    """For inference torch has one kernel that makes both outputs from all weights."""
+
+    class Weighed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            made, weights = self.attention(x, x, x)
+            return made, weights
+
+    done = profile(Weighed(), (torch.randn(3, 5, 16),), estimate="h100")
+    assert done.traced.how == "torch.export"
+
+
+def test_lazy_parameters_are_made_without_another_trace() -> None:
+    model, x = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d()), torch.randn(4, 5)
+    done = profile(model, (x,), estimate="h100", training=True)
+    assert done.workload.extra["parameters"].sum() == 8 * 5 + 8 + 2 * 8
+    assert model.training
+    assert not model[1].num_batches_tracked
+    with pytest.raises(InputError, match=r"it fails on its inputs: .*in module 1"):
+        profile(nn.Sequential(nn.LazyLinear(8), nn.Linear(5, 2)), (x,), estimate="h100")
 
 
 def test_a_model_that_fails_on_its_inputs_says_where() -> None:

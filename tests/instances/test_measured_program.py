@@ -48,6 +48,31 @@ def test_a_time_is_divided_as_the_roofline_divides_it() -> None:
             assert one.compute * other.memory == pytest.approx(other.compute * one.memory)
 
 
+class AddedUp(torch.nn.Module):
+    """Two parameters whose gradient is one tensor, and a third one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = (
+            torch.nn.Parameter(torch.full((8, 8), 0.1 * k)) for k in (1, 2, 3)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ (self.one + self.two) @ self.three).sum()
+
+
+def test_parameters_that_are_added_up_share_their_gradient() -> None:
+    workload = stagecut.tensor_program(AddedUp(), (torch.ones(4, 8),), estimate="h100")
+    assert workload.program is not None
+    found = {o.name: o.gradient for o in workload.program.operators if o.role == "parameter"}
+    assert found["one"] == found["two"] is not None
+    assert found["three"] not in (None, found["one"])
+    mesh = stagecut.DeviceMesh((2,), (stagecut.Link(1e-6, 1e10),))
+    plan = stagecut.solve(workload, problem=stagecut.Sharding(mesh)).plan
+    assert plan is not None
+    assert stagecut.verify(workload, plan).objective == pytest.approx(plan.objective)
+
+
 def test_profile_measures_programs_without_an_estimate(tmp_path, capsys) -> None:
     (tmp_path / "net.py").write_text(
         "import torch\n\n\ndef make():\n    return torch.nn.Linear(8, 8), torch.zeros(4, 8)\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import networkx as nx
@@ -35,9 +34,24 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_routes_are_shortest_widest_and_symmetric(name: str) -> None:
-    found = topology(name)
+def irregular(seed: int) -> Topology:
+    """A connected graph of devices and switches whose routes tie in hops and often in bandwidth."""
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(2, 14))
+    graph = nx.gnp_random_graph(size, float(rng.choice([0.2, 0.4])), seed=seed)
+    for part in list(nx.connected_components(graph))[1:]:
+        graph.add_edge(0, min(part))
+    for a, b in graph.edges:
+        graph.edges[a, b]["bytes_per_s"] = float(rng.choice([1, 2, 3]))
+        graph.edges[a, b]["latency_s"] = float(rng.choice([0, 0.5, 1]))
+    for v in graph:
+        graph.nodes[v]["device"] = v in (0, size - 1) or bool(rng.random() < 0.6)
+    return topology_from_networkx(graph)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "torus3d:2x3x5", "mesh2d:5x5@exclude=3", *range(40)])
+def test_routes_are_shortest_widest_and_symmetric(name: str | int) -> None:
+    found = irregular(name) if isinstance(name, int) else topology(name)
     graph = found.to_networkx()
     routes = found.routes
     assert (routes.latency_s == routes.latency_s.T).all()
@@ -56,49 +70,6 @@ def test_routes_are_shortest_widest_and_symmetric(name: str) -> None:
                 for p in shortest
             )
             assert routes.bytes_per_s[a, b] == widest
-
-
-def irregular(seed: int) -> Topology:
-    """A connected graph of devices and switches whose routes tie in hops and often in bandwidth."""
-    rng = np.random.default_rng(seed)
-    size = int(rng.integers(2, 14))
-    graph = nx.gnp_random_graph(size, float(rng.choice([0.2, 0.4])), seed=seed)
-    for part in list(nx.connected_components(graph))[1:]:
-        graph.add_edge(0, min(part))
-    for a, b in graph.edges:
-        graph.edges[a, b]["bytes_per_s"] = float(rng.choice([1, 2, 3]))
-        graph.edges[a, b]["latency_s"] = float(rng.choice([0, 0.5, 1]))
-    for v in graph:
-        graph.nodes[v]["device"] = v in (0, size - 1) or bool(rng.random() < 0.6)
-    return topology_from_networkx(graph)
-
-
-@pytest.mark.parametrize("name", [*NAMES, "torus3d:2x3x5", "mesh2d:5x5@exclude=3", *range(40)])
-def test_routes_found_one_by_one_are_those_of_the_tables(name: str | int) -> None:
-    made = irregular(name) if isinstance(name, int) else topology(name)
-    tables, few = replace(made, shape=()).routes, made.routes
-    latency, bandwidth = tables.latency_s, tables.bytes_per_s  # now `tables` looks up
-    pairs = list(itertools.combinations(range(made.size), 2))
-    few.find(np.array(pairs[::2]), paths=True)
-    for a, b in pairs:
-        assert few.path(a, b) == tables.path(a, b)
-        assert few.cost(b, a) == tables.cost(a, b) == (latency[a, b], bandwidth[a, b])
-    assert (few.latency_s == latency).all()  # of grids in closed form
-    assert (few.bytes_per_s == bandwidth).all()
-
-
-def test_few_routes_of_many_devices_need_no_tables() -> None:
-    routes = topology("islands:64x8").routes
-    routes.find(np.array([(d, d + 9) for d in range(500)]), paths=True)
-    assert len(routes.path(3, 12)) == 5
-    assert "_searched" not in vars(routes)
-
-
-def test_a_grid_with_one_other_link_is_searched() -> None:
-    made = topology("mesh2d:3x3")
-    slow = replace(made, bytes_per_s=np.where(np.arange(12) == 0, 1e9, made.bytes_per_s))
-    assert not slow.routes.grid[0]
-    assert slow.routes.bytes_per_s.min() == 1e9
 
 
 def test_widest_routes_are_bottleneck_optimal() -> None:

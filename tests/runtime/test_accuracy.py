@@ -30,7 +30,8 @@ from stagecut.instances import Layers, Stage
 from stagecut.instances.model.solution import in_stages
 from stagecut.runtime.accuracy.calibrate import calibrate, predicted_after
 from stagecut.runtime.accuracy.chart import MEASURED, comparison_trace, draw_comparison
-from stagecut.runtime.accuracy.join import compare_run, stages_run
+from stagecut.runtime.accuracy.join import compare_run
+from stagecut.runtime.execution.chain import executed_stages
 from stagecut.runtime.execution.recording_file import (
     Done,
     RankRecording,
@@ -69,7 +70,9 @@ def truth(workload: Workload, plan: Plan, seed: int, schedule: str = "1f1b", **o
 
 def run_as(workload: Workload, plan: Plan, schedule: str = "1f1b", share: float = 0.5, **options):
     """Return the simulation of what the runtime runs."""
-    return simulate_stages(stages_run(workload, plan, share), schedule, 4, **options)
+    return simulate_stages(
+        executed_stages(workload, plan, weight_share=share), schedule, 4, **options
+    )
 
 
 @pytest.mark.parametrize("mixed", [False, True])

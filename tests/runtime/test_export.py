@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import typer
 from launcher_readers import written
-from pipelines import plan_of
+from pipelines import plan_of, random_plan
 from trainer_config import trainer_config
 from typer.testing import CliRunner
 
@@ -36,9 +36,10 @@ from stagecut.instances import CallPlacement, DeviceMapping, Layers, ReplicaPlac
 from stagecut.instances.model.problem import Latency
 from stagecut.instances.model.solution import in_stages
 from stagecut.instances.topologies import topology
+from stagecut.runtime.execution.chain import executed_stages
 from stagecut.runtime.export.registry import LAUNCHERS, torch_schedule
 from stagecut.runtime.export.stages import first_number
-from stagecut.runtime.schedules import read_csv, write_csv
+from stagecut.runtime.schedules import Action, read_csv, schedule_of, validate, write_csv
 
 PIPELINES = ("torchtitan", "megatron", "deepspeed", "vllm")
 
@@ -435,6 +436,26 @@ def test_torchs_schedule_has_every_computation_once(schedule: str) -> None:
     assert set(cells) == wanted
     assert len(cells) == len(set(cells))
     assert read_csv(write_csv(made)).microbatches == 6
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+def test_torchs_schedule_runs_where_each_stage_waits_for_the_one_before(schedule: str) -> None:
+    written = 0
+    for seed in range(120):
+        found = random_plan(seed, max_nodes=12, max_accelerators=3)
+        if found is None:
+            continue
+        back, where = found[0].backward, found[1].placement
+        if not set(where[back]) <= set(where[~back]):  # it undoes no forward pass
+            continue
+        made, used = torch_schedule(*found, schedule, 5)
+        line = executed_stages(*found)
+        rows: list[list[Action]] = [[] for _ in line.devices]
+        for rank, device in enumerate(used):
+            rows[device] = made.of(rank)
+        validate(schedule_of(rows, microbatches=5), line)
+        written += 1
+    assert written > 20
 
 
 def test_asynchronous_schedules_are_not_torchs() -> None:

@@ -15,7 +15,7 @@ from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout, Overlap
 from stagecut.instances.costs.models import shipped_model
-from stagecut.instances.model.links import Link
+from stagecut.instances.model.cluster import Link
 from stagecut.runtime import estimate
 from stagecut.runtime.estimate import (
     PipelineShape,

@@ -1,4 +1,4 @@
-"""Certificates of shardings' bounds: they hold, and no other potentials prove more."""
+"""Certificates of shardings' bounds: they hold, and no others prove more."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from stagecut.instances.formats.certificate import (
     FITTING,
     PASSED,
     PRICED,
-    PotentialCertificate,
+    ShardingCertificate,
 )
 from stagecut.runtime.verify.bounds.sharding import Factor, least_sum, proved_by
 from stagecut.solvers.sharding.elimination import cheapest_of_few
@@ -62,19 +62,10 @@ def proved(first: int, count: int) -> list[tuple[Workload, Plan, float]]:
 
 
 def forged(plan: Plan, optimum: float, rng: random.Random) -> Plan:
-    """Return the plan with a target above the optimum, and potentials that it never had."""
-    above = optimum * (1 + rng.choice([1e-7, 1e-4, 0.01, 0.5, 10.0]))
-    factor = rng.choice([0.0, 0.5, 1.0, 2.0, 1e6, -1.0])
-
-    def changed(values: list[int]) -> list[int]:
-        wild = 0 if rng.random() < 0.5 else 10 ** rng.randrange(1, 12)
-        return [int(factor * value) + rng.randint(-wild, wild) for value in values]
-
-    uses = [
-        [*use[:4], changed(use[4]), use[5], changed(use[6])]
-        for use in plan.certificate["uses"]  # type: ignore[attr-defined]
-    ]
-    certificate = {**plan.certificate, "target": above, "uses": uses}
+    """Return the plan with a target above the optimum, and a price or a mixture of no meaning."""
+    above = optimum * (1 + rng.choice([1e-7, 1e-4, 0.005, 0.5, 10.0]))
+    other = rng.choice([{}, {"price": rng.choice([1e-9, 1.0, -1.0])}, {"mixture": [1.0]}])
+    certificate = {**plan.certificate, "target": above, **other}
     return replace(plan, bound=above, certificate=certificate)
 
 
@@ -100,7 +91,6 @@ def language() -> tuple[Workload, Plan]:
     plan = solve(workload, problem=problem, method="messages", limits=LIMITS).plan
     assert plan is not None
     assert plan.certificate["origin"] == PASSED
-    assert plan.certificate["uses"]
     return workload, plan
 
 
@@ -112,7 +102,7 @@ def test_of_a_traced_model_after_a_file(language: tuple[Workload, Plan], tmp_pat
     assert check_bound(workload, read).target >= plan.bound
     above = plan.objective * (1 + 1e-6)
     more = replace(plan, bound=above, certificate={**plan.certificate, "target": above})
-    with pytest.raises(VerificationError, match="certificate: its potentials prove"):
+    with pytest.raises(VerificationError, match="is proved, and not"):
         check_bound(workload, more)
     with pytest.raises(VerificationError, match="is below"):
         check_bound(workload, replace(plan, bound=above))
@@ -120,12 +110,11 @@ def test_of_a_traced_model_after_a_file(language: tuple[Workload, Plan], tmp_pat
 
 @pytest.fixture(scope="module")
 def small() -> tuple[Workload, Plan]:
-    """A plan of a few operators by message passing, with potentials."""
-    found = ((workload, plan) for workload, plan, _ in proved(0, 40) if plan.certificate["uses"])
-    return next(found)
+    """A plan of a few operators."""
+    return proved(0, 40)[0][:2]
 
 
-@pytest.mark.parametrize("key", ["target", "unit", "properties", "uses", "price"])
+@pytest.mark.parametrize("key", ["target", "price", "mixture"])
 @pytest.mark.parametrize("wrong", ODD, ids=repr)
 def test_a_damaged_certificate_is_refused(
     key: str, wrong: object, small: tuple[Workload, Plan]
@@ -134,22 +123,6 @@ def test_a_damaged_certificate_is_refused(
     above = plan.objective * (1 + 1e-6)
     certificate = {**plan.certificate, "target": above, key: wrong}
     assert is_refused(workload, replace(plan, bound=above, certificate=certificate))
-
-
-def test_a_use_that_is_none_or_counted_twice_is_refused(small: tuple[Workload, Plan]) -> None:
-    workload, plan = small
-    uses = plan.certificate["uses"]
-    assert isinstance(uses, list)
-    for use, message in (
-        ([10**6, *uses[0][1:]], "no use"),
-        ([uses[0][0], -1, *uses[0][2:]], "no use"),
-        (uses[0], "twice"),
-        ([*uses[0][:3], [10**6], [1], [], []], "no property"),
-        ([*uses[0][:3], [0], [], [], []], "as many"),
-    ):
-        certificate = {**plan.certificate, "uses": [*uses, use]}
-        with pytest.raises((InputError, VerificationError), match=message):
-            check_bound(workload, replace(plan, certificate=certificate))
 
 
 class Endless:
@@ -177,7 +150,7 @@ def test_a_price_of_memory_never_proves_too_much(chunk: int) -> None:
         costs = sharding_costs(pose(workload, plan.cluster, tight))
         for part in (0.01, 0.3, 1.0, 5.0):
             price = part * max(plan.objective, 1e-3) / held
-            anything = PotentialCertificate(PRICED, 1e12, 1.0, [], [], price)
+            anything = ShardingCertificate(PRICED, 1e12, price)
             proved = proved_by(workload, tight, anything)
             assert proved <= optimum * (1 + 1e-9) + 1e-9
             asked = priced(costs, price)  # counted by other code
@@ -208,7 +181,7 @@ def test_what_fits_is_proved_and_no_more() -> None:
         assert isinstance(price, float)
         for other in (0.0, 0.5 * price, 3.0 * price, 1.0):  # any price proves this, and none more
             for target in (plan.bound, optimum * (1 + 1e-7), 2 * optimum):
-                asked = PotentialCertificate(FITTING, target, 1.0, [], [], other)
+                asked = ShardingCertificate(FITTING, target, other)
                 value = proved_by(workload, tight, asked)
                 assert value <= optimum * (1 + 1e-9)
                 assert value >= min(target, optimum * (1 - 1e-9))

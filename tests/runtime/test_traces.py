@@ -17,7 +17,7 @@ from stagecut.runtime.diff import diff
 from stagecut.runtime.pictures.gantt import draw_gantt
 from stagecut.runtime.pictures.graph import draw_graph
 from stagecut.runtime.pictures.html_page import html_page
-from stagecut.runtime.pictures.marks import bars_of, memory_steps
+from stagecut.runtime.pictures.marks import bars_of, marks_of, memory_steps
 from stagecut.runtime.pictures.trace import trace_events
 from stagecut.runtime.simulate.network import HostMemory, point_to_point, shared
 from stagecut.runtime.simulate.simulator import simulate, simulate_stages
@@ -128,6 +128,13 @@ def test_bars_fill_the_busy_time(which: int) -> None:
         if bar.lane < len(run.used):
             total[run.used[bar.lane]] += bar.end - bar.start
     assert total == pytest.approx(run.busy)
+
+
+def test_copy_engines_whose_transfers_take_no_time_have_no_lane() -> None:
+    stages = chain([1.0, 1.0, 1.0], [2.0, 2.0, 2.0], send=[0.5, 0.0])
+    run = simulate_stages(stages, "1f1b", 4, network=HostMemory(overlap=True))
+    busy = [lane for lane in marks_of(run).lanes if lane.endswith("engine")]
+    assert busy == ["device 0 copy engine", "device 1 copy engine"]
 
 
 def test_memory_counters_begin_and_end_with_the_weights() -> None:

@@ -13,7 +13,7 @@ from conformance import chain, task
 from project import ROOT
 
 from stagecut import Limits, PipelineJob, Throughput, accelerators_and_cpus, solve, verify
-from stagecut.instances import DeviceMapping, Problem, topology
+from stagecut.instances import Problem
 from stagecut.solvers.throughput import auto
 
 #: Solves until the first plan, and says whether a kernel was compiled by then.
@@ -90,24 +90,6 @@ def test_no_time_at_all_gives_a_plan(
     result = solve(workload, cluster, problem, limits=Limits(seconds=1e-9), workers=1)
     assert result.plan is not None, result.notes
     verify(workload, result.plan)
-
-
-@pytest.mark.parametrize("name", ["ring:2048", "torus2d:45x46", "islands:256x8"])
-def test_the_first_mapping_needs_no_table_of_all_routes(name: str) -> None:
-    """It is stopped as soon as there is a mapping: nothing asked for the routes of all pairs."""
-    place = topology(name)
-    of = task("mapping", [1.0] * 16)
-    problem = DeviceMapping(place, 8, place.size // 8, "both")
-
-    class EnoughError(Exception):
-        pass
-
-    def stop(_: object) -> None:
-        raise EnoughError
-
-    with pytest.raises(EnoughError):
-        solve(of.workload, accelerators_and_cpus(place.size), problem, on_progress=stop)
-    assert not {"_searched", "latency_s"} & set(vars(place.routes))
 
 
 #: Solves to the end and says whether a kernel was compiled.

@@ -25,7 +25,7 @@ from stagecut import (
     load,
     solve,
 )
-from stagecut.formulations.rules.cases import only_case, without_rules
+from stagecut.formulations.rules.cases import only_rule_case, without_rules
 from stagecut.formulations.task import pose
 from stagecut.instances import Layers, is_stream
 
@@ -237,7 +237,7 @@ def test_devices_that_differ_are_cases_of_their_own() -> None:
     task = pose(letters(), Cluster(kinds), Throughput(placement_rules=rules))
     assert len(list(without_rules(task).cases)) == 2
     with pytest.raises(InputError, match="they are several programs"):
-        only_case(task)
+        only_rule_case(task)
     few = replace(rules, max_stages=2)
     task = pose(letters(), Cluster(kinds), Throughput(placement_rules=few))
     assert len(list(islice(without_rules(task).cases, 9))) == 4  # a fast, or slow; the other too

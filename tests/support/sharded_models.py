@@ -68,16 +68,18 @@ class Vision(nn.Module):
 class Odds(nn.Module):
     """What the others leave out: products of batches, softmax, slices, parts, stacks, means.
 
-    Also tensors that are no parameters or buffers, and a part that is computed twice.
+    Also tensors that are no parameters or buffers, a part that is computed twice, and parameters
+    that are added up.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(12, 12))
         self.shift = torch.randn(12)
+        self.more = nn.Parameter(0.1 * torch.randn(12, 12))
 
     def product(self, x: Tensor) -> Tensor:
-        return torch.matmul(x, self.weight.t()) + self.shift * torch.tensor(0.5)
+        return torch.matmul(x, (self.weight + self.more).t()) + self.shift * torch.tensor(0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         y = checkpoint(self.product, x, use_reentrant=False)

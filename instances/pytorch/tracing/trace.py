@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,30 +51,21 @@ def trace(
     args, named = _distinct(args, dict(kwargs or {}))
     if isinstance(model, torch.jit.ScriptModule):
         raise InputError("model: it is compiled by torch.jit; give the module it was made from")
-    traced = _traced(model, args, named, training, whole)
+    export = partial(_exported, model, args, named)
+    if whole:
+        traced = export_uncut(model, args, named, training, export)
+    else:
+        try:
+            with unchanged(model, (args, named)), quiet(), refused() if training else nullcontext():
+                module = export()
+            given, parameters = flat_inputs(args, named), parameters_of(model)
+            traced = Traced(module, given, parameters, "torch.export")
+        except Exception as error:  # any code of the model may run here, and fail in any way
+            parts = export_around(model, args, named, training, error, export)
+            because = why_of(error, model)
+            traced = parts or trace_on_numbers(model, args, named, training, because)
     check_operators(traced.module)
     return traced
-
-
-def _traced(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    named: dict[str, Any],
-    training: bool,
-    whole: bool,
-) -> Traced:
-    if whole:
-        return export_uncut(model, args, named, training, lambda: _exported(model, args, named))
-    try:
-        module = _export(model, args, named, training)
-    except Exception as error:  # any code of the model may run here, and fail in any way
-        parts = export_around(
-            model, args, named, training, error, lambda: _exported(model, args, named)
-        )
-        if parts is not None:
-            return parts
-        return trace_on_numbers(model, args, named, training, why_of(error, model))
-    return Traced(module, flat_inputs(args, named), parameters_of(model), "torch.export")
 
 
 def _distinct(
@@ -93,13 +85,6 @@ def _distinct(
 
     register((args, kwargs))
     return tree_map(own, (args, kwargs))  # type: ignore[no-any-return]
-
-
-def _export(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool
-) -> fx.GraphModule:
-    with unchanged(model, (args, kwargs)), quiet(), refused() if training else nullcontext():
-        return _exported(model, args, kwargs)
 
 
 def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx, nn
 
-from ....instances import PipelinePlacement, Plan, StagePlacement, TensorSharding
+from ....instances import Plan
 from ....instances.pytorch.tensor_trace import TrainingGraph
 from ....instances.pytorch.tracing.traced import Traced
 
@@ -19,13 +20,8 @@ SAMPLE = 64
 def plan_hash(plan: Plan) -> str:
     """Return a hash of a plan's problem and solution."""
     digest = hashlib.sha256(repr((plan.problem, plan.cluster)).encode())
-    digest.update(plan.placement.tobytes())
-    if isinstance(plan.solution, PipelinePlacement):
-        digest.update(plan.solution.stage.tobytes())
-    if isinstance(plan.solution, StagePlacement):
-        digest.update(repr(plan.solution.stages).encode())
-    if isinstance(plan.solution, TensorSharding):
-        digest.update(plan.solution.signature.tobytes())
+    for value in vars(plan.solution).values():
+        digest.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
     return digest.hexdigest()
 
 

@@ -295,7 +295,7 @@ def restore_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Op
             stage,
             optimizer,
             model_state_dict={name: state["model"][names[name]] for name in model},
-            optim_state_dict={name: state["optimizer"][_first_name(name, job)] for name in kept},
+            optim_state_dict={name: _own(state["optimizer"], name, job) for name in kept},
             options=_FLAT,
         )
 
@@ -312,6 +312,13 @@ def _state(
         state["model"] |= {names[name]: value for name, value in model.items()}
         state["optimizer"] |= {_first_name(name, job): value for name, value in kept.items()}
     return state, names
+
+
+def _own(state: dict[str, Any], name: str, job: RunningJob) -> Any:
+    """Return a value of an optimizer, which two stages of a rank with one weight do not share."""
+    first = _first_name(name, job)
+    value = state[first]
+    return value.clone() if isinstance(value, Tensor) and name != first else value
 
 
 def _first_name(name: str, job: RunningJob) -> str:

@@ -13,15 +13,15 @@ from torch import nn
 from ....instances import (
     InputError,
     Plan,
-    Problem,
     Sharding,
     TensorProgram,
     TensorSharding,
     Workload,
     program_of,
 )
-from ....instances.common.units import NodeId
-from ....instances.formats.files import load_plan, load_plan_for_model
+from ....instances.formats.files import load_plan
+from ....instances.formats.plan_json import read_plan
+from ....instances.formats.source import read_source
 from ....instances.generate.roofline import machine
 from ....instances.pytorch.tensors import tensor_numbers, traced_program
 from ....instances.pytorch.tracing.traced import flat_inputs
@@ -84,11 +84,7 @@ def prepare_sharding(
         made = load_plan(plan, workload) if isinstance(plan, Path) else plan
         made.check_made_for(workload)
     elif isinstance(plan, Path):
-
-        def workload_of(_: Problem, __: tuple[NodeId, ...]) -> Workload:
-            return found
-
-        workload, made = found, load_plan_for_model(plan, workload_of)
+        workload, made = found, read_plan(read_source(plan), found, same_costs=False)
     else:
         raise InputError("run: a plan that is no file needs its workload")
     problem, solution = made.problem, made.solution

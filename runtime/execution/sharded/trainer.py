@@ -56,10 +56,14 @@ class ShardedDevice:
             for operation in sharded.operations:
                 operators.operate(operation)
             operators.finish()
+            given_out: set[Held] = set()  # parameters that are added up have one gradient
             for operator, (_, how) in sharded.sources(Role.PARAMETER):
                 if operator.gradient is not None:
-                    gradient = operators.part((operator.gradient, how))
-                    self.parts.parameters[str(operator.name)].grad = gradient
+                    held = operator.gradient, how
+                    gradient = operators.part(held)
+                    own = gradient.clone() if held in given_out else gradient
+                    self.parts.parameters[str(operator.name)].grad = own
+                    given_out.add(held)
             for name, more in sharded.graph.counted.items():
                 self.parts.buffers[name].add_(more)
         self.losses = {held: operators.held[held] for held in self.prepared.losses}

@@ -1,7 +1,7 @@
 """The check of a plan's bound, apart from the search that found it.
 
-A certificate is checked by its evidence: prices (`prices`), hubs (`max_load`),
-potentials (`sharding`). Any other bound is compared with bounds that follow from the workload alone
+A certificate is checked by its evidence: prices (`prices`), hubs (`max_load`), a price of memory
+(`sharding`). Any other bound is compared with bounds that follow from the workload alone
 (`max_load`, `latency`, `job`), and for contiguous splits and mappings with all chains of stages
 (`stage_chains`, `job`, `mapping`): whatever found it, it is proved if that is as much.
 """
@@ -30,8 +30,8 @@ from ....instances import (
 )
 from ....instances.common.errors import quote
 from ....instances.formats.certificate import (
-    PotentialCertificate,
     PriceCertificate,
+    ShardingCertificate,
     read_certificate,
 )
 from ....instances.model.workload import kept_bytes
@@ -93,7 +93,7 @@ def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
         return _check_without_certificate(workload, plan)
     cluster = plan.cluster
     given = read_certificate(plan.certificate, workload.n, len(cluster.kinds))
-    if given is None or isinstance(given, PotentialCertificate):
+    if given is None or isinstance(given, ShardingCertificate):
         return _check_without_certificate(workload, plan)
     check_target(plan, given.target)
     costs = without_links(price(workload, cluster), returning=False)

@@ -61,6 +61,7 @@ class _OrderedBlocks:
     """Blocks in topological order, B of them; K kinds of accelerators."""
 
     members: list[list[int]]  # nodes of each block, in topological order
+    order: nx.DiGraph[int]
     of: Ints  # (n,): block of each node
     leads: Bools  # (B, B): whether a path leads from the first to the second, or they are one
     compute: Floats  # (K, B)
@@ -129,7 +130,7 @@ def path_interval_bound(workload: Workload, costs: Costs, calls: int, target: fl
         return 0.0
     most = min(calls * int(costs.count[own].sum()), len(blocks.members))
     best = 0.0
-    for path in _paths(workload, blocks):
+    for path in _paths(blocks):
         best = max(best, _bound_along(workload, blocks, path, most, target))
         if best >= target:
             break
@@ -147,7 +148,7 @@ def _blocks(workload: Workload, costs: Costs, whole: bool) -> _OrderedBlocks | N
     joined = leader[workload.edges].reshape(-1, 2)
     graph.add_edges_from((u, v) for u, v in joined.tolist() if u != v)
     number = {block: i for i, block in enumerate(nx.topological_sort(graph))}
-    size = len(number)
+    graph, size = nx.relabel_nodes(graph, number), len(number)
     if size > MOST_BLOCKS:
         return None
     of = np.array([number[block] for block in leader.tolist()])
@@ -155,9 +156,9 @@ def _blocks(workload: Workload, costs: Costs, whole: bool) -> _OrderedBlocks | N
     for v in workload.order:
         members[of[v]].append(v)
     leads = np.eye(size, dtype=np.bool_)
-    for block in reversed(list(number)):
+    for block in range(size - 1, -1, -1):
         for after in graph.successors(block):
-            leads[number[block]] |= leads[number[after]]
+            leads[block] |= leads[after]
     own = (costs.count > 0) & ~costs.host
     hosts = (costs.count > 0) & costs.host
     colour: Ints = np.full(size, -1)
@@ -166,6 +167,7 @@ def _blocks(workload: Workload, costs: Costs, whole: bool) -> _OrderedBlocks | N
             colour[of[list(nodes)]] = c
     return _OrderedBlocks(
         members=members,
+        order=graph,
         of=of,
         leads=leads,
         compute=summed(of, costs.compute[own]),
@@ -195,7 +197,7 @@ def _is_contractible(workload: Workload, colour: Sequence[int]) -> bool:
     return True
 
 
-def _paths(workload: Workload, blocks: _OrderedBlocks) -> list[list[int]]:
+def _paths(blocks: _OrderedBlocks) -> list[list[int]]:
     """Return heavy paths by compute and transfers, the last by time on CPUs."""
     least = blocks.compute.min(axis=0)
     cpu = summed(blocks.of, np.where(np.isinf(blocks.cpu), 0.0, blocks.cpu))
@@ -205,7 +207,7 @@ def _paths(workload: Workload, blocks: _OrderedBlocks) -> list[list[int]]:
     for i in range(PATHS):
         if i == PATHS - 1:
             weight = cpu if np.isfinite(blocks.cpu).all() else weight
-        path = _heaviest(workload, blocks, weight)
+        path = _heaviest(blocks, weight)
         if path not in found:
             found.append(path)
         weight = weight.copy()
@@ -213,22 +215,13 @@ def _paths(workload: Workload, blocks: _OrderedBlocks) -> list[list[int]]:
     return found
 
 
-def _heaviest(workload: Workload, blocks: _OrderedBlocks, weight: Floats) -> list[int]:
-    """Return the heaviest path, from a block without predecessors to one without successors."""
-    total, came = weight.tolist(), [-1] * len(weight)
-    last = [True] * len(weight)
-    for b, nodes in enumerate(blocks.members):
-        before = {int(blocks.of[u]) for v in nodes for u in workload.predecessors[v]} - {b}
-        if before:
-            came[b] = max(sorted(before), key=lambda a: total[a])
-            total[b] += total[came[b]]
-            for a in before:
-                last[a] = False
-    at = max((b for b in range(len(weight)) if last[b]), key=lambda b: total[b])
-    path = [at]
-    while came[path[-1]] >= 0:
-        path.append(came[path[-1]])
-    return path[::-1]
+def _heaviest(blocks: _OrderedBlocks, weight: Floats) -> list[int]:
+    """Return the heaviest path, from a block without predecessors."""
+    # a source before all of those, so that the first block counts
+    first = ((-1, b) for b, count in blocks.order.in_degree() if not count)
+    edges: nx.DiGraph[int] = nx.DiGraph()
+    edges.add_weighted_edges_from((a, b, weight[b]) for a, b in (*first, *blocks.order.edges))
+    return nx.dag_longest_path(edges)[1:]
 
 
 def _bound_along(

@@ -19,7 +19,7 @@ from ....instances.costs.memory import (
     stage_held,
     stage_kept,
 )
-from ....instances.costs.stages import StageParts, kinds_of_rank, stage_time
+from ....instances.costs.stages import StageParts, device_memory, stage_time
 from ....instances.job.problem import TrainingJob
 
 #: Quantities of a stage: passes, weights that all replicas hold and routed ones (as traffic counts
@@ -35,7 +35,7 @@ Path = tuple[Floats, float]
 
 @dataclass(frozen=True, eq=False)
 class ProbedStages:
-    """What stages take under a setting, exactly."""
+    """What stages take under a setting on some nodes, exactly."""
 
     #: Shape (3, 15): quantities of the first, an inner and the last stage apart from their layers.
     ends: Floats
@@ -57,32 +57,6 @@ class ProbedStages:
         """Least bytes inside a layer's backward pass."""
         return float(self.each_working.min())
 
-    @property
-    def both(self) -> Floats:
-        """Seconds of both passes of each layer, of its recomputation and of the ends."""
-        parts = (self.layers, self.again, self.ends)
-        return np.concatenate([part[:, F] + part[:, B] for part in parts])
-
-
-def least_of(kinds: list[ProbedStages]) -> ProbedStages:
-    """Return the least seconds of several kinds of nodes, each pass for itself."""
-
-    def least(parts: list[Floats]) -> Floats:
-        found = np.array(parts)
-        found[..., B] -= found[..., W]  # what a split backward pass takes before its W
-        whole: Floats = found.min(axis=0)
-        whole[..., B] += whole[..., W]
-        return whole
-
-    if len(kinds) == 1:
-        return kinds[0]
-    return replace(
-        kinds[0],
-        ends=least([one.ends for one in kinds]),
-        layers=least([one.layers for one in kinds]),
-        again=least([one.again for one in kinds]),
-    )
-
 
 @lru_cache(maxsize=4096)
 def stage_flights(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: int) -> Ints:
@@ -102,22 +76,20 @@ class Probes:
 
     def __init__(self, job: TrainingJob, prices: LayerPrices) -> None:
         self.job, self.prices, self.model = job, prices, prices.model
-        self.kinds = prices.by_kind(job.settings.software)
-        self.hooks = any(one.calibration.hooks for one in self.kinds)
+        self.hooks = any(one.calibration.hooks for one in prices.by_kind(job.settings.software))
         self.order = self.model.types_of_layers[: self.model.layers]
         self.types = sorted(set(self.order))
         self.count = np.array([self.order.count(kind) for kind in self.types], dtype=float)
         self.programs = 0
-        self.known: dict[tuple[object, ...], list[ProbedStages]] = {}
-        self.ranks: dict[tuple[int, int], list[list[int]]] = {}
+        self.known: dict[tuple[object, ...], ProbedStages] = {}
         self.paths: dict[tuple[str, int, int, int], list[Path]] = {}
 
-    def stages(self, layout: Layout) -> list[ProbedStages]:
-        """Return what stages take on each kind of nodes, before they wait for sharded weights."""
+    def stages(self, layout: Layout, prices: LayerPrices) -> ProbedStages:
+        """Return what stages take at some prices, before they wait for sharded weights."""
         hooked = layout.zero > 0 and layout.pipeline > 1 and self.hooks
         key = (
-            layout.tensor, layout.context, layout.expert, layout.expert_tensor, layout.microbatch,
-            layout.recompute, layout.recompute_layers is None, hooked,
+            prices, layout.tensor, layout.context, layout.expert, layout.expert_tensor,
+            layout.microbatch, layout.recompute, layout.recompute_layers is None, hooked,
             layout.offload_activations, layout.offload_weights, layout.offload_optimizer,
         )  # fmt: skip
         if key not in self.known:
@@ -125,24 +97,12 @@ class Probes:
                 layout, pipeline=3, chunks=1, data=1, schedule=JobSchedule.ONE_F_ONE_B,
                 zero=int(hooked), global_batch=layout.microbatch,
             )  # fmt: skip
-            self.known[key] = [self._probe(setting, prices) for prices in self.kinds]
+            self.known[key] = self._probe(setting, prices)
         return self.known[key]
-
-    def kinds_of_ranks(self, layout: Layout) -> list[list[int]]:
-        """Return for each pipeline rank the kinds of nodes that it lies on."""
-        key = layout.pipeline, layout.devices
-        if key not in self.ranks:
-            cluster = self.prices.cluster
-            self.ranks[key] = [
-                kinds_of_rank(rank, layout, cluster) for rank in range(layout.pipeline)
-            ]
-        return self.ranks[key]
 
     def limits(self, layout: Layout) -> Floats:
         """Return the bytes that each pipeline rank may use, shape (ranks,)."""
-        nodes, most = self.prices.cluster.nodes, self.job.memory_bytes or np.inf
-        own = np.array([min(one.accelerator.memory_bytes, most) for one in nodes])
-        return np.array([own[kinds].min() for kinds in self.kinds_of_ranks(layout)])
+        return np.array(device_memory(layout, self.prices.cluster, self.job.memory_bytes))
 
     def _probe(self, setting: Layout, prices: LayerPrices) -> ProbedStages:
         model, times, types = self.model, prices.times(setting), self.types

@@ -30,6 +30,7 @@ from scipy.sparse import csr_array
 from ....instances import VerificationError
 from ....instances.common.arrays import Floats, Ints
 from ....instances.costs.activations import Tokens, element_bytes, fused
+from ....instances.costs.layers import LayerPrices
 from ....instances.costs.layout import JobSchedule, Layout
 from ....instances.costs.memory import (
     CONTEXT_BYTES,
@@ -43,8 +44,10 @@ from ....instances.costs.stages import (
     host_weights,
     message_time,
     optimizer_rates,
+    prices_of_ranks,
     replica_traffic,
     tied_all_reduce,
+    waits_for_weights,
 )
 from .layout_probes import (
     AWAY,
@@ -57,10 +60,7 @@ from .layout_probes import (
     B,
     F,
     Path,
-    ProbedStages,
     Probes,
-    W,
-    least_of,
     stage_flights,
 )
 from .longest_kernel import longest_paths
@@ -78,7 +78,12 @@ class PointRefutation:
 
     def __init__(self, probes: Probes, layout: Layout) -> None:
         self.probes, self.layout, self.prices = probes, layout, probes.prices
-        self.probed = least_of(probes.stages(layout))
+        self.on = prices_of_ranks(layout, probes.prices)
+        unlike = list(dict.fromkeys(self.on))
+        self.sort = np.array([unlike.index(prices) for prices in self.on])
+        self.sorts = [probes.stages(layout, prices) for prices in unlike]
+        self.probed = self.sorts[0]  # for all that is alike on other nodes
+        self.lines: dict[LayerPrices, Floats] = {}
         self.stages, self.ranks, self.count = layout.stages, layout.pipeline, probes.count
         self.place = np.ones(self.stages, np.int64)
         self.place[0], self.place[-1] = 0, 2
@@ -86,25 +91,8 @@ class PointRefutation:
         self.last = int(self.rank_of[-1])  # the rank that has the head
         self.of_rank = np.array([layout.rank_stages(rank) for rank in range(self.ranks)])
         self.low, self.high = self._range()
-        self.sharded = layout.zero == 3 and not stays_gathered(layout)
+        self.sharded = waits_for_weights(layout)
         self.hosts = bool(layout.offload_activations or layout.offload_weights)
-
-    def _of_stages(self) -> list[ProbedStages]:
-        """Return what each stage takes, no more than on the slowest kind that its rank lies on."""
-        kinds = self.probes.stages(self.layout)
-        self.exact = np.ones(self.ranks, bool)  # else more may hide traffic than is known
-        if len(kinds) == 1:
-            return kinds * self.stages
-        found: list[ProbedStages] = []
-        for rank, lies_on in enumerate(self.probes.kinds_of_ranks(self.layout)):
-            own = [kinds[kind] for kind in lies_on]
-            slowest = max(own, key=lambda one: float(one.both.sum()))
-            most = slowest.both * (1 + 1e-9) + 1e-15
-            every = all((one.both <= most).all() for one in own)
-            every &= not self.hosts or len(own) == 1  # a fast device may have a slow host
-            self.exact[rank] = every
-            found.append(slowest if every else least_of(own))
-        return [found[rank] for rank in self.rank_of]
 
     @cached_property
     def flight(self) -> Ints:
@@ -127,16 +115,6 @@ class PointRefutation:
         """Seconds of the optimizer per weight of all replicas and per routed one, (ranks, 2)."""
         return np.array(optimizer_rates(self.layout, self.prices))
 
-    @property
-    def gather(self) -> Floats:
-        """Constant and seconds per weight of either kind, to gather them."""
-        return np.asarray(self._secants[0])
-
-    @property
-    def reduce(self) -> Floats:
-        """The same, to reduce their gradients."""
-        return np.asarray(self._secants[1])
-
     def _range(self) -> tuple[Floats, Floats]:
         """Return the declared least and most layers of each stage."""
         model, stages = self.probes.model, self.stages
@@ -148,21 +126,28 @@ class PointRefutation:
         most = -(-(model.layers + 2 + len(model.mtp)) // stages)
         return low, np.maximum(low, most - fewer)
 
-    @cached_property
-    def _secants(self) -> Floats:
-        """Lines below the seconds of gathering and of reducing, shape (2, 3)."""
+    def secants(self, prices: LayerPrices) -> Floats:
+        """Return lines below the seconds of gathering and of reducing at some prices, (2, 3).
+
+        They are a constant and seconds per weight of either kind; on several kinds of nodes those
+        of one of them.
+        """
+        if prices in self.lines:
+            return self.lines[prices]
         least = float(self.probed.layers[:, DENSE].min())
         most = self.count @ self.probed.layers + self.probed.ends.sum(axis=0)
         ends = ((least, 0.0), (most[DENSE], 0.0), (0.0, max(most[ROUTED], 1.0)))
         found = []
-        for prices in self.probes.kinds if self.sharded else [self.prices]:
+        for one in prices.each:
             few, many, routed = (
-                np.array(replica_traffic(self.layout, prices, *one)) for one in ends
+                np.array(replica_traffic(self.layout, one, *held)) for held in ends
             )
             slope = (many - few) / max(most[DENSE] - least, 1.0)
             lines = (few - slope * least, slope, routed / max(most[ROUTED], 1.0))
             found.append(np.stack(lines, axis=1))
-        return np.asarray(np.min(found, axis=0))
+        whole = np.array([1.0, most[DENSE], most[ROUTED]])
+        self.lines[prices] = max(found, key=lambda lines: float(lines.sum(axis=0) @ whole))
+        return self.lines[prices]
 
     # Bytes.
 
@@ -255,36 +240,20 @@ class PointRefutation:
         seconds += self.constant + float(p * mean @ (1 / (1 / self.step).sum(axis=0)))
         if not self.sharded:
             shown = max(1 / max(PIECES, self.layout.chunks), self.prices.calibration.slowed)
-            reduces, gathers = overlap.gradients, overlap.parameters
-            for line, hides in ((self.reduce, reduces), (self.gather, gathers)):
+            hidden = overlap.parameters, overlap.gradients
+            for line, hides in zip(self.secants(self.prices), hidden, strict=True):
                 seconds += float(line[0] + mean @ line[1:]) * (shown if hides else 1)
         return bool(seconds >= least)
 
     def _works(self) -> tuple[Floats, Floats]:
         """Return seconds of both passes, which no plan's are below, shapes (ranks, K) and (ranks,).
 
-        They are those of a layer of each type, and of the ends and the least layers of a rank. A
-        rank on several kinds of nodes takes what it takes on the slowest, as on any of them; with
-        parts in host memory the least of each pass, since which is the slowest is not known.
+        They are those of a layer of each type, and of the ends and the least layers of a rank.
         """
-        kinds = self.probes.stages(self.layout)
-        if self.hosts and len(kinds) > 1:
-            stages = self._of_stages()
-            kinds = [stages[self.rank_of.tolist().index(rank)] for rank in range(self.ranks)]
-        each = np.array([one.layers[:, F] + one.layers[:, B] for one in kinds])
-        ends = np.array([one.ends[[0, -1]] for one in kinds])[..., [F, B]].sum(axis=2)
-        if len(kinds) == 1:
-            slowest = np.zeros(self.ranks, np.int64)
-        elif self.hosts:
-            slowest = np.arange(self.ranks)
-        else:
-            whole = each @ self.count
-            lies_on = self.probes.kinds_of_ranks(self.layout)
-            slowest = np.array([max(own, key=lambda kind: whole[kind]) for own in lies_on])
-        each = each[slowest]
+        each = np.array([one.layers[:, F] + one.layers[:, B] for one in self.sorts])[self.sort]
         alone = self.low[self.of_rank].sum(axis=1) * each.min(axis=1)
-        alone[0] += ends[slowest[0], 0]
-        alone[self.last] += ends[slowest[self.last], 1]
+        alone[0] += self.probed.ends[0, [F, B]].sum()
+        alone[self.last] += self.sorts[self.sort[self.last]].ends[-1, [F, B]].sum()
         return each, alone
 
     def _passes(self) -> float:
@@ -336,10 +305,9 @@ class PointRefutation:
 
     def _forward_shares(self) -> tuple[float, float]:
         """Return the least and the largest part of a stage's seconds that is its forward pass."""
-        kinds = self.probes.stages(self.layout)
         parts = [
             (part, more)
-            for one in kinds
+            for one in self.sorts
             for part, more in ((one.layers, one.again), (one.ends[[0, -1]], 0 * one.ends[[0, -1]]))
         ]
         every, again = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -352,13 +320,12 @@ class PointRefutation:
 
     def _columns(self) -> None:
         s, k = self.stages, len(self.count)
-        stages = self._of_stages()
-        self.longer = ~self.exact[self.rank_of]  # on another kind of nodes than `stages` says
+        stages = [self.sorts[sort] for sort in self.sort[self.rank_of]]
         self.recomputes = self.probes.job.counts_layers(self.layout)
         parts = {
             "n": (s, k), "r": (s, k * self.recomputes), "y": (self.ranks * self.recomputes,),
             "z": (s * self._ordered(),), "u": (self.ranks, len(self.heavier)), "ends": (3,),
-            "wait": (s, 3 * (self.sharded or self.hosts or self.longer.any())),
+            "wait": (s, 2 * (self.sharded or self.hosts)),
         }  # fmt: skip
         at = 0
         self.at: dict[str, Ints] = {}
@@ -369,6 +336,7 @@ class PointRefutation:
         self.columns = at
         self.t, self.g, self.o = self.at["ends"].tolist()
         self.rows: list[tuple[Floats, Floats, Floats]] = []
+        self.stated: set[bytes] = set()  # paths that have a row
         quantities = np.zeros((s, BUSY.stop, at))
         rows = np.arange(s)
         for j in range(k):
@@ -379,8 +347,6 @@ class PointRefutation:
         if self.at["wait"].size:
             quantities[rows, F, self.at["wait"][:, 0]] = 1.0
             quantities[rows, B, self.at["wait"][:, 1]] = 1.0
-            quantities[rows, B, self.at["wait"][:, 2]] = 1.0
-            quantities[rows, W, self.at["wait"][:, 2]] = 1.0
         self.of = quantities
         self.fixed = np.array([one.ends[e] for one, e in zip(stages, self.place, strict=True)])
 
@@ -419,7 +385,6 @@ class PointRefutation:
         else:
             self._alternating(n)
         self._memory()
-        self._slower_kinds(unit)
         self._beside(unit)
         if self.hosts:
             self._host_memory(unit)
@@ -452,30 +417,6 @@ class PointRefutation:
         if not self.probes.job.settings.recompute_by_stage:
             stages = r.sum(axis=1)
             self.add(stages[1:] - stages[0], 0.0, 0.0)
-
-    def _slower_kinds(self, unit: float) -> None:
-        """Both passes of a stage take what they take on each kind of nodes of its rank.
-
-        They take, too, what their transfers from and to host memory take, and what hides none.
-        """
-        kinds, weights = self.probes.stages(self.layout), np.array(host_weights(self.layout))
-        for s, k in itertools.product(np.flatnonzero(self.longer), range(len(kinds))):
-            if k not in self.probes.kinds_of_ranks(self.layout)[self.rank_of[s]]:
-                continue
-            one, prices = kinds[k], self.probes.kinds[k]
-            link, hidden = prices.cluster.accelerator.host_bandwidth, prices.calibration.hidden
-
-            def takes(of: Floats, shown: float, moved: float) -> Floats:
-                away = of[..., AWAY] + of[..., [DENSE, ROUTED]] @ weights
-                return np.asarray(shown * (of[..., F] + of[..., B]) + moved * away)
-
-            for ways in ((1.0, 0.0), (1.0 - hidden, 2.0 / link))[: 1 + self.hosts]:
-                row = self.of[s, F] + self.of[s, B]
-                for columns, each in (("n", one.layers), ("r", one.again)):
-                    at = self.at[columns][s]
-                    row[at] -= takes(each, *ways)[: len(at)]
-                least = takes(one.ends[self.place[s]], *ways) - self.fixed[s, [F, B]].sum()
-                self.add(unit * row, unit * least, np.inf)
 
     def _memory(self) -> None:
         """Every rank has the bytes that it needs at its fullest moments.
@@ -522,12 +463,13 @@ class PointRefutation:
             return
         ways = []
         overlap = self.layout.overlap
+        gather, reduce = self.secants(self.prices)
         for line, hides, what in (
-            (self.reduce, overlap.gradients, B), (self.gather, overlap.parameters, F),
+            (reduce, overlap.gradients, B), (gather, overlap.parameters, F),
         ):  # fmt: skip
             whole = line[1] * dense + line[2] * routed, line[0] + line[1] * d + line[2] * e
             busy, fixed = self._by_rank(table.hidden * one, what)
-            for place in self._blocked(what):
+            for place in _blocked(self.layout, self.prices, what):
                 more, constant = self._by_rank(table.hidden * one, place)
                 busy, fixed = busy - more, fixed - constant
             shown = max(1 / max(PIECES, self.layout.chunks), table.slowed)
@@ -538,54 +480,44 @@ class PointRefutation:
 
     def _host_memory(self, unit: float) -> None:
         """Passes wait for what comes from host memory, or goes there, as far as none hides it."""
-        each, kinds = host_weights(self.layout), self.probes.kinds
-        by_rank = self.probes.kinds_of_ranks(self.layout)
-        lies_on = [[kinds[kind] for kind in by_rank[rank]] for rank in self.rank_of]
-        links = [max(one.cluster.accelerator.host_bandwidth for one in own) for own in lies_on]
-        hidden = np.array([max(one.calibration.hidden for one in own) for own in lies_on])
+        each, on = host_weights(self.layout), [self.on[rank] for rank in self.rank_of]
+        links = [one.cluster.accelerator.host_bandwidth for one in on]
+        hidden = np.array([one.calibration.hidden for one in on])
         moved, fixed = (
             ((one[:, AWAY] + each[0] * one[:, DENSE] + each[1] * one[:, ROUTED]).T / links).T
             for one in (self.of, self.fixed)
         )
         waits = np.eye(self.columns)[self.at["wait"]]
         for column, what in ((0, F), (1, B)):
-            wait = waits[:, column]
-            if what == B:  # on slower nodes its W is longer and hides more
-                wait = wait + hidden[:, None] * waits[:, 2]
             least = unit * (fixed - hidden * self.fixed[:, what])
-            rows = wait - moved + hidden[:, None] * self.raw[:, what]
+            rows = waits[:, column] - moved + hidden[:, None] * self.raw[:, what]
             self.add(unit * rows, least, np.inf)
-
-    def _blocked(self, what: int) -> list[int]:
-        """Return the collectives of a pass beside which replicas' traffic cannot be."""
-        held = [blocked(self.layout, prices) for prices in self.probes.kinds]
-        first = BUSY.start + (what == B)
-        return [first + 2 * k for k, every in enumerate(zip(*held, strict=True)) if all(every)]
 
     def _waits(self, unit: float) -> None:
         """Passes wait for sharded weights: what they do not hide, and for one layer in any case.
 
         What they hide slows them.
         """
-        hidden = max(prices.calibration.hidden for prices in self.probes.kinds)
-        slowed = min(prices.calibration.slowed for prices in self.probes.kinds)
-        back = self.reduce + self.gather * self.layout.reshard_after_forward
-        for column, line, first, what in (
-            (0, self.gather, self.gather, F),
-            (1, back, self.reduce, B),
-        ):
-            wait = np.eye(self.columns)[self.at["wait"][:, column]]
-            moved = line[1] * self.of[:, DENSE] + line[2] * self.of[:, ROUTED]
-            fixed = line[0] + self.fixed[:, [DENSE, ROUTED]] @ line[1:]
-            place = self._blocked(what)
-            computes = self.raw[:, what] - self.of[:, place].sum(axis=1)
-            of_ends = self.fixed[:, what] - self.fixed[:, place].sum(axis=1)
-            rows, least = wait - moved + hidden * computes, unit * (fixed - hidden * of_ends)
-            exact = self.exact[self.rank_of]
-            self.add(unit * rows, np.where(exact, least, -np.inf), np.inf)
-            self.add(unit * (wait - slowed * moved), unit * slowed * fixed, np.inf)
-            layer = float((self.probed.layers[:, [DENSE, ROUTED]] @ first[1:]).min())
-            self.add(unit * wait, unit * layer, np.inf)
+        reshards, seconds = self.layout.reshard_after_forward, self.probed.layers
+        for s, rank in enumerate(self.rank_of):
+            prices = self.on[rank]
+            gather, reduce = self.secants(prices)
+            hidden, slowed = prices.calibration.hidden, prices.calibration.slowed
+            for column, line, first, what in (
+                (0, gather, gather, F),
+                (1, reduce + gather * reshards, reduce, B),
+            ):
+                wait = np.eye(self.columns)[self.at["wait"][s, column]]
+                moved = line[1] * self.of[s, DENSE] + line[2] * self.of[s, ROUTED]
+                fixed = line[0] + self.fixed[s, [DENSE, ROUTED]] @ line[1:]
+                place = _blocked(self.layout, prices, what)
+                computes = self.raw[s, what] - self.of[s, place].sum(axis=0)
+                of_ends = self.fixed[s, what] - self.fixed[s, place].sum()
+                rows, least = wait - moved + hidden * computes, unit * (fixed - hidden * of_ends)
+                self.add(unit * rows, least, np.inf)
+                self.add(unit * (wait - slowed * moved), unit * slowed * fixed, np.inf)
+                layer = float((seconds[:, [DENSE, ROUTED]] @ first[1:]).min())
+                self.add(unit * wait, unit * layer, np.inf)
 
     # Paths.
 
@@ -612,7 +544,11 @@ class PointRefutation:
         return found
 
     def _longer(self, paths: list[Path], passes: Floats, seconds: float) -> list[Path]:
-        """Return the longest paths of those that take more than so many seconds."""
+        """Return the longest paths of those that take more than so many seconds.
+
+        Rows of paths are kept to the solver's tolerance: what is a little longer is no news.
+        """
+        paths = [one for one in paths if one[0].tobytes() not in self.stated]
         if not paths:
             return []
         takes = np.array([float((counts * passes).sum()) for counts, _ in paths])
@@ -622,6 +558,7 @@ class PointRefutation:
 
     def _state_paths(self, unit: float, paths: list[Path]) -> bool:
         for counts, messages in paths:
+            self.stated.add(counts.tobytes())
             row = -np.einsum("sq,sqx->x", counts, self.of[:, :3]) * unit
             row[self.t] = 1.0
             fixed = float((counts * self.fixed[:, :3]).sum()) + messages * self.sent
@@ -654,7 +591,6 @@ class PointRefutation:
         upper[self.at["n"]] = np.minimum(self.count, self.high[:, None])
         upper[self.at["r"]] = self.count if self.recomputes else 0.0
         upper[self.at["y"]] = upper[self.at["z"]] = upper[self.at["u"]] = 1.0
-        upper[self.at["wait"][~self.longer, 2 * (self.sharded or self.hosts) :]] = 0.0
         integer = np.full(self.columns, int(whole))
         integer[self.at["wait"]] = integer[self.at["ends"]] = 0
         cost = np.zeros(self.columns)
@@ -670,6 +606,12 @@ class PointRefutation:
         if found.x is None:
             raise VerificationError(f"bound: SciPy's solver ended with {found.message!r}")
         return np.asarray(found.x)
+
+
+def _blocked(layout: Layout, prices: LayerPrices, what: int) -> list[int]:
+    """Return the collectives of a pass beside which replicas' traffic cannot be."""
+    first = BUSY.start + (what == B)
+    return [first + 2 * k for k, held in enumerate(blocked(layout, prices)) if held]
 
 
 def _level(whole: Floats, factor: Floats) -> Floats:

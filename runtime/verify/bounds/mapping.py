@@ -38,8 +38,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import TYPE_CHECKING, cast
+from itertools import chain, pairwise
+from typing import cast
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -54,11 +54,7 @@ from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.units import TIME_UNITS
 from ....instances.model.contiguity import pipeline_edges
 from ....instances.model.stage_costs import accelerator_seconds, device_slowdowns, parameter_bytes
-from .bound_check import too_much
-from .stage_chains import PARTS, WORK, Ideals, ideals_of, parts
-
-if TYPE_CHECKING:
-    import networkx as nx
+from .stage_chains import PARTS, EndsInReach, Ideals, ideals_of, parts
 
 #: Devices up to which rings and pairs are sought among all; beyond, the best link counts.
 MOST_DEVICES = 1024
@@ -66,8 +62,8 @@ MOST_DEVICES = 1024
 SIZE_STEP = 1.02
 #: Ways to divide the devices that are tried, and how much longer links between groups are at least.
 DIVISIONS, LEAST_STEP = 3, 1.2
-#: Paths that are looked at in search of a ring.
-RING_STEPS = 100_000
+#: Cycles that are looked at in search of a ring.
+CYCLES = 20_000
 #: What sums of floating-point numbers may lose, relatively.
 ROUNDING = 1e-12
 #: Numbers of stages by speed that are told apart, at most.
@@ -191,34 +187,15 @@ def _has_ring(admitted: Bools, replicas: int) -> bool:
         return bool(admitted.any())
     graph: nx.Graph[int] = nx.from_numpy_array(admitted)
     # networkx's stubs say lists of sets
-    found = cast("Iterator[set[int]]", nx.biconnected_components(graph))
-    large = (part for part in found if len(part) >= replicas)
-    return any(_may_close(graph.subgraph(part).copy(), replicas) for part in large)
-
-
-def _may_close(graph: nx.Graph[int], length: int) -> bool:
-    """Whether a graph has a cycle of so many nodes; True if `RING_STEPS` do not decide it."""
-    import networkx as nx
-
-    steps = 0
-    while graph.number_of_nodes() >= length:
-        root = min(graph, key=graph.degree)
-        away = nx.single_source_shortest_path_length(graph, root)
-        paths: list[tuple[int, ...]] = [(root,)]
-        while paths:
-            path = paths.pop()
-            if len(path) == length:
-                if graph.has_edge(path[-1], root):
-                    return True
-                continue
-            steps += 1
-            if steps > RING_STEPS:
-                return True
-            left = length - len(path)  # edges from the next node on back to the root
-            paths += [(*path, v) for v in graph[path[-1]] if v not in path and away[v] <= left]
-        graph.remove_node(root)  # no cycle has it
-        graph = nx.k_core(graph, 2).copy()
-    return False
+    components = cast("Iterator[set[int]]", nx.biconnected_components(graph))
+    cycles = (
+        nx.simple_cycles(graph.subgraph(part), length_bound=replicas)
+        for part in components
+        if len(part) >= replicas
+    )
+    return any(
+        len(cycle) == replicas or k == CYCLES for k, cycle in enumerate(chain.from_iterable(cycles))
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,20 +232,13 @@ class _MappedChains:
         held = np.full_like(loose, NONE)
         loose[:, 0, 0] = 0
         least = self.compute[0] + (0 if problem.overlap else self.reduced.min(axis=0))
-        by_work = np.argsort(least, kind="stable")
-        work = least[by_work]
-        looked = 0
+        reach = EndsInReach(self.inside, least)
         for ideal in range(last):
             known = (np.minimum(loose[:, ideal], held[:, ideal]) < NONE).any(axis=0)
             if not known.any():
                 continue
-            rest = (problem.stages - 1 - int(stages[known].min())) * PARTS
-            begin = np.searchsorted(work, [least[ideal], least[-1] - rest]).max()
-            ends = by_work[begin : np.searchsorted(work, least[ideal] + PARTS)]
-            ends = ends[self.inside(ideal, ends)]
-            looked += len(ends) * loose[:, ideal].size
-            if looked > WORK:
-                raise too_much("there are too many stages below it")
+            left = problem.stages - 1 - int(stages[known].min())
+            ends = reach.after(ideal, left, loose[:, ideal].size)
             for speed, (free, then) in enumerate(steps):
                 of = speed if kept else 0
                 run = int(longest[of])

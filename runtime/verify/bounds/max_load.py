@@ -268,49 +268,38 @@ def _dual_value(work: _Work, by_time: Floats, by_memory: Floats) -> float:
 
 
 def _proposed(work: _Work) -> tuple[Floats, Floats]:
-    """Return λ and μ by the linear program: maximise 2, with z_v for the minimum of block v.
+    """Return λ and μ: the dual values of a linear program that divides blocks over the kinds.
 
-    Columns are the z_v, the λ by kind and pass, the μ.
+    Columns are the parts of all blocks on each kind, and the T_b; rows of each kind its passes,
+    and its bytes.
     """
     from scipy.optimize import linprog
-    from scipy.sparse import coo_array
+    from scipy.sparse import block_diag, eye_array, hstack
 
     time, heaviest, memory, room, count = work
     kinds, passes, size = time.shape
     scale, unit = float(time[np.isfinite(time)].max()) or 1.0, float(memory.max()) or 1.0
-    kind, block = np.nonzero(np.isfinite(time).all(axis=1))  # z_v ≤ Σ_b λ p + μ m
-    row = np.arange(len(kind))
-    entries = [
-        (row, block, np.ones(len(row))),
-        (row, size + kinds * passes + kind, -memory[block] / unit),
-    ]
-    for b in range(passes):  # and Σ_k n_k λ ≤ 1
-        of_pass = size + np.arange(kinds) * passes + b
-        entries += [
-            (row, size + kind * passes + b, -time[kind, b, block] / scale),
-            (np.full(kinds, len(row) + b), of_pass, count),
-        ]
-    rows, columns, values = (np.concatenate(part) for part in zip(*entries, strict=True))
-    width = size + kinds * passes + kinds
-    limited = np.isfinite(room)
-    gain = np.concatenate(
-        [
-            np.ones(size),
-            -np.outer(count, heaviest / scale).ravel(),
-            -count * np.where(limited, room, 0.0) / unit,
-        ]
-    )
-    matrix: Any = coo_array((values, (rows, columns)), shape=(len(row) + passes, width)).tocsr()
+    able = np.asarray(np.isfinite(time).all(axis=1))
+    takes = np.where(able[:, None], time, 0.0) / scale
+    taken: Any = block_diag([np.vstack([of_kind, memory / unit]) for of_kind in takes])
+    given: Any = np.kron(count[:, None], -np.eye(passes + 1, passes))
+    most = np.zeros((kinds, passes + 1))
+    most[:, passes] = count * np.minimum(room, memory.sum()) / unit
+    once: list[Any] = [*[eye_array(size)] * kinds, np.zeros((size, passes))]
+    matrix: Any = hstack([taken, given])
     found: Any = linprog(
-        -gain,
+        np.append(np.zeros(kinds * size), np.ones(passes)),
         A_ub=matrix,
-        b_ub=np.append(np.zeros(len(row)), np.ones(passes)),
-        bounds=[(0.0, None)] * (width - kinds) + [(0.0, None if one else 0.0) for one in limited],
+        b_ub=most.ravel(),
+        A_eq=hstack(once),
+        b_eq=np.ones(size),
+        bounds=[(0.0, None if one else 0.0) for one in able.ravel()]
+        + [(least / scale, None) for least in heaviest],
     )
     if found.x is None:
         return np.full((kinds, passes), 1 / count.sum()), np.zeros(kinds)
-    by_time = found.x[size : size + kinds * passes].reshape(kinds, passes)
-    return by_time, found.x[size + kinds * passes :] * scale / unit
+    worth = -found.ineqlin.marginals.reshape(kinds, passes + 1)
+    return worth[:, :passes], worth[:, passes] * scale / unit
 
 
 def nets_of(workload: Workload, block: Ints) -> Nets:

@@ -25,7 +25,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from ....instances import Costs, Throughput, VerificationError, Workload
@@ -33,7 +32,7 @@ from ....instances.common.arrays import Floats, Ints
 from ....instances.formats.certificate import PriceCertificate
 from ..rules import allowed
 from .bound_check import BoundCheck, too_much
-from .max_load import net_costs, summed
+from .max_load import merged, net_costs, summed
 
 #: Most groups of partial sets before the check gives up.
 MOST_GROUPS = 400_000
@@ -85,19 +84,30 @@ def check_prices(
         raise VerificationError("certificate: prices of transfers need a problem with overlap")
 
     if data.parts:
-        data, prices = _whole(data, prices)
-
-    blocks = _blocks(workload, data.order)
-    most = _most_transfer(costs, blocks, problem.overlap, target)
+        prices = _whole(data, prices)
+    block = _blocks(workload, data.order)
+    most = _most_transfer(costs, block, problem.overlap, target)
     devices, fixed, counts = [], [], []
-    for k in np.flatnonzero(costs.count):
+    for k in np.flatnonzero(costs.count).tolist():
         room = allowed(float(costs.capacity_bytes[k]))
         if memory_prices[k] > 0 and math.isinf(room):
             raise VerificationError("certificate: a memory without limit has a price")
+        moved = net_costs(block, workload.successors, costs.transfer[k])
+        size = summed(block, workload.memory_bytes)
         devices.append(
-            _device(workload, costs, int(k), blocks, data, most[k], overlap=problem.overlap)
+            _KindBudget(
+                arcs=_arcs(
+                    len(size), {net: cost for net, cost in moved.items() if cost > 0}, most[k]
+                ),
+                value=summed(block, prices) - memory_prices[k] * size,
+                time=np.where(size > room, np.inf, summed(block, costs.compute[k])),
+                transfer_price=float(transfer_prices[k]),
+                overlap=problem.overlap,
+                target=target,
+                parts=data.parts,
+            )
         )
-        memory = float(memory_prices[k]) * float(room) if memory_prices[k] > 0 else 0.0
+        memory = float(memory_prices[k]) * room if memory_prices[k] > 0 else 0.0
         fixed.append(memory + float(transfer_prices[k]) * target)
         counts.append(int(costs.count[k]))
     value = float(prices.sum())
@@ -111,8 +121,8 @@ def check_prices(
     return BoundCheck(target, value, held)
 
 
-def _whole(data: PriceCertificate, prices: Floats) -> tuple[PriceCertificate, Floats]:
-    """Return the certificate with prices rounded to whole parts."""
+def _whole(data: PriceCertificate, prices: Floats) -> Floats:
+    """Return the prices rounded to whole parts."""
     if any(data.memory_prices) or any(data.transfer_prices):
         raise VerificationError("certificate: parts: prices of memory or transfers have none")
     if data.parts < 0 or not float(np.abs(prices).sum()) * data.parts <= MOST_PARTS:
@@ -120,76 +130,40 @@ def _whole(data: PriceCertificate, prices: Floats) -> tuple[PriceCertificate, Fl
             f"certificate: parts: {data.parts} for a price of 1; at most {MOST_PARTS} in all are "
             "checked"
         )
-    prices = np.rint(prices * data.parts) / data.parts
-    return msgspec.structs.replace(data, prices=prices.tolist()), prices
+    return np.asarray(np.rint(prices * data.parts) / data.parts)
 
 
-def _blocks(workload: Workload, order: list[int]) -> list[tuple[int, ...]]:
-    """Return the nodes that stay together, in the order of enumeration.
+def _blocks(workload: Workload, order: list[int]) -> Ints:
+    """Return the block of each node, shape (n,), by the order of enumeration.
 
     Any order is right; the certificate's only makes the check fast.
     """
-    together = {v: members for members in workload.colour_classes for v in members}
-    seen: set[int] = set()
-    blocks = []
-    for v in [*order, *range(workload.n)]:
-        if v not in seen:
-            blocks.append(tuple(together.get(v, (v,))))
-            seen.update(blocks[-1])
-    return blocks
+    block = merged(workload, ())
+    first = list(dict.fromkeys(block[[*order, *range(workload.n)]].tolist()))
+    number = np.empty(len(first), np.int64)
+    number[first] = np.arange(len(first))
+    return np.asarray(number[block])
 
 
-def _most_transfer(
-    costs: Costs, blocks: list[tuple[int, ...]], overlap: bool, target: float
-) -> Floats:
+def _most_transfer(costs: Costs, block: Ints, overlap: bool, target: float) -> Floats:
     """Return for each kind the most transfer time of a device in a plan within T.
 
     All devices have n T together, n their number, and compute takes Σ_v min_k p_{k,v} of that at
     least. What a device pays for its sets' outputs, another one pays too, by its own kind's times.
     """
     most = np.full(len(costs.count), np.inf)
-    used = np.flatnonzero(costs.count)
+    used = np.flatnonzero(costs.count).tolist()
     if overlap:
         return most
-    time = [min(sum(costs.compute[k, v] for v in nodes) for k in used) for nodes in blocks]
+    time = summed(block, costs.compute[used]).min(axis=0)
     spare = max(0.0, float(costs.count.sum()) * target - math.fsum(time))
     for k in used:
         others = [j for j in used if j != k or costs.count[k] > 1]
         paid = costs.transfer[k] > 0
         if others and paid.any():
-            ratio = min(
-                float((costs.transfer[j, paid] / costs.transfer[k, paid]).min()) for j in others
-            )
+            ratio = float((costs.transfer[others][:, paid] / costs.transfer[k, paid]).min())
             most[k] = spare / (1 + ratio) + ROUNDING * 10 * target * float(costs.count.sum())
     return most
-
-
-def _device(
-    workload: Workload,
-    costs: Costs,
-    k: int,
-    blocks: list[tuple[int, ...]],
-    data: PriceCertificate,
-    most: float,
-    *,
-    overlap: bool,
-) -> _KindBudget:
-    """Return the problem of one kind of device."""
-    block_of = np.empty(workload.n, dtype=np.int64)
-    for b, nodes in enumerate(blocks):
-        block_of[list(nodes)] = b
-    moved = net_costs(block_of, workload.successors, costs.transfer[k])
-    room = allowed(float(costs.capacity_bytes[k]))
-    size = summed(block_of, workload.memory_bytes)
-    return _KindBudget(
-        arcs=_arcs(len(blocks), {net: cost for net, cost in moved.items() if cost > 0}, most),
-        value=summed(block_of, np.array(data.prices)) - data.memory_prices[k] * size,
-        time=np.where(size > room, np.inf, summed(block_of, costs.compute[k])),
-        transfer_price=data.transfer_prices[k],
-        overlap=overlap,
-        target=data.target,
-        parts=data.parts,
-    )
 
 
 def _held(devices: list[_KindBudget], fixed: list[float], counts: list[int], value: float) -> float:

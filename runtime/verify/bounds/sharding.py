@@ -1,20 +1,21 @@
-"""The check of a sharding's certificate, apart from the search that found it: potentials.
+"""The check of a sharding's bound, apart from the search that found it: potentials, elimination.
 
 A use r is an operator that reads a tensor T, or a parameter that its gradient arrives at. Numbers
-α_r(a) for each property a in which T is made, and β_r(b) for each b in which it is needed, any at
-all, prove that no sharding costs less than
+α_r(a) for each property a in which T is made, and β_r(b) for each b in which it is needed, with
 
-    Σ_v min_k φ_v(k) − Σ_T max_a Σ_b max(0, Σ_r max(0, α_r(a) + β_r(b)) − conversion_T(a, b))   (1)
+    Σ_r max(0, α_r(a) + β_r(b)) ≤ conversion_T(a, b)                                            (1)
+
+prove that no sharding costs less than Σ_v min_k φ_v(k), where
+
     φ_v(k) = cost_v(k) + Σ_{r: v makes} α_r(a_k) + Σ_{r: v reads} β_r(b_k)                      (2)
 
-over choices k of operators v: a conversion pays for the gains of an operator's potentials, and
-gains beyond its cost are subtracted. A sharding with choice k of v costs at least (1) plus the
-*reduced cost* φ_v(k) − min_k φ_v: choices for which that reaches the target are excluded.
+over choices k of operators v: a conversion pays for the gains of an operator's potentials. A
+sharding with choice k of v costs at least that plus the *reduced cost* φ_v(k) − min_k φ_v: choices
+for which that reaches the target are excluded, and (1) is of what others have.
 
-*Sweeps* over the operators in order and back raise (1). Each operator raises its potentials by the
-slack of the conversions around it, where no excluded choice claims them, and then sends the reduced
-costs of its choices to its uses later in the sweep. The least cost of the allowed choices is found
-by eliminating one variable after the other, from the costs themselves.
+*Sweeps* over the operators in order and back raise the bound (`sweep_kernel`), from potentials of
+0: a plan keeps none. The least cost of the allowed choices is found by eliminating one variable
+after the other, from the costs themselves.
 
 *Memory* is left out at first: a limit can only make shardings dearer. With a price for each byte it
 is counted (`with_memory`), and the price of the limit is subtracted. The allowed choices at a price
@@ -26,10 +27,11 @@ target or more, or do not fit, are dropped: costs and bytes are never below 0.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -41,29 +43,17 @@ from ....instances.formats.certificate import (
     FITTING,
     PASSED,
     PRICED,
-    PotentialCertificate,
-    potential_certificate,
+    ShardingCertificate,
+    sharding_certificate,
 )
 from .bound_check import BoundCheck, check_target, too_much
 from .sharding_program import (
-    ConvertedTensor,
     PricedProgram,
-    TensorUse,
     mixed_ends,
     priced_program,
     with_memory,
 )
-
-#: The front of no cost and no bytes.
-_NOTHING = np.zeros((1, 2))
-
-
-@dataclass(frozen=True)
-class _Fronts:
-    """Pareto fronts of cost and bytes, one for each assignment of the variables in `scope`."""
-
-    scope: tuple[int, ...]
-    fronts: dict[tuple[int, ...], Floats]
+from .sweep_kernel import sweep, without_potentials
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +73,11 @@ WITH_EVIDENCE = (PASSED, ELIMINATED, PRICED, FITTING)
 #: Relative tolerance of the memory limit.
 MEMORY_SLACK = 1e-9
 
-#: Sweeps over the operators, at most, and between two attempts at elimination.
-SWEEPS, STEP = 48, 4
+#: Sweeps over the operators before a first attempt at elimination, and at most.
+FIRST, SWEEPS = 4, 1024
+
+#: Twice the sweeps that close a smaller part of what the bound is below the target are the last.
+PROGRESS = 0.01
 
 #: The two columns of a front.
 COST, BYTES = 0, 1
@@ -96,123 +89,23 @@ MOST_AT_FIRST, MOST_ENTRIES = 4_000_000, 200_000_000
 MOST_PAIRS = 10_000_000
 
 
-@dataclass(frozen=True, eq=False)
-class _Potential:
-    """Potentials of one use of a tensor, by the properties in which it is made and needed."""
+def _sweeps(program: PricedProgram, target: float) -> Iterator[tuple[float, list[Bools]]]:
+    """Yield a lower bound on the cost of every sharding, and the choices that may cost less.
 
-    alpha: Floats  # (made,): α_r
-    beta: Floats  # (needed,): β_r; −inf where no choice of the reader needs the property
-
-    def claims(self) -> Floats:
-        """Return what the use claims of each conversion's cost, shape (made, needed)."""
-        return np.maximum(0.0, self.alpha[:, None] + self.beta[None, :])
-
-
-class _ReducedCosts:
-    """Reduced costs φ of all choices under potentials, and the choices not excluded by them.
-
-    `allowed` and `phi` are by operator, shape (choices,); `slack` by tensor, shape (made, needed),
-    is the part of a conversion's cost that no potentials of a use claim. `bound` is a lower bound
-    on the cost of every sharding, rounding taken off.
+    After 4, 8, 16, … sweeps, while the bound rises; rounding is taken off.
     """
-
-    def __init__(self, program: PricedProgram, data: PotentialCertificate, target: float) -> None:
-        self.program, self.target = program, target
-        self.allowed: list[Bools] = [np.ones(len(one.cost), np.bool_) for one in program.operators]
-        self.phi: list[Floats] = [one.cost.copy() for one in program.operators]
-        self.uses_at: list[list[tuple[int, TensorUse, bool]]] = [[] for _ in program.operators]
-        given = _potentials_of(data)
-        self.potentials: list[dict[TensorUse, _Potential]] = []
-        self.slack: list[Floats] = []
-        violation, magnitude = 0.0, 0.0
-        for k, tensor in enumerate(program.tensors):
-            slack, mine = tensor.cost.copy(), {}
-            for use in tensor.uses:
-                alpha, beta = given.pop((tensor.number, use.reader, use.slot), ({}, {}))
-                one = _Potential(
-                    np.array([alpha.get(how, 0.0) for how in tensor.made]),
-                    np.array([beta.get(how, 0.0) for how in tensor.needed]),
-                )
-                magnitude += float(np.abs(one.alpha).max() + np.abs(one.beta).max())
-                one.beta[np.setdiff1d(np.arange(len(one.beta)), use.by_reader)] = -math.inf
-                mine[use] = one
-                slack -= one.claims()
-                self.phi[tensor.maker] += one.alpha[tensor.by_maker]
-                self.phi[use.reader] += one.beta[use.by_reader]
-                self.uses_at[tensor.maker].append((k, use, False))
-                self.uses_at[use.reader].append((k, use, True))
-            violation += float(np.maximum(0.0, -slack).sum(axis=1).max())
-            magnitude += float(tensor.cost.max(initial=0.0)) * tensor.cost.shape[1]
-            self.slack.append(np.maximum(0.0, slack))
-            self.potentials.append(mine)
-        if given:
-            raise VerificationError("certificate: it counts what is no use of a tensor")
-        magnitude += sum(float(np.abs(one.cost).max()) for one in program.operators)
-        self.least = [float(phi.min()) for phi in self.phi]
-        self.bound = math.fsum(self.least) - violation - ROUNDING * magnitude
-
-    def sweep(self, *, forward: bool) -> None:
-        """Go through the operators once, raise the bound, and exclude choices by it."""
-        count = len(self.phi)
-        for v in range(count) if forward else range(count - 1, -1, -1):
-            phi, allowed = self.phi[v], self.allowed[v]
-            for k, use, reads in self.uses_at[v]:
-                phi += self._raise_potentials(k, use, reads)
-            least = float(phi[allowed].min())
-            self.bound += least - self.least[v]
-            self.least[v] = least
-            self.allowed[v] = allowed & (self.bound + (phi - least) < self.target)
-            if self.bound >= self.target:
+    ends, now = without_potentials(program)
+    magnitude = sum(float(np.abs(one.cost).max()) for one in program.operators)
+    magnitude += sum(float(tensor.cost.max()) * len(tensor.needed) for tensor in program.tensors)
+    before = -math.inf
+    for k in range(1, SWEEPS + 1):
+        bound = math.fsum(now.least.tolist()) - ROUNDING * magnitude
+        bound = sweep(ends, now, k % 2 == 1, bound, target)
+        if bound >= target or (k >= FIRST and k & (k - 1) == 0):
+            yield bound, np.split(now.allowed, ends.first[1:-1])
+            if bound >= target or bound - before < PROGRESS * (target - bound):
                 return
-            self._send_reduced_costs(v, forward)
-
-    def _raise_potentials(self, k: int, use: TensorUse, reads: bool) -> Floats:
-        """Raise a use's potentials on one side by the slack of its conversions; return by what."""
-        tensor, one = self.program.tensors[k], self.potentials[k][use]
-        rows, columns = self._allowed_properties(tensor, use)
-        both = one.alpha[:, None] + one.beta[None, :]
-        self.slack[k] += np.where(columns, 0.0, np.maximum(0.0, both))
-        one.beta[~columns] = both[:, ~columns] = -math.inf
-        room = self.slack[k] + np.maximum(0.0, -both)
-        if reads:
-            gain = np.where(columns, room[rows].min(axis=0), 0.0)
-            after = both + gain[None, :]
-            one.beta[:] += gain
-        else:
-            gain = np.where(rows, room[:, columns].min(axis=1), 0.0)
-            after = both + gain[:, None]
-            one.alpha[:] += gain
-        self.slack[k] -= np.maximum(0.0, after) - np.maximum(0.0, both)
-        return gain[use.by_reader if reads else tensor.by_maker]
-
-    def _send_reduced_costs(self, v: int, forward: bool) -> None:
-        """Move what an operator's choices cost above its cheapest to uses later in the sweep."""
-        later = [
-            (k, use, reads)
-            for k, use, reads in self.uses_at[v]
-            if ((self.program.tensors[k].maker if reads else use.reader) > v) == forward
-        ]
-        if not later:
-            return
-        share = 1.0 / max(len(later), len(self.uses_at[v]) - len(later))
-        allowed, reduced = self.allowed[v], self.phi[v] - self.least[v]
-        for k, use, reads in later:
-            tensor, one = self.program.tensors[k], self.potentials[k][use]
-            side, of = (one.beta, use.by_reader) if reads else (one.alpha, tensor.by_maker)
-            sent = np.full(len(side), np.inf)
-            np.minimum.at(sent, of[allowed], reduced[allowed])
-            sent = np.where(np.isinf(sent), 0.0, share * sent)
-            before = one.claims()
-            side -= sent
-            self.slack[k] += before - one.claims()
-            self.phi[v] = self.phi[v] - sent[of]
-
-    def _allowed_properties(self, tensor: ConvertedTensor, use: TensorUse) -> tuple[Bools, Bools]:
-        """Return which properties of a tensor allowed choices make, and which a use needs."""
-        rows, columns = (np.zeros(size, np.bool_) for size in tensor.cost.shape)
-        rows[tensor.by_maker[self.allowed[tensor.maker]]] = True
-        columns[use.by_reader[self.allowed[use.reader]]] = True
-        return rows, columns
+            before = bound
 
 
 def value_counts(program: PricedProgram, allowed: Sequence[Bools]) -> list[int]:
@@ -254,9 +147,9 @@ def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> B
     """
     origin = plan.certificate.get("origin")
     if origin in WITH_EVIDENCE:
-        given = potential_certificate(plan.certificate)
+        given = sharding_certificate(plan.certificate)
     else:
-        given = PotentialCertificate("elimination of a program", plan.bound, 1.0, [], [])
+        given = ShardingCertificate(ELIMINATED, plan.bound)
     check_target(plan, given.target)
     proved = proved_by(workload, problem, given)
     if not proved >= given.target and origin not in WITH_EVIDENCE:
@@ -265,13 +158,11 @@ def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> B
             f"checked; of any sharding {proved!r} is proved, and not {given.target!r}"
         )
     if not proved >= given.target:
-        raise VerificationError(
-            f"certificate: its potentials prove {proved!r}, and not {given.target!r}"
-        )
+        raise VerificationError(f"certificate: {proved!r} is proved, and not {given.target!r}")
     return BoundCheck(given.target, proved, given.target)
 
 
-def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate) -> float:
+def proved_by(workload: Workload, problem: Sharding, data: ShardingCertificate) -> float:
     """Return the lower bound on the cost that a certificate proves, its target at most.
 
     VerificationError if it speaks of what the program does not have, or what it leaves is too much
@@ -283,7 +174,7 @@ def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate)
     if any(not len(one.cost) for one in plain.operators):
         return data.target  # an operator that cannot be computed: there is no sharding
     if data.price == 0 and data.origin != FITTING:
-        return _least_cost(plain, data, data.target)
+        return _least_cost(plain, data.target)
     if problem.memory_bytes is None or data.price < 0:
         raise VerificationError(f"certificate: a byte has the price {data.price}, and no limit")
     room = problem.memory_bytes * (1 + MEMORY_SLACK)
@@ -291,15 +182,13 @@ def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate)
     target = (data.target + worth) * (1 + ROUNDING)
     with_bytes = with_memory(program, problem, plain, data.price)
     if data.origin == FITTING:
-        reduced = _ReducedCosts(with_bytes, data, target)
-        for k in range(SWEEPS):
-            reduced.sweep(forward=k % 2 == 0)
-            if reduced.bound >= target:
-                return data.target
+        *_, (bound, allowed) = _sweeps(with_bytes, target)
+        if bound >= target:
+            return data.target
         costs = with_memory(program, problem, plain, 0.0)
         held_bytes = with_memory(program, problem, _without_costs(plain), 1.0)
-        return _least_cost_that_fits(reduced.allowed, costs, held_bytes, data.target, room)
-    proved = _least_cost(with_bytes, data, target)
+        return _least_cost_that_fits(allowed, costs, held_bytes, data.target, room)
+    proved = _least_cost(with_bytes, target)
     return data.target if proved >= target else proved * (1 - ROUNDING) - worth
 
 
@@ -324,27 +213,28 @@ def _least_cost_that_fits(
     """
     factors = [(factor, COST) for factor in cost_factors(costs, allowed)]
     factors += [(factor, BYTES) for factor in cost_factors(held_bytes, allowed)]
-    limits = (target * (1 + 2 * ROUNDING), room)
-    least = least_that_fits(value_counts(costs, allowed), factors, limits, MOST_PAIRS)
-    if least is None:
-        raise too_much("the certificate leaves too many choices to try all")
+    least = least_that_fits(
+        value_counts(costs, allowed), factors, target * (1 + 2 * ROUNDING), room
+    )
     return min(target, least * (1 - ROUNDING))
 
 
-def _least_cost(program: PricedProgram, data: PotentialCertificate, target: float) -> float:
+def _least_cost(program: PricedProgram, target: float) -> float:
     """Return a lower bound on the cost of every choice of a program, `target` at most."""
-    reduced = _ReducedCosts(program, data, target)
-    for k in range(SWEEPS):
-        reduced.sweep(forward=k % 2 == 0)
-        if reduced.bound >= target:
-            return target
-        if k % STEP == STEP - 1:
-            most = MOST_AT_FIRST if k < SWEEPS - 1 else MOST_ENTRIES
-            counts = value_counts(program, reduced.allowed)
-            least = least_sum(counts, cost_factors(program, reduced.allowed), most)
-            if least is not None:
-                return min(target, least * (1 - ROUNDING))  # a sum of costs, none below 0
-    raise too_much("the potentials leave too many choices to try all")
+
+    def least_of(allowed: Sequence[Bools], most: int) -> float | None:
+        least: float | None
+        least = least_sum(value_counts(program, allowed), cost_factors(program, allowed), most)
+        return None if least is None else min(target, least * (1 - ROUNDING))  # no cost is below 0
+
+    for bound, allowed in _sweeps(program, target):
+        least = target if bound >= target else least_of(allowed, MOST_AT_FIRST)
+        if least is not None:
+            return least
+    least = least_of(allowed, MOST_ENTRIES)
+    if least is None:
+        raise too_much("too many choices are left to try all")
+    return least
 
 
 def _conversion(maker: int, price: Floats, wants: dict[int, Bools], done: int) -> list[Factor]:
@@ -365,66 +255,48 @@ def _conversion(maker: int, price: Floats, wants: dict[int, Bools], done: int) -
     return [paid, *lacking]
 
 
-def _potentials_of(
-    data: PotentialCertificate,
-) -> dict[tuple[int, int, int], tuple[dict[str, float], dict[str, float]]]:
-    """Return the potentials of a certificate by use, then by text of the property."""
-    found = {}
-    for tensor, reader, slot, *sides in data.uses:
-        by = [
-            {data.properties[p]: value * data.unit for p, value in zip(*side, strict=True)}
-            for side in (sides[:2], sides[2:])
-        ]
-        if (tensor, reader, slot) in found:
-            raise VerificationError("certificate: it counts a use twice")
-        found[tensor, reader, slot] = (by[0], by[1])
-    return found
+def least_sum(
+    counts: Sequence[int],
+    factors: Iterable[Factor],
+    most: int,
+    add: np.ufunc = np.add,
+    least: np.ufunc = np.minimum,
+) -> Any:
+    """Return the least sum of all factors; None if the tables by elimination exceed `most` entries.
 
-
-def least_sum(counts: list[int], factors: list[Factor], most: int) -> float | None:
-    """Return the minimum of the sum of all factors; None if its tables exceed `most` entries.
-
-    `counts` are the values that each variable can have.
+    `counts` are the values that each variable can have. `add` adds two entries, and `least` takes
+    the less of two.
     """
-    several = {v for v, count in enumerate(counts) if count > 1}
-    numbers, live = itertools.count(), {}
-    of: dict[int, set[int]] = {v: set() for v in several}
-    total, entries = [], 0
+    of: dict[int, list[Factor]] = {v: [] for v, count in enumerate(counts) if count > 1}
+    sums: list[Any] = []
+    entries = 0
 
-    def add(factor: Factor) -> None:
-        if not factor.scope:
-            total.append(float(factor.table))
-            return
-        number = next(numbers)
-        live[number] = factor
-        for v in factor.scope:
-            of[v].add(number)
+    def put(scope: tuple[int, ...], table: Any) -> None:
+        factor = Factor(scope, table.reshape([counts[v] for v in scope] or 1))
+        for v in scope:
+            of[v].append(factor)
+        if not scope:
+            sums.append(factor.table)
+
+    def size(v: int) -> int:
+        return math.prod(counts[u] for u in {v}.union(*(factor.scope for factor in of[v])))
 
     for factor in factors:
-        scope = tuple(v for v in factor.scope if v in several)
-        add(Factor(scope, factor.table.reshape([counts[v] for v in scope])))
-    sizes = {v: _size(v, counts, of, live) for v in several if of[v]}
+        put(tuple(v for v in factor.scope if v in of), factor.table)
+    sizes = {v: size(v) for v in of if of[v]}
     while sizes:
         v = min(sizes, key=lambda u: (sizes[u], u))
         entries += sizes.pop(v)
         if entries > most:
             return None
-        gone = of.pop(v)
-        mine = [live.pop(number) for number in sorted(gone)]
+        mine = of.pop(v)
         scope = tuple(sorted({u for factor in mine for u in factor.scope} - {v}))
-        joint = np.zeros([counts[u] for u in (*scope, v)])
-        for factor in mine:
-            joint += _spread(factor, (*scope, v))
+        joint = reduce(add, (_spread(factor, (*scope, v)) for factor in mine))
         for u in scope:
-            of[u] -= gone
-        add(Factor(scope, joint.min(axis=-1)))
-        sizes |= {u: _size(u, counts, of, live) for u in scope}
-    return math.fsum(total)
-
-
-def _size(v: int, counts: list[int], of: dict[int, set[int]], live: dict[int, Factor]) -> int:
-    """Return how many entries the table has by which a variable is eliminated."""
-    return math.prod(counts[u] for u in {u for number in of[v] for u in live[number].scope} | {v})
+            of[u] = [factor for factor in of[u] if v not in factor.scope]
+        put(scope, least.reduce(joint, axis=-1, keepdims=True))
+        sizes |= {u: size(u) for u in scope}
+    return reduce(add, sums)[0]
 
 
 def _spread(factor: Factor, axes: tuple[int, ...]) -> Floats:
@@ -436,77 +308,39 @@ def _spread(factor: Factor, axes: tuple[int, ...]) -> Floats:
 
 
 def least_that_fits(
-    counts: Sequence[int], factors: Iterable[tuple[Factor, int]], limits: tuple[float, float],
-    most: int,
-) -> float | None:  # fmt: skip
-    """Return the least cost of assignments that hold at most so many bytes.
+    counts: Sequence[int], factors: Iterable[tuple[Factor, int]], target: float, room: float
+) -> float:
+    """Return the least cost of assignments that hold at most `room` bytes, `target` at most.
 
-    None if too much work.
-
-    Factors stand with their column, `COST` or `BYTES`. `limits` are the target, which is returned
-    if nothing that fits costs less, and the bytes that fit; `most` pairs of cost and bytes are
-    added up.
+    Factors stand with their column, `COST` or `BYTES`. Entries of tables are fronts: fewer than
+    `MOST_PAIRS` sums of a pair of each of two are made, else it is too much.
     """
-    live = [_as_fronts(factor, side, limits) for factor, side in factors]
-    work = 0
-    for _ in counts:
-        named = {u for one in live for u in one.scope}
-        if not named:
-            break
-        v = min(named, key=lambda u: (_cells(u, counts, live), u))
-        mine = [one for one in live if v in one.scope]
-        live = [one for one in live if v not in one.scope]
-        scope = tuple(sorted({u for one in mine for u in one.scope} - {v}))
-        fronts = {}
-        for cell in itertools.product(*(range(counts[u]) for u in scope)):
-            at = dict(zip(scope, cell, strict=True))
-            parts: list[Floats] = []
-            for value in range(counts[v]):
-                at[v] = value
-                front = _NOTHING
-                for one in mine:
-                    other = one.fronts[tuple(at[u] for u in one.scope)]
-                    work += max(1, len(front) * len(other))
-                    if work > most:
-                        return None
-                    front = _sum(front, other, limits)
-                parts.append(front)
-            fronts[cell] = _front(np.concatenate(parts), limits)
-        live.append(_Fronts(scope, fronts))
-    total = _NOTHING
-    for one in live:
-        work += len(total) * len(one.fronts[()])
-        if work > most:
-            return None
-        total = _sum(total, one.fronts[()], limits)
-    return float(total[0, 0]) if len(total) else limits[0]
+    made = 0
 
+    def front(pairs: Floats) -> Floats:
+        pairs = pairs[(pairs[:, COST] < target) & (pairs[:, BYTES] <= room)]
+        pairs = pairs[np.lexsort((pairs[:, BYTES], pairs[:, COST]))]
+        before = np.minimum.accumulate(np.append(np.inf, pairs[:, BYTES]))[:-1]
+        return np.asarray(pairs[pairs[:, BYTES] < before], np.float64)
 
-def _as_fronts(factor: Factor, side: int, limits: tuple[float, float]) -> _Fronts:
-    """Return a factor as fronts of one pair each, its table in column `side`."""
-    found = {}
-    for cell, value in np.ndenumerate(factor.table):
-        pair = np.zeros((1, 2))
-        pair[0, side] = value
-        found[cell] = _front(pair, limits)
-    return _Fronts(factor.scope, found)
+    def add(one: Floats, other: Floats) -> Floats:
+        nonlocal made
+        made += max(1, len(one) * len(other))
+        if made > MOST_PAIRS:
+            raise too_much("the certificate leaves too many choices to try all")
+        return front((one[:, None] + other[None]).reshape(-1, 2))
 
+    def least(one: Floats, other: Floats) -> Floats:
+        return front(np.concatenate([one, other]))
 
-def _cells(v: int, counts: Sequence[int], live: Sequence[_Fronts]) -> int:
-    """Return how many fronts eliminating a variable makes."""
-    around = {u for one in live if v in one.scope for u in one.scope}
-    return math.prod(counts[u] for u in around)
-
-
-def _sum(one: Floats, other: Floats, limits: tuple[float, float]) -> Floats:
-    """Return the front of all sums of a pair of each of two fronts."""
-    return _front((one[:, None] + other[None]).reshape(-1, 2), limits)
-
-
-def _front(pairs: Floats, limits: tuple[float, float]) -> Floats:
-    """Return the Pareto front of pairs that cost less than the target and fit."""
-    target, room = limits
-    pairs = pairs[(pairs[:, 0] < target) & (pairs[:, 1] <= room)]
-    pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
-    before = np.minimum.accumulate(np.append(np.inf, pairs[:, 1]))[:-1]
-    return np.asarray(pairs[pairs[:, 1] < before], np.float64)
+    fronts = []
+    for factor, side in factors:
+        table = np.empty(factor.table.shape, object)
+        for cell, value in np.ndenumerate(factor.table):
+            table[cell] = front(value * np.eye(2)[[side]])
+        fronts.append(Factor(factor.scope, table))
+    found = least_sum(counts, fronts, MOST_PAIRS, np.frompyfunc(add, 2, 1),
+                      np.frompyfunc(least, 2, 1))  # fmt: skip
+    if found is None:
+        raise too_much("the certificate leaves too many choices to try all")
+    return float(found[0, COST]) if len(found) else target

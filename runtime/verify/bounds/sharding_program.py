@@ -27,12 +27,7 @@ import numpy as np
 from ....instances import Operator, Sharding, Tensor, TensorProgram, VerificationError
 from ....instances.common.arrays import Floats, Ints
 from ....instances.common.units import TIME_UNITS
-from ....instances.model.sharding import (
-    conversion_places,
-    gradient_buckets,
-    operator_groups,
-    phases,
-)
+from ....instances.model.sharding import gradient_buckets, operator_groups
 from ..sharding import (
     Lying,
     broken_rules,
@@ -42,7 +37,11 @@ from ..sharding import (
     on_group,
     own_cost,
     paths,
+    work_places,
 )
+
+#: Sum of the weights of a phase's ends, at most: 1, and rounding.
+MOST_WEIGHT = 1 + 1e-12
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,6 @@ class _Keeper:
     """An operator that keeps a tensor until its backward pass, with the property of each choice."""
 
     operator: int
-    slot: int
     ways: list[Lying | None]
 
 
@@ -67,10 +65,7 @@ class PricedChoices:
 class TensorUse:
     """An operator that reads a tensor."""
 
-    # reader, slot: the operator, and which of its inputs; of a parameter that its gradient arrives
-    # at, 0
-    reader: int
-    slot: int
+    reader: int  # the operator; of a gradient, its parameter
     by_reader: Ints  # of each of its ways the position of how it needs the tensor
 
 
@@ -80,10 +75,9 @@ class ConvertedTensor:
 
     number: int  # number, maker: in the program
     maker: int
-    made: list[str]  # made, needed: how it can be made, and how it can be needed, as texts
-    needed: list[str]
+    needed: Sequence[Lying | None]  # how it can be needed
     by_maker: Ints  # of each of its maker's ways the position of how it is made
-    cost: Floats  # of converting it from each of `made` to each of `needed`
+    cost: Floats  # of converting it from each way in which it is made to each of `needed`
     uses: list[TensorUse]  # who reads it
 
 
@@ -109,12 +103,12 @@ def priced_program(program: TensorProgram, problem: Sharding, time_unit: str) ->
         if key not in known:
             known[key] = _ways(program, problem, operator, time_unit, group)
         ways.append(known[key])
-    readers: list[list[tuple[int, int, list[Lying]]]] = [[] for _ in program.tensors]
+    readers: list[list[tuple[int, list[Lying]]]] = [[] for _ in program.tensors]
     for v, operator in enumerate(program.operators):
         for slot, t in enumerate(operator.inputs):
-            readers[t].append((v, slot, [row[slot] for row in ways[v].read]))
+            readers[t].append((v, [row[slot] for row in ways[v].read]))
         if operator.gradient is not None:
-            readers[operator.gradient].append((v, 0, [row[0] for row in ways[v].made]))
+            readers[operator.gradient].append((v, [row[0] for row in ways[v].made]))
     unit = TIME_UNITS[time_unit] if problem.objective == "time" else 1.0
     paid: dict[object, dict[Lying, float]] = {}
     shares = latency_shares(program, problem)
@@ -148,13 +142,13 @@ def _tensor(
     program: TensorProgram,
     t: int,
     made: Sequence[Lying],
-    readers: Sequence[tuple[int, int, list[Lying]]],
+    readers: Sequence[tuple[int, list[Lying]]],
     far_from: Callable[[Lying], dict[Lying, float]],
     unit: float,
 ) -> ConvertedTensor:
     """Return a tensor that is read, with its conversions priced by what is far from a property."""
     rows = {how: k for k, how in enumerate(dict.fromkeys(made))}
-    wanted = dict.fromkeys(how for _, _, needs in readers for how in needs)
+    wanted = dict.fromkeys(how for _, needs in readers for how in needs)
     columns = {how: k for k, how in enumerate(wanted)}
     cost = np.zeros((len(rows), len(columns)))
     for before, row in rows.items():
@@ -164,13 +158,12 @@ def _tensor(
     return ConvertedTensor(
         number=t,
         maker=program.maker[t],
-        made=["x".join(how) for how in rows],
-        needed=["x".join(how) for how in columns],
+        needed=list(columns),
         by_maker=np.array([rows[how] for how in made], np.int64),
         cost=cost,
         uses=[
-            TensorUse(v, slot, np.array([columns[how] for how in needs], np.int64))
-            for v, slot, needs in readers
+            TensorUse(v, np.array([columns[how] for how in needs], np.int64))
+            for v, needs in readers
         ],
     )
 
@@ -194,72 +187,43 @@ def mixed_ends(
 ) -> PricedProgram:
     """Return a program whose cost is a mixture of the ends of a step, which ends no earlier.
 
-    The last end is that of all computing; end k is that of the gradients from bucket k on, begun
-    when the last gradient of bucket k is made: all until then and these conversions come before it.
-    Raises `VerificationError` if these are no weights of the ends.
+    An end is that of a group's computing in a phase, or that of its gradients from a bucket on,
+    begun when the last gradient of the bucket is made: all until then and these conversions come
+    before it. With a placement the first weight is that of what all devices do; then come, phase by
+    phase and group by group where any work, computing and the group's buckets. Without one the
+    buckets come first. Raises `VerificationError` if these are no weights of the ends.
     """
-    if problem.placement:
-        return _mixed_phases(program, problem, priced, mixture)
+    groups, phase, places = work_places(program, problem)
     buckets = gradient_buckets(program, problem)
-    wanted = len(buckets) + 1 if buckets else 0
-    if not mixture and wanted:
-        mixture = [0.0] * len(buckets) + [1.0]
-    sane = not mixture or (min(mixture) >= 0 and math.fsum(mixture) <= 1 + 1e-12)
-    if len(mixture) != wanted or not sane:
-        raise VerificationError(
-            f"certificate: mixture: {len(mixture)} weights; {wanted} are needed, of sum 1 at most"
-        )
-    if not wanted:
-        return priced
-    ready = [max(program.maker[t] for t in bucket) for bucket in buckets]
-    reached = list(zip(ready, mixture, strict=False))
-
-    def counted(v: int) -> float:
-        return mixture[-1] + math.fsum(weight for last, weight in reached if v <= last)
-
-    gradients = {t: math.fsum(mixture[: k + 1]) for k, bucket in enumerate(buckets) for t in bucket}
-    return PricedProgram(
-        [replace(one, cost=one.cost * counted(v)) for v, one in enumerate(priced.operators)],
-        [
-            replace(one, cost=one.cost * gradients.get(one.number, counted(one.maker)))
-            for one in priced.tensors
-        ],
-    )
-
-
-def _mixed_phases(
-    program: TensorProgram, problem: Sharding, priced: PricedProgram, mixture: Sequence[float]
-) -> PricedProgram:
-    """Return a program whose cost is what all devices do, and a mixture of ends in each phase.
-
-    The first weight is that of all devices. Then come phase by phase and group by group, where any
-    work, the end of computing and those of the group's buckets, as `mixed_ends` has them.
-    """
-    groups = operator_groups(program, problem.placement)
-    phase, places = phases(program, groups), conversion_places(program, groups)
-    buckets = gradient_buckets(program, problem)
-    works = {(s, j) for s, j in zip(phase, groups, strict=True) if s is not None and j is not None}
-    ends: list[tuple[int, int, int]] = []  # phase, group, bucket; −1 for computing
-    for s, j in sorted(works):
-        ends.append((s, j, -1))
-        for k, bucket in enumerate(buckets):
-            if (phase[program.maker[bucket[0]]], groups[program.maker[bucket[0]]]) == (s, j):
-                ends.append((s, j, k))
-    if not mixture:
-        mixture = [1.0]
-        for s, _, k in ends:
-            mixture.append(0.0 if k >= 0 else 1.0 / sum(x == s for x, _ in works))
-    sums: dict[int, float] = {}
-    for (s, *_), weight in zip([(-1, 0, 0), *ends], mixture, strict=False):
-        sums[s] = sums.get(s, 0.0) + weight
-    if len(mixture) != len(ends) + 1 or min(mixture) < 0 or max(sums.values()) > 1 + 1e-12:
-        raise VerificationError(
-            f"certificate: mixture: {len(mixture)} weights; {len(ends) + 1} are needed, of sum 1 "
-            "at most in each phase"
-        )
-    weights = dict(zip(ends, mixture[1:], strict=True))
     ready = [max(program.maker[t] for t in bucket) for bucket in buckets]
     bucket_of = {t: k for k, bucket in enumerate(buckets) for t in bucket}
+    ends: list[tuple[int, int | None, int]] = []  # phase, group, bucket; −1 for computing
+    if problem.placement:
+        ends.append((-1, None, -1))
+        works = {(s, j) for s, j in zip(phase, groups, strict=True) if s is not None}
+        for s, j in sorted(works):
+            own = [k for k, v in enumerate(ready) if (phase[v], groups[v]) == (s, j)]
+            ends += [(s, j, k) for k in (-1, *own)]
+    elif buckets:
+        ends = [(0, 0, k) for k in (*range(len(buckets)), -1)]
+    if not mixture:
+        computing = [s for s, _, k in ends if k < 0]
+        mixture = [1.0 / computing.count(s) if k < 0 else 0.0 for s, _, k in ends]
+    sums: dict[int, float] = {}
+    for (s, *_), weight in zip(ends, mixture, strict=False):
+        sums[s] = sums.get(s, 0.0) + weight
+    if (
+        len(mixture) != len(ends)
+        or min([0.0, *mixture]) < 0
+        or max([0.0, *sums.values()]) > MOST_WEIGHT
+    ):
+        raise VerificationError(
+            f"certificate: mixture: {len(mixture)} weights; {len(ends)} are needed, of sum 1 at "
+            "most in each phase"
+        )
+    if not ends:
+        return priced
+    weights = list(zip(ends, mixture, strict=True))
 
     def counted(v: int) -> float:
         """Return the weight of all ends that wait for something done with an operator."""
@@ -267,7 +231,7 @@ def _mixed_phases(
             return mixture[0]
         return math.fsum(
             weight
-            for (s, j, k), weight in weights.items()
+            for (s, j, k), weight in weights
             if (s, j) == (phase[v], groups[v]) and (k < 0 or v <= ready[k])
         )
 
@@ -276,11 +240,12 @@ def _mixed_phases(
         group, t = groups[one.maker], one.number
         cost = one.cost * mixture[0]
         if group is not None:
-            here = [how.split("x")[0] == on_group(group) for how in one.needed]
+            whole = not problem.placement
+            here = [whole or (how is not None and how[0] == on_group(group)) for how in one.needed]
             weight = counted(places[t])
             if t in bucket_of:
                 weight = math.fsum(
-                    w for (_, j, k), w in weights.items() if j == group and 0 <= k <= bucket_of[t]
+                    w for (_, j, k), w in weights if j == group and 0 <= k <= bucket_of[t]
                 )
             cost[:, here] = one.cost[:, here] * weight
         tensors.append(replace(one, cost=cost))
@@ -314,9 +279,7 @@ def with_memory(
             tensor,
             by_maker=np.tile(tensor.by_maker, 2 if tensor.maker in twice else 1),
             uses=[
-                TensorUse(
-                    use.reader, use.slot, np.tile(use.by_reader, 2 if use.reader in twice else 1)
-                )
+                TensorUse(use.reader, np.tile(use.by_reader, 2 if use.reader in twice else 1))
                 for use in tensor.uses
             ],
         )
@@ -338,11 +301,11 @@ def _keepers(
             for slot, t in enumerate(operator.inputs):
                 if not program.operators[program.maker[t]].backward:
                     how: list[Lying | None] = [row[slot] for row in ways[v].read]
-                    found.setdefault(t, []).append(_Keeper(v, slot, how))
+                    found.setdefault(t, []).append(_Keeper(v, how))
         elif operator.view and any(t in found for t in operator.outputs):
             twice.add(v)
             first: list[Lying | None] = [None] * len(ways[v].cost)
-            keeper = _Keeper(v, 0, [*first, *(row[0] for row in ways[v].read)])
+            keeper = _Keeper(v, [*first, *(row[0] for row in ways[v].read)])
             found.setdefault(operator.inputs[0], []).append(keeper)
     return found, twice
 
@@ -376,14 +339,12 @@ def _kept(
     return ConvertedTensor(
         number=-1 - t,
         maker=v,
-        made=[f"{'x'.join(how)}{' kept' * looks}" for how, looks in rows],
-        needed=["" if how is None else "x".join(how) for how in columns],
+        needed=columns,
         by_maker=np.array([rows.index(row) for row in made], np.int64),
         cost=cost,
         uses=[
             TensorUse(
                 keeper.operator,
-                keeper.slot,
                 np.array([columns.index(how) for how in keeper.ways], np.int64),
             )
             for keeper in keepers

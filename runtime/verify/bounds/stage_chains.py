@@ -26,7 +26,7 @@ b = 0 on, until there is no such chain.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,25 +73,16 @@ class _Chains:
         is returned.
         """
         last = len(self.least) - 1
-        by_work = np.argsort(self.least, kind="stable")
-        work = self.least[by_work]
+        reach = EndsInReach(self.ideals.inside, self.least)
         least = {(0,) * len(self.count): np.full(last + 1, NEVER)}  # by numbers of devices used
         least[(0,) * len(self.count)][0] = 0
-        looked = 0
         for ideal in range(last):
             states = _best([(used, int(of[ideal])) for used, of in least.items()])
             if not states:
                 continue
             left = int(self.count.sum()) - min(sum(used) for used, _ in states) - 1
-            low = np.searchsorted(work, self.least[last] - left * PARTS, side="right")
-            begin = np.searchsorted(work, self.least[ideal], side="left")
-            high = np.searchsorted(work, self.least[ideal] + PARTS, side="left")
-            ends = by_work[max(low, begin) : high]
-            if self.least[last] < self.least[ideal] + PARTS:
-                ends = np.union1d(ends, [last])
-            ends = ends[self.ideals.inside(ideal, ends)]
-            looked += len(ends) * max(1, len(self.stages.pins))
-            if looked > WORK or len(least) * last > STATES:
+            ends = reach.after(ideal, left, len(self.stages.pins))
+            if len(least) * last > STATES:
                 raise too_much("there are too many stages below it")
             for kind in range(len(self.count)):
                 end, own = self._priced(ideal, ends, kind, forward)
@@ -170,6 +161,31 @@ class Ideals:
         """Return how many blocks of each net an ideal holds, shape (N, E)."""
         each = [self.members[:, pins].sum(axis=1) for pins in nets]
         return np.array(each, np.int32).reshape(len(each), len(self.members)).T.copy()
+
+
+class EndsInReach:
+    """Where stages can end whose nodes, on the fastest devices, take less than the target."""
+
+    def __init__(self, inside: Callable[[int, Ints], Bools], least: Ints) -> None:
+        self.inside = inside  # whether an ideal is a proper part of others
+        self.least = least  # (N,): compute of each ideal on the fastest devices, in parts
+        self.order = np.argsort(least, kind="stable")
+        self.looked = 0
+
+    def after(self, ideal: int, left: int, work: int) -> Ints:
+        """Return the ends of stages from an ideal that leave no more than `left` stages can do.
+
+        For each there is so much `work`: too much of it is an error.
+        """
+        own = self.least[ideal]
+        bounds = max(own, self.least[-1] - left * PARTS), own + PARTS
+        begin, end = np.searchsorted(self.least, bounds, sorter=self.order)
+        ends = self.order[begin:end]
+        ends = ends[self.inside(ideal, ends)]
+        self.looked += len(ends) * max(1, work)
+        if self.looked > WORK:
+            raise too_much("there are too many stages below it")
+        return ends
 
 
 #: Parts of the target: sums of 2^18 times that are no larger stay below 2^63.
@@ -360,24 +376,20 @@ def list_stages(
     most = min(int(costs.count.sum()), ideals.members.shape[1] + ideals.left_out)
     most = min(most, problem.placement_rules.max_stages or most)
     least = ideals.sums(parts(costs.compute[costs.count > 0], each).min(axis=0))
-    by_work = np.argsort(least, kind="stable")
-    work = least[by_work]
+    reach = EndsInReach(ideals.inside, least)
     # a stage of what is left out takes no time, and others may have more microbatches in flight
     empty = np.arange(size if ideals.left_out else 0)
     columns: list[tuple[Ints, Ints, Floats]] = [(empty, empty, np.zeros((4, len(empty))))]
-    count = looked = 0
+    count = 0
     for ideal in np.flatnonzero(least <= (most - 1) * PARTS).tolist():
-        begin, high = np.searchsorted(work, [least[ideal], least[ideal] + PARTS])
-        ends = by_work[begin:high]
-        ends = ends[ideals.inside(ideal, ends) & (least[-1] - least[ends] <= (most - 1) * PARTS)]
+        ends = reach.after(ideal, most - 1, len(stages.pins))
         times = np.full((4, len(ends)), np.inf)
         for kind in kinds:
             times = np.minimum(times, _times(stages, kind, ideal, ends, problem, workload.n))
         fits = np.isfinite(times[0])
         columns.append((np.full(int(fits.sum()), ideal), ends[fits], times[:, fits]))
         count += int(fits.sum())
-        looked += len(ends) * max(1, len(stages.pins))
-        if count > STAGES or looked > WORK:
+        if count > STAGES:
             raise too_much("there are too many stages below it")
     start = np.concatenate([own for own, _, _ in columns])
     end = np.concatenate([own for _, own, _ in columns])

@@ -30,27 +30,25 @@ from .labels_kernel import (
     hope,
 )
 
-#: Sets that are returned at most, and the part of the greatest value that they have at least.
-SETS, NEAR = 60, 0.998
-
-#: By how many parts a value may be above the floor without being so, for rounding.
-PARTS_ROUNDING = 1e-9
+#: Part of the greatest value that sets have at least which are returned beside the best one.
+NEAR = 0.998
 
 #: States between two looks at the clock.
 STATES_PER_CALL = 500
 
 T = TypeVar("T", bound=np.generic)
 
-#: Resolutions of loads, as parts of the limit, that are tried one after the other.
-BUCKETS = (500, 2_000, 8_000, 32_000, 128_000, 512_000)
+#: First resolution of loads, as parts of the limit; how many times finer the next one is; and how
+#: many are tried.
+COARSE, FINER, RESOLUTIONS = 500, 4, 6
 
-#: Parts of what the bound allows above the floor, and in all, that a set must attain to be good
-#: enough; and how many sets are looked at.
-GOOD, CLOSE, LOOKS = 0.9, 0.99, 100
+#: Part of what the bound allows above the floor that a set must attain to be good enough, but for
+#: the square of the rest of what it allows in all; and how many sets are looked at.
+GOOD, LOOKS = 0.9, 100
 
-#: Slopes of value by load at which completions are bounded, as parts of the best one; steps of the
-#: golden-section search for that; the golden section; rounding of sums, as part of all prices.
-SLOPES, SECTIONS, GOLDEN, ROUNDING = (1.0, 0.9, 1.1, 0.6, 1.6, 0.0), 12, 0.618, 1e-12
+#: How far slopes of value by load at which completions are bounded are from the best one, as parts
+#: of it; steps of the search for that; rounding of sums, as part of all prices.
+SLOPES, SECTIONS, ROUNDING = (0.1, 0.5), 12, 1e-12
 
 #: Most labels of one direction: 24 bytes each.
 LABELS = 16_000_000
@@ -124,7 +122,8 @@ def best_set(
     steps: tuple[tuple[float, float], ...] = ()
     rest: FrontierLabels | None = None
     forward = False
-    for wanted in BUCKETS[:1] if rough else BUCKETS:
+    for finer in range(1 if rough else RESOLUTIONS):
+        wanted = COARSE * FINER**finer
         arcs = states.forward if forward else states.backward
         sweep = Sweep(forward, arcs, terms, limit, floor)
         hopes = _hopes(states, terms, slopes, forward)
@@ -146,7 +145,7 @@ def best_set(
         if its_load <= limit:
             return BestSet(bound, members, its_load, steps)
         for k in reversed(whole[-LOOKS:-1]):
-            near = bound - min((1 - GOOD) * (bound - floor), (1 - CLOSE) * bound)
+            near = bound - (1 - GOOD) * min(bound - floor, (1 - GOOD) * bound)
             if labels.value[k] < min(near, query.enough):
                 break
             lesser = _trace(labels, k, states.order, forward)
@@ -191,8 +190,7 @@ def slopes_of(states: Frontier, terms: Terms, limit: float) -> tuple[Floats, flo
     """Return Lagrange multipliers of the load, and the least bound on the value by one of them.
 
     For any s ≥ 0, no set within the load is worth more than s · limit plus the greatest value of
-    any set, s times its load taken off: a convex function of s, of which golden section seeks the
-    least.
+    any set, s times its load taken off: a convex function of s, whose least value is sought.
     """
     price, load = terms.price, terms.load
 
@@ -202,14 +200,15 @@ def slopes_of(states: Frontier, terms: Terms, limit: float) -> tuple[Floats, flo
     low, high = 0.0, 2 * float(np.abs(price).sum()) / (float(load.sum()) or 1.0)
     slope, least = 0.0, bound(0.0)
     for _ in range(SECTIONS):
-        left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+        left, right = (2 * low + high) / 3, (low + 2 * high) / 3
         at_left, at_right = bound(left), bound(right)
         for at, value in ((left, at_left), (right, at_right)):
             if value < least:
                 slope, least = at, value
         low, high = (low, right) if at_left < at_right else (left, high)
     slack = ROUNDING * float(np.abs(price).sum())
-    return np.array([slope * part for part in SLOPES]), least + slack
+    parts = [1.0, *(1 + sign * part for part in SLOPES for sign in (-1, 1)), 0.0]
+    return slope * np.array(parts), least + slack
 
 
 def _hopes(states: Frontier, terms: Terms, slopes: Floats, forward: bool) -> tuple[Floats, Floats]:
@@ -302,11 +301,11 @@ def best_sets_by_value(
         if table.load[-1, b] < least:
             least = float(table.load[-1, b])
             ends.append((b, least))
-    ends = [(b, one) for b, one in ends if b > floor * parts + PARTS_ROUNDING]
+    ends = [(b, one) for b, one in ends if b > floor * parts + ROUNDING * parts]
     if not ends:
         return BestSet(floor, None, np.inf, ()), []
     greatest = ends[0][0]
-    near = [end for end in ends[:SETS] if end[0] >= NEAR * greatest]
+    near = [end for end in ends if end[0] >= NEAR * greatest]
     sets = [(_trace_value(states, units, table, b), one) for b, one in near]
     steps = tuple((one, b / parts) for b, one in reversed(ends))
     members, its_load = sets[0]

@@ -154,14 +154,14 @@ Outcome = Literal["proved", "stalled", "stopped"]
 #: A serious step attains this part of what the model promises.
 SERIOUS = 0.1
 
-#: Parts of the way to the model's prices that are gone where sets are sought by value, in turn.
-TOWARDS = (0.3, 0.6)
+#: Part of the way to the model's prices that is gone where sets are sought by value.
+TOWARDS = 0.4
 
 #: Columns that one search for prices leaves to the next at least.
 MOST_COLUMNS = 500
 
-#: Greatest and least first radius of the box, relative to the prices; least and greatest radius.
-RADIUS, FIRST, LEAST_RADIUS, MOST_RADIUS = 0.05, 2e-3, 1e-3, 2.0
+#: Greatest first radius of the box, relative to the prices; least and greatest radius.
+RADIUS, LEAST_RADIUS, MOST_RADIUS = 0.05, 1e-3, 2.0
 
 
 @dataclass
@@ -176,7 +176,7 @@ class DualState:
     pricings: int = 0  # number of pricings so far
 
     def __post_init__(self) -> None:
-        self.first = self.radius = min(RADIUS, max(FIRST, self.first))
+        self.first = self.radius = min(RADIUS, max(LEAST_RADIUS, self.first))
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,8 +277,7 @@ def _nearer(trial: Trial, state: DualState, pricing: PricingProblem) -> Trial:
     """Return a trial between its prices and the best so far, if sets are sought by value."""
     if not pricing.parts:
         return trial
-    part = TOWARDS[state.pricings % len(TOWARDS)]
-    unit = part * trial.prices.unit + (1 - part) * state.prices.unit
+    unit = TOWARDS * trial.prices.unit + (1 - TOWARDS) * state.prices.unit
     return replace(trial, prices=_rounded(replace(trial.prices, unit=unit), pricing))
 
 

@@ -4,8 +4,7 @@ For graphs of thousands of units, `narrow_order` takes near-linear time. What a 
 are *groups* of open nets: those of which just the same one unit is placed count as one. The demand
 order places a unit when the first that needs it is placed, so that what can wait does, like the
 keys of cross-attention. Long skips, as in a U-Net, stay open all along it; folding brings their
-ends together: stretches of the order come by their distance, in nets, from where it begins. Last,
-units that close many groups come earlier: the sum of a block's branches before the branches.
+ends together: stretches of the order come by their distance, in nets, from where it begins.
 
 The frontiers of Reverse Cuthill-McKee orders are folds by distance, too (A. George, J. W. Liu,
 "Computer Solution of Large Sparse Positive Definite Systems", 1981).
@@ -13,7 +12,7 @@ The frontiers of Reverse Cuthill-McKee orders are folds by distance, too (A. Geo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -21,14 +20,11 @@ import numpy as np
 from ....formulations.throughput.hypergraph import Hypergraph, Incidence
 from ....instances.common.arrays import Floats, Ints
 
-#: Units of a stretch that folding moves as a whole; half as many, or half as many more, too.
-STRETCHES = (16, 32)
+#: Units of a stretch that folding moves as a whole, half as many or half as many more; or twice.
+STRETCH = 16
 
 #: Pins of a net, and nets of a unit, beyond which distances do not count them: they are near all.
 HUB = 16
-
-#: Groups that a unit must close to be tried earlier, and places that it is moved at most.
-CLOSES, REACH = 3, 400
 
 
 def greedy_order(shape: Incidence, start: int, noise: Floats) -> tuple[Ints, float]:
@@ -68,9 +64,13 @@ def narrow_order(graph: Hypergraph) -> Ints:
     """
     nets = _nets_of(graph)
     demand = demand_order(graph.size, graph.edges)
-    folds = [_folded(graph, nets, demand, size) for size in STRETCHES if graph.size > 2 * size]
+    folds = [
+        _folded(graph, nets, demand, size)
+        for size in (STRETCH, 2 * STRETCH)
+        if graph.size > 2 * size
+    ]
     best = min([demand, *folds], key=lambda order: states(groups(graph.pins, nets, order)))
-    return np.array(_earlier(graph.pins, nets, best), np.int64)
+    return np.array(best, np.int64)
 
 
 def order_width(graph: Hypergraph, order: Ints) -> float:
@@ -138,7 +138,7 @@ def _nets_of(graph: Hypergraph) -> list[list[int]]:
 
 def groups(
     pins: Sequence[Sequence[int]],
-    nets: Sequence[Sequence[int]] | Mapping[int, Sequence[int]],
+    nets: Sequence[Sequence[int]],
     order: Sequence[int],
 ) -> Ints:
     """Return how many groups of nets are open after each unit of an order; same shape."""
@@ -195,37 +195,3 @@ def _stretches(open_groups: Ints, size: int) -> Ints:
         ends.append(first + int(open_groups[first - 1 : first + size - 1].argmin()))
     found: Ints = np.searchsorted(ends, np.arange(len(open_groups)), side="right") - 1
     return found
-
-
-def _earlier(
-    pins: Sequence[Sequence[int]], nets: Sequence[Sequence[int]], order: Sequence[int]
-) -> list[int]:
-    """Return the order with units that close groups behind their first neighbour, if it is better.
-
-    Only what is open meanwhile changes, so each move is judged by the nets of the units it passes;
-    but not by those of many pins, which are open anyhow.
-    """
-    nets = [[e for e in own if len(pins[e]) <= HUB] for own in nets]
-    order = list(order)
-    rank = {v: i for i, v in enumerate(order)}
-    for v in list(order):
-        at = rank[v]
-        ranks = [[rank[u] for u in pins[e]] for e in nets[v]]
-        if sum(max(some) == at for some in ranks) < CLOSES:
-            continue
-        first = min((r for some in ranks for r in some if at - REACH < r < at), default=at)
-        if at - first < 2:
-            continue
-        passed = order[first : at + 1]
-        moved = [passed[0], v, *passed[1:-1]]
-        around = {u for w in passed for e in nets[w] for u in pins[e]}.difference(passed)
-        before = sorted((u for u in around if rank[u] < first), key=rank.__getitem__)
-        own = {e for w in passed for e in nets[w]}
-        local = {u: [e for e in nets[u] if e in own] for u in (*before, *passed)}
-        widths = [
-            states(groups(pins, local, [*before, *some])[len(before) :]) for some in (moved, passed)
-        ]
-        if widths[0] < widths[1]:
-            order[first : at + 1] = moved
-            rank.update(zip(moved, range(first, at + 1), strict=True))
-    return order

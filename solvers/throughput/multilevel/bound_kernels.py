@@ -57,7 +57,7 @@ def most_valuable_set(frontier, gain, may, slope, scratch, members):
 def extend_cover(places, frontier, units, bounds, table, found):
     """Extend a table over the units between two places.
 
-    Write the least load of sets of a share, and the place where it was found, to `found`.
+    Write the least load of sets of a share to `found`.
 
     `frontier` has layers, steps and costs, as of `build`, and the transfers from each state to the
     end if no more units are taken, (S,). `units` are the value of each unit, in steps, and its work
@@ -98,8 +98,8 @@ def extend_cover(places, frontier, units, bounds, table, found):
                     excess[after, y, b] = float("inf")
                     continue
                 low, high = min(low, b), b
-                if b >= share and excess[after, y, b] + rest[begin + y] + b * worth < found[0]:
-                    found[0], found[1] = excess[after, y, b] + rest[begin + y] + b * worth, i
+                if b >= share:
+                    found[0] = min(found[0], excess[after, y, b] + rest[begin + y] + b * worth)
             span[after, y, 0], span[after, y, 1] = low, high
 
 

@@ -7,6 +7,8 @@ a contiguous split of coarse units is one of the units.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ....formulations.throughput.hypergraph import Hypergraph
@@ -64,14 +66,15 @@ def even(work: Floats, crosses: Floats, count: int) -> Ints:
     return np.array(sorted({*found, size}), np.int64)
 
 
-def around(stage: Ints, alone: Bools, most: int) -> Ints:
+def around(stage: Ints, alone: Bools) -> Ints:
     """Return boundaries that leave units as they are where stages meet, and merge what is inside.
 
-    They increase from 0 to U. Units that are `alone` are merged with none; a stage has at most 2 ·
-    `most` coarse units, smaller towards either end.
+    They increase from 0 to U. Units that are `alone` are merged with none; other coarse units
+    are smaller towards either end of a stage.
     """
     size = len(stage)
     ends = np.flatnonzero(np.diff(stage, prepend=-1, append=-1))
+    most = math.ceil(math.log(max(size, 2), GROWTH))
     steps = np.unique((GROWTH ** np.arange(most)).astype(np.int64).cumsum())
     single = np.flatnonzero(alone)
     found = {0, size, *single.tolist(), *(single + 1).tolist()}

@@ -43,6 +43,7 @@ from ....instances import Solution, Throughput
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.formats.certificate import HUBS
 from ...core.search import Clock, Search
+from ..column_generation.column_generation import SERIOUS
 from ..column_generation.frontier import relaxed_frontier
 from ..dp import ideals_alone, knapsack_shares
 from .bound_kernels import most_valuable_set
@@ -102,12 +103,8 @@ ROUNDS, PROMISED = 60, 1e-5
 #: grow without end.
 STEEP = 1e6
 
-#: Halvings of the interval in which a bound lies.
-HALVINGS = 40
-
-#: First radius of the box, relative to prices and a part of their mean; the part of what is
-#: promised that a step must attain.
-RADIUS, SMALL, SERIOUS = 0.1, 0.2, 0.1
+#: First radius of the box, relative to prices and a part of their mean.
+RADIUS, SMALL = 0.1, 0.2
 
 
 def raise_by_hubs(
@@ -238,7 +235,7 @@ def _proved(found: HubPrices, group: Ints, counts: Ints) -> float:
     low, high = 0.0, 1.0
     if _excess(found, group, counts, high) < 0:
         return high
-    for _ in range(HALVINGS):
+    while high - low > PROOF_MARGIN:
         middle = (low + high) / 2
         low, high = (middle, high) if _excess(found, group, counts, middle) < 0 else (low, middle)
     return low

@@ -33,9 +33,6 @@ from .least_load import raise_by_least_load
 #: Coarse units of the first plan: at least, and for each device.
 LEAST, PER_DEVICE = 256, 16
 
-#: Sizes of coarse units between the end of a stage and its middle.
-SIZES = 12
-
 #: Rounds that better a plan by less than this, relatively, are the last.
 ENOUGH = 1e-4
 
@@ -161,7 +158,7 @@ def _near_ends(
         order = order[np.argsort(_stages(task, graph, device)[order], kind="stable")]
     load = _load_alone(task, graph)
     alone = load > load.sum() / (LEAST + PER_DEVICE * task.cluster.size)
-    return labels(order, around(device[order], alone[order], SIZES))[graph.unit_of]
+    return labels(order, around(device[order], alone[order]))[graph.unit_of]
 
 
 def _stages(task: Task[Throughput], graph: Hypergraph, device: Ints) -> Ints:

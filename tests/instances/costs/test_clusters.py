@@ -90,11 +90,8 @@ def test_a_cluster_is_read_from_one_line(
 
 
 def test_the_network_s_options_are_read() -> None:
-    network = training_cluster(
-        "h100:8x512,latency=8us,rails=4,oversubscription=7,leaf=3072"
-    ).network
-    assert (network.latency, network.rails) == (8e-6, 4)
-    assert (network.oversubscription, network.leaf) == (7.0, 3072)
+    network = training_cluster("h100:8x512,latency=8us,oversubscription=7,leaf=3072").network
+    assert (network.latency, network.oversubscription, network.leaf) == (8e-6, 7.0, 3072)
     peer = training_cluster("h100:8,peer=200GB/s").accelerator.peer_bandwidth
     assert peer == 200e9
     assert training_cluster("gb300:72x2").domain == 72

@@ -114,7 +114,7 @@ def test_dispatch_hides_no_gathering_of_weights() -> None:
         replace(SHARDED, expert=8),
         replace(SHARDED, expert=8, overlap=Overlap(experts=True)),
     ):
-        stage, layers = only_stage(layout), len(MIXTRAL.kinds)
+        stage, layers = only_stage(layout), MIXTRAL.model.layers
         gather, reduce = replica_traffic(layout, MIXTRAL, stage.dense, stage.routed)
         plain = only_stage(replace(layout, zero=1))
         ahead = plain.forward - plain.busy[0] - plain.busy[2] - plain.busy[4]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from stagecut.api.explain_job import simulate_job
-from stagecut.api.job import JobResult, job_costs, judge_usual, solve_job
+from stagecut.api.job import JobResult, job_costs, judge_usual, solve_job, what_would_help
 from stagecut.formulations.job.space import job_space
 from stagecut.instances import InputError, Status, VerificationError
 from stagecut.instances.costs import calibration as calibrations
@@ -151,6 +151,18 @@ def test_the_hash_covers_the_efficiencies_of_every_kind(monkeypatch: pytest.Monk
     assert (other.layout, other.seconds) == (plan.layout, plan.seconds)  # which use no such link
     with pytest.raises(VerificationError, match="costs"):
         verify_job_plan(other)
+
+
+def test_own_efficiencies_hold_for_all_that_is_asked_of_a_plan() -> None:
+    """A slower host: the estimate takes the plan's seconds, and no change is priced without it."""
+    table = replace(calibration("h100", PIPED.settings.software), host=3e-4)
+    found = solve_job(small(), "h100:2", PIPED, calibration=table)
+    assert found.plan is not None
+    assert found.plan.seconds > 1.5 * plan_of().seconds
+    assert found.estimate.seconds == pytest.approx(found.plan.seconds, rel=1e-12)
+    (_, network, *_) = what_would_help(found.plan, Limits(seconds=60.0), calibration=table)
+    assert network.change == "twice the network"  # which two devices of a node do not use
+    assert network.seconds == pytest.approx(found.plan.seconds, rel=1e-9)
 
 
 def test_plans_that_do_not_fit_are_refused() -> None:

@@ -148,6 +148,19 @@ def test_another_plan_of_the_model_goes_on(kept: Path, tmp_path: Path) -> None:
             torch.testing.assert_close(value, before["model"][name], rtol=0, atol=0.02)
 
 
+def test_an_asynchronous_run_goes_on_for_the_steps_that_are_left(
+    kept: Path, tmp_path: Path
+) -> None:
+    options = {"checkpoint": kept, "schedule": "pipedream", "resume": True}
+    _, codes, said = run(tmp_path, steps=4, every=2, **options)
+    assert codes != [0, 0]
+    assert "every: 2 does not divide the 3 steps that are left" in said
+    results, codes, said = run(tmp_path, steps=2, **options)
+    assert codes == [0, 0], said
+    assert [step.number for step in results[0][0]] == [1]
+    assert sorted(path.name for path in kept.glob("step-*")) == ["step-00000001", "step-00000002"]
+
+
 def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
     step = tmp_path / "step-00000001"
     step.mkdir()

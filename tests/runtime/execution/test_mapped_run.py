@@ -14,6 +14,7 @@ from mapped_run_cases import alone, plan_of, profiled, train  # noqa: E402
 from ranks import launched  # noqa: E402
 
 from stagecut import InputError  # noqa: E402
+from stagecut.runtime.execution.guard.identity import plan_hash  # noqa: E402
 from stagecut.runtime.execution.options import RunOptions  # noqa: E402
 from stagecut.runtime.simulate.plan_stages import chains  # noqa: E402
 
@@ -65,3 +66,11 @@ def test_another_number_of_processes_is_told_what_is_needed(tmp_path: Path) -> N
     _, codes = launched(2, train, "mlp", plan, profiled("mlp").workload, None, tmp_path / "said")
     assert all(codes)
     assert "processes: 2; the plan uses 4 devices: start 4" in (tmp_path / "said").read_text()
+
+
+def test_plans_with_replicas_elsewhere_are_other_plans() -> None:
+    # a checkpoint's buffers and random numbers are those of a rank under the same plan alone
+    slots = ([[0, 2], [1, 3]], [[0, 3], [1, 2]], [[0, 2], [1, 3]])
+    first, other, again = (plan_of("mlp", "ring:4", each, [[0, 1]]) for each in slots)
+    assert (first.placement == other.placement).all()
+    assert plan_hash(first) == plan_hash(again) != plan_hash(other)

@@ -98,9 +98,6 @@ def test_contiguous_placements_have_a_piece_per_device() -> None:
     labels = next(iter(pieces[0].inputs[1:]))
     assert all(labels in piece.inputs for piece in pieces)  # relayed to the loss
     assert not pieces[0].values[labels].grad
-    assert pieces[0].payload_bytes == sum(
-        piece_value.size_bytes for piece_value in map(pieces[0].values.get, pieces[0].outputs)
-    )
 
 
 class Branches(nn.Module):

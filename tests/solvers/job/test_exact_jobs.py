@@ -268,6 +268,20 @@ def test_bounds_of_random_jobs_are_proved_again(
         assert not PointRefutation(probes, layout).refuted(seconds * (1 + 1e-5)), layout
 
 
+def test_a_path_that_the_solver_keeps_to_its_tolerance_hides_no_other() -> None:
+    """The check of a bound at a gap of 1e-6 asks for new paths, not for those that it has."""
+    base = shipped_model("deepseek-v2-lite")
+    model = replace(base, name="even", blocks=base.blocks[-1:] * 15)
+    job = TrainingJob(
+        global_batch=5, sequence=512, launcher="any", tensor=1, context=1, pipeline=4, data=1,
+        expert=1, microbatch=1, zero=1, schedules=("zb-v",), recompute=(frozenset({"full"}),),
+    )  # fmt: skip
+    cluster = "h100:1x4,network=2GB/s,latency=30us"
+    found = solve_job(model, cluster, job, limits=Limits(seconds=60.0, gap=1e-6))
+    assert found.plan is not None
+    assert check_job_bound(found.plan).programs == 1
+
+
 def test_on_slower_nodes_the_longer_pass_hides_host_memory() -> None:
     """Where W takes longer too, it hides more of what comes from there than the fastest node's."""
     model, cluster, job = host_job(random.Random(36))  # on two kinds of nodes

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from brute_sharding import random_program
+from forgery import is_refused
 
 from stagecut import (
     DeviceMesh,
@@ -141,6 +142,9 @@ def test_methods_against_brute_force(chunk: int) -> None:
                 assert result.objective == pytest.approx(least, rel=1e-6, abs=1e-9), (seed, method)
             else:
                 assert check_bound(workload, result.plan).target <= least * (1 + 1e-12)
+                above = 1.005 * least + 1e-9
+                claimed = {**result.plan.certificate, "target": above}
+                assert is_refused(workload, replace(result.plan, bound=above, certificate=claimed))
             line = sharded_timeline(workload, result.plan)
             assert line.makespan == pytest.approx(result.plan.objective, rel=1e-9)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from brute_sharding import random_program, random_towers
+from forgery import is_refused
 
 from stagecut import (
     DeviceMesh,
@@ -201,6 +202,9 @@ def test_methods_against_brute_force(chunk: int) -> None:
                 assert result.objective == pytest.approx(least, rel=1e-6, abs=1e-9), (seed, method)
             else:
                 assert check_bound(workload, result.plan).target <= least * (1 + 1e-12)
+                above = 1.005 * least + 1e-9
+                claimed = {**result.plan.certificate, "target": above}
+                assert is_refused(workload, replace(result.plan, bound=above, certificate=claimed))
             line = sharded_timeline(workload, result.plan)
             assert line.makespan == pytest.approx(result.plan.objective, rel=1e-9)
 
@@ -258,7 +262,7 @@ def test_a_bucket_counts_for_the_ends_of_its_own_group() -> None:
         return replace(plan, bound=bound, certificate=certificate)
 
     check_bound(workload, claimed(plan, 0.999 * plan.objective))
-    with pytest.raises(VerificationError, match="potentials prove"):
+    with pytest.raises(VerificationError, match="is proved, and not"):
         check_bound(workload, claimed(plan, 1.001 * plan.objective))
 
 

@@ -57,8 +57,15 @@ PAIRS: dict[str, tuple[tuple[Any, Any], tuple[Any, Any]]] = {
     "data to context": ((SHARDED, {"placed": True}), (SEQUENCES, {"placed": True})),
     "tied over stages to one": ((PIPELINE, {"tied": True}), (TENSOR, {"tied": True})),
     "tied on one to stages": ((SHARDED, {"tied": True}), (PIPELINE, {"tied": True})),
+    "tied to stages on one rank": (
+        (TENSOR, {"tied": True}), ({**PIPELINE, "chunks": 2}, {"schedule": "zb-v", "tied": True}),
+    ),
     "the same": ((SHARDED, {}), (SHARDED, {})),
 }  # fmt: skip
+
+
+#: Steps of a run that is resumed after its first: what the second changes shows in the third.
+RESUMED = 3
 
 
 def of_two_microbatches(fields: dict[str, Any]) -> dict[str, Any]:
@@ -200,14 +207,16 @@ def adam(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=1e-2, eps=1e-3)
 
 
-def alone(tied: bool = False, placed: bool = False, experts: bool = False) -> dict[str, Any]:
+def alone(
+    tied: bool = False, placed: bool = False, experts: bool = False, steps: int = 2
+) -> dict[str, Any]:
     """Return losses, norms and the first step's gradients of one process without stagecut."""
     model = make_transformer(tied)
     model = mixed(model) if experts else model
     model.placed = placed
     optimizer = adam(model.parameters())
     losses, norms, gradients = [], [], {}
-    for x, y in batches():
+    for x, y in batches(steps):
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
         loss.backward()
@@ -264,7 +273,7 @@ def make_job(fields: dict[str, Any], options: dict[str, Any]) -> tuple[RunningJo
 
 
 def resumed(_rank: int, pairs: list[tuple[Job, Job]], folder: str) -> list[dict[str, Any]]:
-    """Train a step under one layout, and go on under another one.
+    """Train a step under one layout, and go on for all others under another one.
 
     Returns
     -------
@@ -276,10 +285,10 @@ def resumed(_rank: int, pairs: list[tuple[Job, Job]], folder: str) -> list[dict[
     for number, pair in enumerate(pairs):
         kept: list[dict[str, Tensor]] = []
         losses: tuple[float, ...] = ()
-        for steps, (fields, options) in enumerate(pair, start=1):
+        for resume, (fields, options) in enumerate(pair):
             job, given = make_job(fields, options)
             chosen = JobOptions(
-                clip=0.05, checkpoint=Path(folder, str(number)), resume=steps == 2, **given
+                clip=0.05, checkpoint=Path(folder, str(number)), resume=bool(resume), **given
             )
             optimizers: list[torch.optim.Optimizer] = []
 
@@ -292,9 +301,10 @@ def resumed(_rank: int, pairs: list[tuple[Job, Job]], folder: str) -> list[dict[
                     kept.append(full_state(job, all_of))
 
             losses = train_job(
-                job, batches()[:steps], optimizer=kept_adam, options=chosen, on_gradients=look
-            ).losses
-            if steps == 1:
+                job, batches(RESUMED if resume else 1), optimizer=kept_adam, options=chosen,
+                on_gradients=look,
+            ).losses  # fmt: skip
+            if not resume:
                 kept.append(full_state(job, optimizers))
         same = kept[0].keys() == kept[1].keys() and all(
             torch.equal(kept[0][name], kept[1][name]) for name in kept[0]
