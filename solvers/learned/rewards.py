@@ -156,7 +156,7 @@ def _iteration(task: Task[PipelineJob]) -> Subject:
 def _devices_of_stages(
     problem: PipelineJob, of: Scene, *, given: bool
 ) -> Callable[[Ints, Ints], Ints]:
-    """Return a function of a placement: devices of the stages in use; if `given`, the schedule's."""
+    """Return a function of placements: devices of the stages in use; the schedule's if `given`."""
     by_host = np.argsort(of.host[of.kind_of], kind="stable")
 
     def devices(group: Ints, device: Ints) -> Ints:
