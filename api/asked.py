@@ -123,7 +123,7 @@ def result_of(
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """Returns objectives of solutions by definition."""
+    """Objectives of a task's solutions, by definition."""
 
     workload: Workload  # workload, cluster, problem: what the solutions are for
     cluster: Cluster

@@ -21,7 +21,7 @@ from ..solvers.core.search import Point, Search
 #: The operations of each device, in order.
 Orders = tuple[tuple[int, ...], ...]
 
-#: What the search begins with, where it keeps the memory.
+#: Schedules that the search begins with, those of them that fit the memory.
 STARTS = ("1f1b", "zb-h1", "zb-h2", "gpipe")
 
 

@@ -1,4 +1,4 @@
-"""What a training job's plan is made of: each decision against its alternatives, and two plans.
+"""Explanation of a training job's plan, decision by decision, and differences of two plans.
 
 A plan wins because of every decision in it, so each is turned around alone: the best layout that is
 known with another tensor degree, another ZeRO stage, and so on, and a bound for all of those. Plans
@@ -43,7 +43,7 @@ TURNED_GAP = 5e-3
 
 @dataclass(frozen=True)
 class TurnedDecision:
-    """A field of a plan's layout, and the best that is known where it is another."""
+    """A field of a plan's layout, and the best layout known in which it has another value."""
 
     field: str  # of `Layout`
     layout: Layout | None  # the best that was found with another value; None if none fits
@@ -55,7 +55,7 @@ class TurnedDecision:
 
 @dataclass(frozen=True)
 class JobExplanation:
-    """Why a plan is as it is."""
+    """Explanation of a plan: terms of its time and memory, and each decision's alternatives."""
 
     plan: JobPlan
     terms: Mapping[str, float]  # seconds of its iteration
@@ -169,7 +169,7 @@ def _behind(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, f
 
 @dataclass(frozen=True)
 class JobDifference:
-    """What tells two plans of training jobs apart."""
+    """Differences of two plans of training jobs: fields, seconds and bytes."""
 
     # asked, layout: fields that differ, as both have them
     asked: Mapping[str, tuple[object, object]]

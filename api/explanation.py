@@ -137,7 +137,7 @@ def moves_text(node: MoveGains, old: float, unit: str) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Why a plan is as good as it is; it shows itself as text.
+    """Explanation of a plan: what limits it, its dearest transfers, remedies; shown as text.
 
     Parameters
     ----------

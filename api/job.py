@@ -1,4 +1,4 @@
-"""Plans of training jobs, their costs, what else there is to know of them, and why none fits."""
+"""Plans of training jobs: search, costs, alternatives, and the reason where none fits."""
 
 from __future__ import annotations
 
@@ -123,11 +123,11 @@ TERM_ERRORS = {
 OTHER_ERROR = 0.05
 #: Relative difference of seconds below which the plan that asks for less is taken.
 SAME = 1e-9
-#: Plans that are listed, and looked at to be listed.
+#: Most plans listed, and most outer points looked at for the list.
 LISTED, LOOKED_AT = 10, 400
 
 
-#: t, c, p, d, e and e_t.
+#: Degrees t, c, p, d, e and e_t of a layout.
 Degrees = tuple[int, int, int, int, int, int]
 
 
@@ -143,7 +143,7 @@ class JobCandidate:
 
 @dataclass(frozen=True)
 class UsualChoice:
-    """What a usual choice would take."""
+    """A usual choice of a layout, its seconds, and its lag behind the plan."""
 
     name: str  # whose choice
     layout: Layout | None  # the layout; None if it has none that runs
@@ -156,7 +156,7 @@ class UsualChoice:
 
 @dataclass(frozen=True, repr=False)
 class JobResult(Summarised):
-    """What a search for a training job's layout has found.
+    """Result of a search for a training job's layout.
 
     Parameters
     ----------
@@ -481,10 +481,11 @@ def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: 
     return JobResult(None, Status.INFEASIBLE, seconds, reason=reason, least_memory=least)
 
 
-#: Doublings of the nodes that are looked at, and seconds in which a change is looked for.
+#: Most doublings of the number of nodes, and seconds of the search for a change with which a layout
+#: fits.
 DOUBLINGS, SECONDS = 7, 10.0
-#: Parts of what may lie in host memory that are tried; the coarser ones where the space would have
-#: more outer points than these otherwise.
+#: Parts in host memory that are tried; the coarser ones where the space would have more than
+#: `MOST_POINTS` outer points otherwise.
 QUARTERS, HALVES, WHOLE = (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.5, 1.0), (0.0, 1.0)
 MOST_POINTS = 100_000
 

@@ -1,4 +1,4 @@
-"""Pyomo models of formulations: what they consist of, what they say, and which rows values keep."""
+"""Pyomo models of formulations: their parts, their equations, and the rows that values satisfy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..solvers.core.compiled_model import Compiled
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What a constraint that was added may be missed by, relative to its terms.
+#: Violation up to which a row counts as satisfied, relative to 1 plus the sizes of its terms.
 ROW_TOLERANCE = 1e-6
 
 
@@ -41,7 +41,7 @@ def _equation(part: Any) -> str:
 
 @dataclass(frozen=True)
 class FormulationState:
-    """What a model consists of: parts are compared by identity, and kept so that it lasts."""
+    """Parts of a model, compared by identity; held so that no later part has the same identity."""
 
     constraints: tuple[Any, ...]
     variables: tuple[tuple[Any, ...], ...]

@@ -223,7 +223,7 @@ class PlannedModel(Summarised):
         return 1
 
 
-#: Of an iteration, unless a problem is given.
+#: Microbatches of an iteration, unless a problem is given.
 MICROBATCHES = 8
 
 
