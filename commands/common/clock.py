@@ -1,4 +1,4 @@
-"""When this process began: deadlines count from there, imports included."""
+"""Start time of this process, in seconds: deadlines count from there, imports included."""
 
 from __future__ import annotations
 

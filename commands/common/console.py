@@ -1,4 +1,4 @@
-"""What all commands share: sizes, numbers, JSON, exit codes, progress."""
+"""Output that all commands share: sizes, numbers, JSON, exit codes, progress."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def end_with(status: Status) -> None:
 
 
 class _ProgressLine:
-    """The progress line: the newest news, with a clock that runs on between them."""
+    """The progress line: the latest message, with a clock that runs on between messages."""
 
     def __init__(self, unit: str) -> None:
         self.unit = unit

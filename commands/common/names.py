@@ -13,7 +13,7 @@ from ...instances.common.choices import NAMED_SCHEDULES, PipelineSchedule
 
 Complete = Callable[[str], list[str]]
 
-#: What `export` writes placements for.
+#: Formats and launchers that `stagecut export` writes placements for.
 LAUNCHERS = ("python", "csv", "torchtitan", "megatron", "deepspeed", "vllm", "accelerate")
 
 

@@ -1,4 +1,4 @@
-"""Options and problem files become a problem, its devices, and the network of a simulation.
+"""Problems, their devices, and networks of simulations, from options and problem files.
 
 What a problem is, its fields say: those that options do not set are set by a problem file
 (`instances/formats/problem_toml.py`) or by ``--set FIELD=VALUE``. `state` brings the three together
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from ...solvers import Limits, Workers
 
 
-#: Below, a unit was forgotten.
+#: Least memory of a device in bytes: of less, the unit was forgotten.
 LEAST_MEMORY = 2**20
 
 NETWORKS = ("host", "p2p", "bus", "topology")

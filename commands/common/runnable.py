@@ -1,4 +1,4 @@
-"""What `stagecut run` or another launcher can take, said and chosen before it is planned."""
+"""Demands of launchers on a plan: changes of the problem, and notes before the search."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...instances.formats.problem_toml import Table
 from . import names
 from .console import ERR
 
-#: What `--for` calls `stagecut run`.
+#: Name of `stagecut run` as a value of `--for`.
 RUN = "run"
 
 
@@ -51,7 +51,7 @@ def exports_of(workload: Workload, plan: Plan, target: str | None) -> str:
 
 
 class Fitted(NamedTuple):
-    """What `--for` narrows, so that a launcher can take the plan."""
+    """Parts of a problem that `--for` narrows, so that a launcher can take the plan."""
 
     fields: Table  # of the problem
     cpus: int | None

@@ -1,4 +1,4 @@
-"""Output of training jobs: plans, what they are compared with, fronts."""
+"""Output of training jobs: plans, usual choices beside them, fronts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...api.job_front import JobFront
     from ...instances.job.plan import JobPlan
 
-#: What reasons of a certificate are called in a sentence.
+#: Phrase of each reason of a certificate, to follow a number of outer points.
 REASONS = {
     Reason.CAPACITY: "too large for the memory",
     Reason.WORK: "with too much work",
