@@ -1,4 +1,4 @@
-"""The integer programs of all problems under one roof: stated for a task, to be read and changed.
+"""Integer programs of all problems, each stated for a task, to be read and changed.
 
 For those who look at formulations and add to them, so every device stays itself: nothing is left
 out because another solution is as good. Solvers state theirs for the best plan known.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: Part of each thing at each place: (thing, place) → 0 … 1.
 Shares = dict[tuple[str, str], float]
 
-#: The objective of a program is between this and ten times as much, if it is what is expected:
+#: Least objective of a program in its own unit, and a tenth of the largest, if it is as expected:
 #: far above the solvers' absolute tolerances.
 LEAST_OBJECTIVE = 1000.0
 

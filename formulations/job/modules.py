@@ -35,9 +35,9 @@ INPUT, BLOCK, OUTPUT = range(3)
 class Modules:
     """The modules of a workload, I in all, those of the input first, those of the output last."""
 
-    #: Of the modules, in pipeline order.
+    #: Names of the modules, in pipeline order.
     names: tuple[str, ...]
-    #: How many of them are before and behind the blocks.
+    #: Numbers of modules before and behind the blocks.
     inputs: int
     outputs: int
     #: Shape (U,): module of each unit of the line.

@@ -188,7 +188,7 @@ class LatencyData:
 class LatencyModel:
     """The Pyomo program, with its data for reading solutions and writing starts."""
 
-    data: LatencyData  # what it is stated over
+    data: LatencyData  # the data that it states
     # the Pyomo model; its objective times `scale` is in the workload's time unit
     model: pyo.ConcreteModel
 

@@ -1,4 +1,4 @@
-"""What rules for stages say of the units of a pipeline: where they are, and what is apart."""
+"""Rules for the stages of a pipeline, by units: pins to stages, and units apart."""
 
 from __future__ import annotations
 

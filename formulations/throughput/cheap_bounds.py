@@ -61,7 +61,7 @@ from .whole_bytes import room_of
 
 ORIGIN = "a heavy unit and its transfers"
 
-#: Units that are tried.
+#: Most units that are tried.
 HEAVIEST = 8
 
 #: The sum of all capacities of a cut in whole numbers, which SciPy wants below 2^31; they are

@@ -79,7 +79,7 @@ def _too_large(task: Task[Problem], graph: Hypergraph, unit: int, able: Bools) -
 
 
 def _too_much(task: Task[Problem], graph: Hypergraph, able: Bools) -> str | None:
-    """For each set of kinds that supports some unit: compare what must go there with its room."""
+    """Return a line on kinds of devices too small for the units that run only there, or None."""
     costs = task.costs
     for support in np.unique(able.T, axis=0):
         bound = ~(able & ~support[:, None]).any(axis=0)  # units that no other kind supports
