@@ -72,7 +72,7 @@ class BestSchedule(Summarised):
         return gap_between(self.objective, self.bound)
 
     def summary(self) -> dict[str, object]:
-        """Return how good the schedule is, as it shows itself."""
+        """Return status, makespan, bound and gap for display."""
         return {
             "status": self.status,
             "makespan": self.objective,

@@ -68,7 +68,7 @@ class JobExplanation:
 def explain_job(
     plan: JobPlan, *, calibration: Calibration | None = None, seconds: float = 20.0
 ) -> JobExplanation:
-    """Return why a plan is as it is: terms, and each decision turned around alone.
+    """Return the explanation of a plan: terms, and each decision turned around alone.
 
     `calibration` are the efficiencies that it was made with; default: the shipped ones. `seconds`
     are those of all searches together; what is not found or proved by then is what they know so
@@ -180,7 +180,7 @@ class JobDifference:
 
 
 def diff_jobs(one: JobPlan, two: JobPlan) -> JobDifference:
-    """Return what tells two plans apart: what was asked, layouts, seconds and bytes by term.
+    """Return the differences of two plans: jobs as posed, layouts, seconds and bytes by term.
 
     Examples
     --------
@@ -218,7 +218,7 @@ def _fields(one: object, two: object) -> dict[str, tuple[object, object]]:
 
 
 def simulate_job(plan: JobPlan, *, calibration: Calibration | None = None) -> Simulation:
-    """Return what every pipeline rank does over time, in seconds, and the bytes that it holds.
+    """Return the simulation of a plan: each pipeline rank's actions in seconds, and its bytes.
 
     That is the schedule alone, without what follows it of the traffic between replicas and the
     optimizer's step. Of schedules that split backward passes every stage splits them in the same

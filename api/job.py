@@ -62,7 +62,7 @@ class JobCosts:
         return seconds
 
     def usual(self) -> tuple[UsualLayout, ...]:
-        """Return what is usually done with such a job."""
+        """Return the usual layouts for such a job."""
         return usual_layouts(self.model, self.cluster, self.job.template, self.job.memory_bytes)
 
     def starts(self, usual: Sequence[UsualLayout]) -> list[Layout]:
@@ -198,7 +198,7 @@ class JobResult(Summarised):
     calibration: Calibration | None = field(default=None, repr=False)
 
     def summary(self) -> dict[str, object]:
-        """Return how the search ended, with the plan or the reason why there is none."""
+        """Return status and seconds of the search, with the plan or the reason for none."""
         plan = {"reason": self.reason} if self.plan is None else self.plan.summary()
         return {"status": self.status, **plan, "search_s": self.seconds}
 
@@ -374,7 +374,7 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
 def judge_usual(
     costs: JobCosts, best: Layout, usual: Sequence[UsualLayout]
 ) -> tuple[UsualChoice, ...]:
-    """Return what is usually done, judged by the same costs against a plan's layout."""
+    """Return the usual choices, judged by the same costs against a plan's layout."""
     table = costs.prices.calibration
     least = iteration_time(costs.model, best, costs.cluster, table).terms
     found = []
@@ -405,7 +405,7 @@ class WhatIf:
 def what_would_help(
     plan: JobPlan, limits: Limits | None = None, *, calibration: Calibration | None = None
 ) -> tuple[WhatIf, ...]:
-    """Return what more memory, a faster network, a larger batch or free bubbles would bring.
+    """Return the effects of more memory, a faster network, a larger batch and free bubbles.
 
     Where more memory does, parts in host memory are tried, too, if the launcher can keep some
     there and the space does not become too large. `limits` are a gap of each search, and seconds
@@ -454,7 +454,7 @@ def _what_if(
     limits: Limits,
     calibration: Calibration | None,
 ) -> WhatIf:
-    """Return what a changed question brings, of whose batch the plan's own is a share."""
+    """Return the effect of a changed job; the plan's batch is `share` of the changed one's."""
     there = solve_job(plan.model, cluster, job, limits=limits, calibration=calibration).plan
     if there is None:
         return WhatIf(change, np.inf, 0.0, None)

@@ -34,7 +34,7 @@ def described(model: pyo.ConcreteModel) -> pd.DataFrame:
 
 
 def _equation(part: Any) -> str:
-    """Return what a rule says of itself."""
+    """Return the equation of a constraint: its rule's docstring, or its own text."""
     rule = getattr(getattr(part, "rule", None), "_fcn", None)
     return " ".join((getattr(rule, "__doc__", None) or part.doc or "").split())
 
