@@ -17,7 +17,7 @@ RUN = "run"
 
 
 def kept_together(workload: Workload) -> tuple[str, str]:
-    """Return what must share a device for a plan to run, as a pattern, and why.
+    """Return a pattern of the nodes that must share a device for a plan to run, and the reason.
 
     Both are empty if every plan can run: modules that no graph holds are single nodes already. A
     model whose outermost code depends on numbers has no border but its own.
@@ -60,7 +60,7 @@ class Fitted(NamedTuple):
 
 
 def fitted(target: str | None, problem: str, workload: Workload, given: Fitted) -> Fitted:
-    """Return what the user gave, narrowed so that a launcher can take the plan; say how.
+    """Return the user's problem, narrowed so that a launcher can take the plan; say how.
 
     `target` is the launcher's name, or ``run`` for `stagecut run`. Where none was named all stays
     as given, and a plan that may not run is said to be one. InputError if nothing makes the plan
