@@ -201,7 +201,7 @@ def _rank_range(space: JobSpace, layout: Layout) -> tuple[Ints, Ints]:
 
 
 def _lightest(each: Floats, count: Floats, least: Ints) -> Floats:
-    """Return what `least` layers of each rank add up to, the lightest of them first.
+    """Return the sum over the `least` lightest layers of each rank, shape (n, p).
 
     A layer of each type on each rank is `each`, shape (n, p, K), and there are `count`, shape (K,).
     """

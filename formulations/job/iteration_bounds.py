@@ -164,7 +164,7 @@ def _staying(chain: Chain, s: int, forward: float, compute: float) -> Floats:
 
 
 def per_pass(counts: Floats, share: float) -> tuple[Floats, Floats]:
-    """Return what forward and backward compute of each stage count for, shapes (P,)."""
+    """Return counts, or prices, of each stage's forward and backward compute, shapes (P,)."""
     return counts[:, 0], counts[:, 1] + (1 - share) * counts[:, 2] + share * counts[:, 3]
 
 

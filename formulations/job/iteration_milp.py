@@ -474,7 +474,7 @@ def iteration_data(
 
 
 def _values(task: Task[PipelineJob], stated: Line) -> dict[MovedOutput, float]:
-    """Return what other units need, and the time to move it between a device and host memory."""
+    """Return outputs that other units need, with the time of a move to or from host memory."""
     workload, unit = task.workload, stated.graph.unit_of.tolist()
     transfer = task.costs.transfer[stated.kinds[0]].tolist()
     side = workload.backward.astype(int).tolist()
@@ -497,7 +497,7 @@ def up_to(m: pyo.ConcreteModel, v: int, p: int, s: int) -> pyo.Expression:
 
 
 def moves(m: pyo.ConcreteModel, data: IterationData, p: int, s: int, side: int) -> list[object]:
-    """Return what a stage pays for the values that it moves in a pass."""
+    """Return terms of the time of a stage's transfers in a pass."""
     terms: list[object] = []
     for e, (value, time) in enumerate(zip(data.makers, data.c, strict=True)):
         if data.problem.relayed:

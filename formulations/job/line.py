@@ -85,7 +85,7 @@ class Line:
         return _most_stages(self.problem, int(self.count.sum()), self.graph.size)
 
     def why_no_size(self) -> str:
-        """Say why no number of stages is allowed: rules, or fewer than a device takes."""
+        """Return the reason for no allowed number of stages: rules, or too few for a device."""
         allowed = self._allowed_sizes()
         if allowed:
             return str(self.rules.why_not(allowed[-1]))
@@ -223,7 +223,7 @@ def chain_edges(workload: Workload) -> list[tuple[int, int]]:
 
 
 def _late_nets(task: Task[PipelineJob], graph: Hypergraph) -> Bools:
-    """Return which nets have a forward node that some other unit needs in its backward pass only.
+    """Return whether each net has a forward node that another unit needs in backward alone, (E,).
 
     Relayed data is received in the pass that sends it.
     """

@@ -166,7 +166,7 @@ def _pipeline_order(workload: Workload, statement: Line, depth: int) -> list[tup
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Return what sorts names by the numbers in them."""
+    """Return the key of a name in an order by the numbers in names."""
     parts = re.split(r"([0-9]+)", name)
     return [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in parts]
 

@@ -70,7 +70,7 @@ class Chain:
         return ChainActions(which, before, moved.astype(np.float64))
 
     def durations(self, forward: Floats, backward: Floats, compute: Floats) -> Floats:
-        """Return how long each action takes, shape (P, 4)."""
+        """Return the duration of each action, shape (P, 4), from times of stages, shapes (P,)."""
         weight = self.share * compute
         return np.stack((forward, backward, backward - weight, weight), axis=1)
 

@@ -273,7 +273,7 @@ class ProgramBuilder:
         return {name: str(method.__doc__) for name, method in families.items()}
 
     def rates_of_stages(self) -> tuple[Floats, Floats, Floats]:
-        """Return what a layer takes in each stage and by recomputation, and what the ends take.
+        """Return times of a layer in each stage, of its recomputation, and of embedding and head.
 
         Shapes (stages, K, 3), (stages, K) and (stages, 3).
         """
@@ -287,7 +287,7 @@ class ProgramBuilder:
         return each / self.unit, more / self.unit, ends / self.unit
 
     def collectives_of_stages(self) -> tuple[Floats, Floats, Floats]:
-        """Return what of the passes hides none of replicas' traffic, in the same shapes."""
+        """Return the times of passes that hide no traffic of replicas, in the same shapes."""
         at = self.costs.on if self.sharded else (self.prices,) * self.ranks
         both = np.zeros((self.ranks, 6, 3))
         for k, one in enumerate(at):

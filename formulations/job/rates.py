@@ -110,7 +110,7 @@ def rates(
 
 
 def _on_first(space: JobSpace, prices: LayerPrices, stopped: Callable[[], bool]) -> Rates:
-    """Return what layers take on nodes of the first kind."""
+    """Return the rates of layers on nodes of the first kind."""
     model = prices.model
     kinds, s = len(model.layer_types), len(space.settings)
     main = Counter(model.types_of_layers[: model.layers])

@@ -168,7 +168,7 @@ def _points(
 
 
 def _values(job: TrainingJob, name: str, otherwise: range | list[int]) -> list[int]:
-    """Return what the job allows of a degree, in rising order; what is declared if it is open."""
+    """Return a degree's values that the job allows, in rising order; if open, those declared."""
     given = job.allowed(name)
     return sorted(otherwise if given is None else given)
 
@@ -351,7 +351,7 @@ def _may_chunk(model: ModelDescription, stages: int) -> bool:
 
 
 def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> str:
-    """Say why no point is left, and which one change leaves some."""
+    """Return a line on the reason for no point, and single changes that leave some."""
     usual: dict[str, Any] = {one.name: one.default for one in fields(TrainingJob)}
     given = [name for name in (*OPEN, *OFFLOAD, "schedules") if getattr(job, name) != usual[name]]
     names = ", ".join(f"{name} {_said(getattr(job, name))}" for name in given)

@@ -107,7 +107,7 @@ class Staging:
         return range(1, min(self.size, int(self.count.sum()), self.most_replicas, most) + 1)
 
     def why_no_size(self) -> str | None:
-        """Return which rules contradict each other, whatever the number of stages."""
+        """Return a line on rules that contradict each other for every number of stages, or None."""
         reasons = [self.rules.why_not(size) for size in self.sizes()]
         return None if None in reasons or not reasons else reasons[-1]
 

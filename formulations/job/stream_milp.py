@@ -118,7 +118,7 @@ class StageOptions:
         return int(self.staging.divisors[self.options[o].divisor])
 
     def width(self, o: int) -> int:
-        """Return how many devices an option takes."""
+        """Return the number of devices that an option takes."""
         return self.replicas(o) * int(self.staging.degrees[self.options[o].degree])
 
     def size(self, c: int, o: int) -> float:
@@ -128,7 +128,7 @@ class StageOptions:
         return float(staging.per_microbatch[c] * y + staging.fixed[c])
 
     def time(self, c: int, o: int) -> float:
-        """Return what a configuration adds to its stage's time, transfers left out."""
+        """Return the time that a configuration adds to its stage, transfers left out."""
         staging, option = self.staging, self.options[o]
         d = self.replicas(o)
         compute = float(staging.time[c] * staging.slowdown[option.kind])
@@ -137,7 +137,7 @@ class StageOptions:
         )
 
     def moved(self, c: int, o: int, e: int) -> float:
-        """Return what a cut edge adds to the stage of a configuration at its end."""
+        """Return the time that a cut edge adds to the stage of a configuration at its end."""
         staging = self.staging
         low, high = int(staging.sync_start[c]), int(staging.sync_start[c + 1])
         time = float(staging.edge_time[e])

@@ -58,7 +58,7 @@ class StageRules:
         }
 
     def why_not(self, size: int) -> str | None:
-        """Return which rules contradict each other with `size` stages, None if none do."""
+        """Return a line on rules that contradict each other with `size` stages, None if none do."""
         import networkx as nx
 
         stage, by_unit = self.stages(size), {int(self.unit_of[p.node]): p for p in self.pins}

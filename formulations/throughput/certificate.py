@@ -14,8 +14,8 @@ from ...instances.common.arrays import Floats, Ints
 from ..task import Task
 from .hypergraph import Hypergraph
 
-#: Relative margin for rounding of sums: (*) must hold by this part of Σ |π|, and sets of loads up to
-#: this part above T are priced, too.
+#: Relative margin for rounding of sums: (*) must hold by this part of Σ |π|, and sets up to this
+#: part above T are priced, too.
 PROOF_MARGIN = 1e-9
 
 
