@@ -461,7 +461,7 @@ def moves(workload: Workload, plan: Plan, node: object) -> MoveGains:
     )
 
 
-#: Nodes that move with a node: none, or all of its place that it leads to, or that lead to it; the
+#: Nodes that move with a node: none, or its descendants, or its ancestors, in the same place; the
 #: latter two keep contiguous neighbours contiguous.
 _DIRECTIONS = ("", "successors", "predecessors")
 
