@@ -39,24 +39,24 @@ JUMPS = 0.3
 
 
 class ChainTimes(NamedTuple):
-    """What the stages of a chain take, by the ideals between them; K kinds, N ideals, E nets."""
+    """Times and bytes of a chain of stages, by ideals between them; K kinds, N ideals, E nets."""
 
     #: Shape (K, 2, N): forward and backward compute of each ideal.
     work: Floats
-    #: Shape (K, 2, N): what the boundary costs the stages on both sides, where data is relayed.
+    #: Shape (K, 2, N): cost of each ideal's boundary to both its stages, where data is relayed.
     crossing: Floats
-    #: Shape (K, 2, E): what a device pays for a net; no nets where data is relayed.
+    #: Shape (K, 2, E): cost of each net to a device that cuts it; no nets where data is relayed.
     weight: Floats
     #: Shape (N, E): pins in each ideal.
     held: Ints
-    #: Shape (E,).
+    #: Shape (E,): number of pins of each net.
     pins: Ints
-    #: Shape (N,): bytes.
+    #: Shape (N,): bytes of each ideal, resident, and per microbatch in flight.
     resident: Floats
     activation: Floats
-    #: Shape (D,): of each device.
+    #: Shape (D,): kind of each device.
     kind: Ints
-    #: Shape (K,): bytes.
+    #: Shape (K,): memory of a device in bytes.
     room: Floats
     #: Shape (D, V, v): microbatches that its stages hold at once; rows of 0 fill up.
     in_flight: Ints
@@ -83,7 +83,7 @@ ENOUGH = 50
 
 
 def restarts(run: Run, numbers: Sequence[StageCount], seeds: Iterable[int]) -> Iterator[None]:
-    """Offer what annealing makes of each number of stages that may be better, a step at a time.
+    """Offer annealed chains of each number of stages that may be better, a step at a time.
 
     Even `seeds` begin with equal parts, odd ones with the best chain.
     """
@@ -165,7 +165,7 @@ def anneal(
 
 
 def times_of(line: Line, lattice: Lattice, chain: Chain, kinds: tuple[int, ...]) -> ChainTimes:
-    """Return what stages between ideals take."""
+    """Return the times and bytes of stages between ideals."""
     inside = bits(lattice)
     by_unit = inside[:, np.argsort(lattice.order)]
     number, size = len(line.kinds), lattice.size
@@ -198,7 +198,7 @@ def times_of(line: Line, lattice: Lattice, chain: Chain, kinds: tuple[int, ...])
 
 
 def steps_of(lattice: Lattice) -> Steps:
-    """Return the ideals next to each."""
+    """Return, for each ideal, those with one unit more or less."""
     start = np.repeat(np.arange(lattice.size), np.diff(lattice.start))
     back = np.argsort(lattice.to, kind="stable")
     first = np.searchsorted(lattice.to[back], np.arange(lattice.size + 1))

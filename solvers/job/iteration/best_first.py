@@ -45,7 +45,7 @@ FIRST, ROUNDS = 60, 12
 ALIKE = 1e-12
 
 
-#: By how much options of a node must be fewer before it is asked again which nets they pay for.
+#: Factor by which options of a node must become fewer before `_pay` is called on them again.
 SHRUNK = 4
 
 
@@ -54,17 +54,17 @@ MOST_ALIKE = 1_000
 
 
 class OptionGraph(NamedTuple):
-    """T options of P stages."""
+    """Graph of T options for P stages; its paths are chains."""
 
     #: Shape (P + 1,): where the options of each stage begin.
     begin: Ints
-    #: Shape (T,): the stage.
+    #: Shape (T,): stage of each option.
     layer: NDArray[np.int32]
     #: Shape (T,): number of the state before and behind, each numbered in its layer from 0; the
     #: first and the last layer have state 0 alone.
     source: NDArray[np.int32]
     sink: NDArray[np.int32]
-    #: Shape (T, A): of the actions; A is 2 where backward passes are whole.
+    #: Shape (T, A): durations of the actions; A is 2 where backward passes are whole.
     duration: Floats
     #: Shape (T,): number in the list of stages, and kind of device.
     number: Ints
@@ -93,7 +93,7 @@ class OptionGraph(NamedTuple):
 class ChainOptions:
     """The options of all chains of P stages."""
 
-    #: Of the P stages.
+    #: Bounds by path of chains of P stages.
     paths: StagePaths
 
     @property
@@ -123,7 +123,7 @@ class ChainOptions:
                     yield before, behind, k
 
     def _durations(self) -> list[Floats]:
-        """Return how long the actions of each stage take by kind, (A, R), by their start."""
+        """Return the durations of the actions of stages by kind, (A, R), ordered by start."""
         actions = 4 if self.paths.chain.order.splits else 2
         kinds = range(len(self.paths.line.kinds))
         return [self.paths.durations(k)[:actions, self.paths.by_start] for k in kinds]
@@ -151,7 +151,7 @@ class ChainOptions:
         return float(tables[0][:, 0, 0].max())
 
     def _bounds(self) -> list[list[Floats]]:
-        """Return what each stage costs every plan that has it at a place on a kind, by start."""
+        """Return bounds of plans with a stage at a place on a kind, (R,) each, ordered by start."""
         size = self.paths.chain.order.stages
         time = np.broadcast_to(TIME, (1, size, 4))
         work = self.least(self.tables(time)) * (1 - SLACK)
@@ -215,15 +215,15 @@ def _priced(prices: Floats, duration: Floats) -> Floats:
 
 
 class Refined(NamedTuple):
-    """The outcome for a node."""
+    """Result of bounding a node: bound, options left, and mixtures."""
 
-    #: Of its chains; `inf` for none.
+    #: Lower bound on the makespans of its chains; `inf` for none.
     bound: float
     #: Numbers of the options that are left.
     alive: Ints
-    #: Those that gave the bound.
+    #: Shape (P, 4): prices that gave the bound.
     prices: Floats
-    #: Of the best mixtures: paths, shape (R, P, 4), and options of chains, shape (C, P).
+    #: Best mixtures: their paths, shape (R, P, 4), and options of their chains, shape (C, P).
     paths: Floats
     chains: Ints
     #: Options of the best chain met, shape (P,), and its makespan; `inf` for none.
@@ -233,12 +233,12 @@ class Refined(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A graph to be searched."""
+    """Graph of options that nodes search."""
 
-    #: What the options are of.
+    #: All options of chains of P stages, of which the graph has some.
     options: ChainOptions
     graph: OptionGraph
-    #: Shape (nets, P): which nets of `StagePaths.unpaid` options pay for all the same.
+    #: Shape (nets, P): whether options pay for a net of `StagePaths.unpaid` all the same.
     paid: Bools
 
     @cached_property
@@ -344,7 +344,7 @@ class Root(StageCount):
 
     @cached_property
     def options(self) -> ChainOptions:
-        """Of the chains."""
+        """Options of the chains."""
         return ChainOptions(self.paths)
 
     def newest(self, since: int = 0) -> Floats:
@@ -355,7 +355,7 @@ class Root(StageCount):
 
 
 def root(paths: StagePaths, enough: float) -> Root:
-    """Return what divisible work says of plans with P stages; of more than `enough` just that."""
+    """Return the chains of P stages with their bound of divisible work, up to `enough` or above."""
     forward, compute = paths.stages.ahead[:, -1].tolist()
     divided = divide(paths.chain, forward, compute, enough=enough)
     return Root(paths.chain, divided.bound * (1 - SLACK), paths, [divided.prices])
@@ -380,11 +380,11 @@ class Node:
 class BestFirst:
     """A best-first search over roots and nodes."""
 
-    #: Returns the makespan below which a plan is asked for.
+    #: Function of no argument: the makespan below which a plan is asked for.
     aim: Callable[[], float]
-    #: Takes a chain.
+    #: Function that is called with each chain met.
     met: Callable[[StagePaths, MetChain], None]
-    #: Takes the least bound of all chains.
+    #: Function that is called with the least bound of all chains.
     raise_bound: Callable[[float], None]
     #: Least makespan, or bound, of the chains that are not divided further.
     closed: float = np.inf
@@ -497,7 +497,7 @@ class BestFirst:
             self._refine(bound, replace(node, alive=half), ROUNDS)
 
     def _close(self, node: Node) -> None:
-        """End with chains that take equally long by their options."""
+        """Close a node whose chains take equally long by their options."""
         tree = node.tree
         makespan = tree.refine(node.alive, node.paths, node.chains, np.inf, 1).makespan
         every: list[list[int]] = []

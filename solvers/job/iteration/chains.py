@@ -70,20 +70,20 @@ class Run:
 
 @dataclass
 class StageCount:
-    """What is known of plans with P stages."""
+    """A number P of stages: their order, and a bound on the makespan of plans."""
 
     #: The order of P stages.
     chain: Chain
-    #: No plan with P stages has a smaller makespan.
+    #: Lower bound on the makespan of plans with P stages.
     bound: float
 
     @property
     def size(self) -> int:
-        """P."""
+        """Number of stages P."""
         return self.chain.order.stages
 
 
-#: How many devices of each kind are used.
+#: Numbers of stages on each kind of device.
 Used = tuple[int, ...]
 
 

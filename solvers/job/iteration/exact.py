@@ -43,7 +43,7 @@ AHEAD, WEIGHT = 1.5, 3.0
 
 ORIGIN = "paths of the schedule over chains of ideals"
 
-#: Ideals at most.
+#: Most ideals that are listed.
 IDEALS = 300_000
 
 #: Steps for chains of one topological order, and the part of the time left for them at most.
@@ -126,7 +126,7 @@ def _first_chains(run: Run) -> None:
 
 
 def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Root] | None:
-    """Return the numbers of stages, each with what divisible work says, the best first.
+    """Return the numbers of stages with their bounds of divisible work, the least bound first.
 
     Stages on one device exchange data for nothing. For a bound, only nets count whose pins cannot
     be as far apart as two stages of a device, and relayed ones if neighbours are on different

@@ -49,15 +49,15 @@ from ...core.search import Search
 HEADROOM = 1.25
 
 
-#: Part of the time for all rules, where a search begins with what they give.
+#: Part of the time for all rules, where a search begins with their splits.
 RULES_SHARE = 0.25
 
 
 class Refused(Exception):
-    """Why a rule has no split, in one line."""
+    """Exception: a rule has no split, for a reason in one line."""
 
 
-#: Yields for each split the numbers of modules of its stages; reads modules, stages and options.
+#: Rule: reads modules, stages and options; yields each split as numbers of modules by stage.
 Rule = Callable[[Modules, int, str], Iterator[list[int]]]
 
 
@@ -122,7 +122,7 @@ def block_dp(found: Modules, stages: int, _: str) -> Iterator[list[int]]:
 
 
 def accelerate_balanced(found: Modules, stages: int, _: str) -> Iterator[list[int]]:
-    """Yield what filling the devices one after the other gives; some may stay empty.
+    """Yield the split that fills one device after the other; some may stay empty.
 
     The first device keeps room for the largest module that is still to come. What does not fit on
     a device goes on with the next, and the last takes all that is left.
@@ -139,7 +139,7 @@ def accelerate_balanced(found: Modules, stages: int, _: str) -> Iterator[list[in
     yield [count for count in counts if count]
 
 
-#: By the names of their methods.
+#: Rules by the names of their methods.
 BY_NAME: dict[str, Rule] = {
     "megatron": megatron,
     "vllm": vllm,
@@ -198,7 +198,7 @@ def _around(found: Modules, blocks: list[int]) -> list[int]:
 
 
 def splits(rule: Rule, task: Task[PipelineJob], statement: Line) -> Iterator[PipelinePlacement]:
-    """Yield what a rule gives, whether or not it keeps to the memory; `Refused` if nothing."""
+    """Yield the splits of a rule, whether or not they fit into memory; `Refused` if none."""
     devices = _devices(task)
     order = task.problem.order
     stages = len(order.device) if order else len(devices) * task.problem.chunks_per_device
@@ -222,7 +222,7 @@ def default_split(name: str, task: Task[PipelineJob], search: Search[Solution]) 
 
 
 def offer_defaults(task: Task[PipelineJob], search: Search[Solution]) -> None:
-    """Offer equal parts, then what all rules give, so that no plan of the search is behind them."""
+    """Offer equal parts, then the splits of all rules, so that the search ends with no worse."""
     statement = line(task)
     first_plans(task, statement, search)
     share = search.part(RULES_SHARE)
