@@ -214,7 +214,7 @@ class CombinedRelaxation(Generic[S]):
 
     @cached_property
     def _apart(self) -> Bools:
-        """Which pairs of devices are in different blocks, shape (D, D); all if there are none."""
+        """Mask of pairs of devices in different blocks, shape (D, D); all pairs if none are."""
         blocks = self.block
         apart: Bools = (blocks[:, None] != blocks[None, :]) | (not blocks.any())
         return apart

@@ -85,7 +85,7 @@ class StagePrices(NamedTuple):
 
 
 class StageStates(NamedTuple):
-    """How stages may follow each other."""
+    """States of the DP over all cuts: the order in which stages may follow each other."""
 
     table: Ints  # (Q, K, 2, 2): as of `run_states`
     counts: list[list[tuple[int, ...]]]  # as of `speed_counts`

@@ -146,8 +146,9 @@ MOST_SPEEDS = 64
 ALL_CUTS_SHARE = 0.7
 #: Bytes in which the DP over all cuts keeps where its chains come from, at most.
 CUT_BYTES = 1 << 30
-#: How far above the work shared out a DP over all cuts looks at first, and how much further then:
-#: of 10,000 ideals at 1.6 times the optimum it takes four times the CPU seconds of one below it.
+#: Part by which the first cutoff of the DP over all cuts is above the work shared out, and by which
+#: later ones grow: of 10,000 ideals, at a cutoff of 1.6 times the optimum, the DP takes four times
+#: the CPU seconds that it takes at one below the optimum.
 FIRST_CUTOFF, CUTOFF_STEP = 0.05, 0.1
 #: Ideals of a DP between two looks at the clock.
 IDEAL_SLICE = 500
