@@ -28,7 +28,7 @@ from ...instances.model.tensor_program import COPIED, PARTIAL
 from ..core.search import Search
 from .elimination import cheapest
 
-#: Baseline → the rule of all axes but the last, and of the last.
+#: Rules by baseline: that of all axes but the last, and that of the last.
 AXES = {
     "replicate": ("replicate", "replicate"),
     "data-parallel": ("data", "data"),
