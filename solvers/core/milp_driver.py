@@ -77,9 +77,9 @@ class IntegerProgram(Generic[S]):
     # returns the solution of the problem for values of the columns; it may break rules. None for a
     # relaxation, which has only a bound.
     read: Callable[[Floats], S] | None
-    scale: float  # what the program's objective is multiplied by to be the search's
-    origin: str  # what proves the bound
-    infeasible: str  # what to tell the user where there is provably no solution
+    scale: float  # factor from the program's objective to the search's
+    origin: str  # name of the proof of the bound
+    infeasible: str  # message to the user where there is provably no solution
     # values of the columns for the incumbent, NaN where unknown; None without
     start: Floats | None = None
     fixed: bool = False  # whether stating it for a better incumbent makes no difference

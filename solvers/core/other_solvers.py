@@ -44,12 +44,12 @@ from .search import S, Search
 class OtherSolver:
     """A solver under one name, whatever interface to it is installed."""
 
-    interfaces: tuple[str, ...]  # what Pyomo calls its interfaces; the first that is there is used
+    interfaces: tuple[str, ...]  # Pyomo's names of its interfaces; the first available is used
     # gap, seconds: its options for the relative gap and the time limit; `seconds` is empty where
     # Pyomo's own argument is enough
     gap: str
     seconds: str
-    install: str  # how to get it
+    install: str  # command or package that installs it
     # options with which it is asked again where it says that there is no solution
     doubted: Mapping[str, str] = field(default_factory=dict)
     direct: Mapping[str, int] = field(default_factory=dict)  # further options, if in this process

@@ -42,18 +42,18 @@ class CutScratch(NamedTuple):
     Vertices are source, sink, undecided units and two for each net; arcs come in pairs.
     """
 
-    side: NDArray[np.int8]  # of each unit: UNDECIDED, INSIDE or OUTSIDE
-    counted: Bools  # of each colour: whether its bytes are counted
+    side: NDArray[np.int8]  # side of each unit: UNDECIDED, INSIDE or OUTSIDE
+    counted: Bools  # whether the bytes of each colour are counted
 
-    vertex: Ints  # of each unit
+    vertex: Ints  # vertex of each unit
     seen_net: Bools
     touched: Ints  # nets
-    queue: Ints  # of vertices, as all below that are not of arcs
+    queue: Ints  # queue, first, level, at, path: an entry per vertex
     first: Ints
     level: Ints
     at: Ints
     path: Ints
-    following: Ints  # of arcs
+    following: Ints  # following, to, room: an entry per arc
     to: Ints
     room: Floats
 

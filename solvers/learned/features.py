@@ -84,7 +84,7 @@ class Scene:
 
 
 def scene(task: Task[Problem], graph: Hypergraph, edges: Ints | None = None) -> Scene:
-    """Return what a policy sees of a task, with the edges of chains, or others, between units."""
+    """Return the scene of a task, with the edges of chains, or others, between units."""
     costs = task.costs
     used = costs.count > 0
     with np.errstate(all="ignore"):

@@ -41,7 +41,7 @@ _LIMIT = 4.0
 class Rules:
     """Rules for the groups that a unit may join."""
 
-    groups: int  # how many there are, G
+    groups: int  # number of groups, G
     contiguous: bool = False  # a unit joins the group of the unit before it, or the next one
     # no group may stay empty (then there are at least as many units as groups)
     all_used: bool = False

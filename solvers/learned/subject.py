@@ -23,7 +23,7 @@ Values = Callable[[Ints, Ints], Floats]
 class Subject:
     """A task as a policy places it: scene, rules for groups, objectives of placements."""
 
-    scene: Scene  # what it sees
+    scene: Scene  # the policy's input
     # which splits are allowed, by the number of groups; one is drawn for each batch
     rules: tuple[Rules, ...]
     most: Ints  # (D,): groups that each device takes at most
@@ -32,7 +32,7 @@ class Subject:
     values: Values
     # a placement of it: groups of units, (U,), and devices of groups, (G,)
     solution: Callable[[Ints, Ints], Solution]
-    unit: float  # what an objective of 1 is in the workload's unit
+    unit: float  # an objective of 1 in the workload's unit
     # groups run one after the other, so that objectives reach that of one device alone
     one_after_another: bool = False
 

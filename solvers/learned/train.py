@@ -117,7 +117,7 @@ class TrainingRun:
 
     policy: Any  # policy, optimiser: what is trained, and Adam with its moments
     optimiser: Any
-    rng: np.random.Generator  # of everything random
+    rng: np.random.Generator  # source of all random numbers
     steps: int = 0  # updates so far
     # the newest values by the subject's number
     history: dict[int, list[float]] = field(default_factory=dict)

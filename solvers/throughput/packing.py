@@ -88,7 +88,7 @@ class RoomClass:
     """Rooms of one size."""
 
     room: int  # size of each
-    count: int  # how many there are
+    count: int  # number of rooms
 
 
 @dataclass(frozen=True)

@@ -339,7 +339,7 @@ def _equal_parts(statement: Line, parts: int) -> Ints:
 
 
 def equal_ends(work: Floats, parts: int) -> Ints:
-    """Return where parts of nearly equal work end, none empty, but the last.
+    """Return the ends of parts of nearly equal work, none empty, without the last end.
 
     `work` is that of the first 0 … n items, of which there are more than `parts` − 1.
     """

@@ -66,7 +66,7 @@ class HubSets:
 
     kind: int  # kind, devices: k and n_k
     devices: int
-    limit: float  # of the load
+    limit: float  # limit of the load
     order: Ints  # (U,)
     frontier: tuple[Ints, Ints, Floats]  # layers, steps and costs, as of `build`
     work: Floats  # (U,): p
