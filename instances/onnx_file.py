@@ -43,13 +43,13 @@ from .to_workload import (
     to_workload,
 )
 
-#: Arrays of more elements are no shapes, and are not computed from more than so many.
+#: Most elements of a shape, and of all inputs of an operator that computes one.
 _LARGEST, _MOST = 4096, 1 << 20
 
 #: Most bytes of a file, which are protobuf's own; most nodes once functions are written out.
 _MOST_BYTES, _MOST_NODES = 1 << 31, 1_000_000
 
-#: What computes shapes from shapes, and makes no more elements than its inputs have multiplied.
+#: Operators on shapes that make at most the product of their inputs' numbers of elements.
 _OF_SHAPES = frozenset({
     "Abs", "Add", "And", "ArgMax", "ArgMin", "Cast", "CastLike", "Ceil", "Clip", "CumSum",
     "Div", "Equal", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater",
@@ -67,16 +67,16 @@ _VIEWS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "D
 _KNOWN = frozenset({"Constant", "Shape", "Size"})
 _HALF_A_BYTE = frozenset({"INT4", "UINT4", "FLOAT4E2M1"})
 
-#: Where quantised operators have whole numbers that were learned: their weight's position.
+#: Position of the weight, of learned whole numbers, among the inputs of quantised operators.
 _QUANTISED = {
     "DequantizeLinear": 0, "MatMulInteger": 1, "ConvInteger": 1, "QLinearMatMul": 3,
     "QLinearConv": 3,
 }  # fmt: skip
 
-#: More elements no address can count.
+#: Largest number of elements of a tensor: no address can count more.
 _MOST_ELEMENTS = 1 << 63
 
-#: Read only the rows that they are asked for.
+#: Operators that read only the rows that they are asked for.
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 
 

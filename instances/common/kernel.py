@@ -74,7 +74,7 @@ _taken = 0
 #: keep them.
 _unkept: set[Kernel] = set()
 
-#: What to tell the user then.
+#: Message to the user when compiled kernels cannot be kept.
 NOT_KEPT = "what was compiled cannot be kept; set NUMBA_CACHE_DIR to a folder that can be written"
 
 
@@ -197,7 +197,7 @@ class Kernel:
 
     @cached_property
     def _kept_as(self) -> str:
-        """Its name among the files that numba keeps; another one when it computes otherwise.
+        """Name in numba's cache; it changes with the code of this kernel and of all that it calls.
 
         numba looks at the file of a function alone, and would go on using what was compiled with
         an older version of another one that it calls.

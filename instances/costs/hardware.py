@@ -27,7 +27,7 @@ class NumberFormat(Choice):
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What the specification sheet says about one device."""
+    """Specification of one device, as on its data sheet."""
 
     name: str  # as the table calls it, such as ``h100-sxm``
     # devices that share kernels and their efficiency: ``v100``, ``a100``, ``h100``, ``b200`` …

@@ -131,7 +131,7 @@ def block_held(block: Block, hidden: int, layout: Layout) -> Held:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a layer type takes on one rank: bytes per microbatch, and parameters."""
+    """Sizes of a layer type on one rank: bytes per microbatch, and parameters."""
 
     kept: float  # kept, whole: bytes kept with recomputation, and without
     whole: float

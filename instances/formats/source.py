@@ -108,7 +108,7 @@ class Source:
 
     @property
     def format_name(self) -> str:
-        """Which of our formats the file says it is of; an empty text for others' files."""
+        """Name of our format that the file gives; an empty text for others' files."""
         named = self.data.get("format") if isinstance(self.data, dict) else None
         return named if isinstance(named, str) and named.startswith("stagecut-") else ""
 

@@ -90,7 +90,7 @@ def _random(n: int, rng: np.random.Generator) -> Edges:
     return edges
 
 
-#: By name.
+#: Generators of edges by the name of the family.
 FAMILIES: dict[str, Callable[[int, np.random.Generator], Edges]] = {
     "chain": _chain,
     "residual": _residual,

@@ -32,7 +32,7 @@ FORWARD_SHARE = 1 / 3
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What is taken where a file does not say it.
+    """Values that are assumed where a file does not give them.
 
     Parameters
     ----------

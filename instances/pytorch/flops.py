@@ -65,7 +65,7 @@ def flops_of(func: Any, args: Any, kwargs: Any, out: Any) -> float:
     return 0.0 if count is None else float(count(*args, **kwargs, out_val=out))
 
 
-#: By name, as packages that are not installed may define the operator.
+#: Formulas of operations by the operator's name, as its package may not be installed.
 FORMULAS: Mapping[str, Callable[..., float]] = {
     **{
         f"aten::_scaled_dot_product_{kernel}{end}": partial(

@@ -35,7 +35,7 @@ from ..model.tensor_program import COPIED, PARTIAL, Signature
 
 Shape = tuple[int, ...]
 
-#: What makes a rule: from the node of a traced graph, and the shapes of its tensors.
+#: Maker of a rule, from a node of a traced graph and the shapes of its inputs and outputs.
 Maker = Callable[["fx.Node", Sequence[Shape], Sequence[Shape]], "Rule | None"]
 
 
@@ -583,7 +583,7 @@ def _leading(shape: Shape) -> dict[int, int]:
     return {math.prod(shape[:axis]): axis for axis, extent in enumerate(shape) if extent != 1}
 
 
-#: By the operator's name.
+#: Makers of the rules of picks, by the operator's name.
 PICKS: Mapping[str, Maker] = {
     "_safe_softmax": _safe_softmax,
     "topk": _topk,
@@ -600,7 +600,7 @@ PICKS: Mapping[str, Maker] = {
     "mse_loss_backward": _mse_loss_backward,
 }
 
-#: By the operator's name.
+#: Makers of the rules of exchanges, by the operator's name.
 EXCHANGES: Mapping[str, Maker] = {
     "native_batch_norm": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,

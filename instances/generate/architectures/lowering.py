@@ -70,7 +70,7 @@ from ...to_workload import to_workload as grouped_workload
 from ..roofline import Machine
 from .network import Network, NetworkOperator
 
-#: What a microbatch has of its own; the other columns of `Workload.extra` are there once.
+#: Columns of `Workload.extra` that count for every microbatch; the others count once.
 OF_EACH = frozenset({"flops", "activation_bytes"})
 
 #: Bytes per number of a tensor, and per parameter of a gradient and of Adam's state.
