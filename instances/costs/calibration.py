@@ -1,4 +1,4 @@
-"""Calibrations: what kernels and links reach, a table per kind of device and software family.
+"""Calibrations: efficiencies of kernels and links, a table per kind of device and software family.
 
 The tables are in ``calibrations.json``, each with the runs it was fitted on;
 ``benchmarks/fit_calibration.py`` makes them. Where none was fitted, the nearest stands in: the same
@@ -55,8 +55,8 @@ ELEMENT = {
 
 #: Part of the peak that is left where rows are multiples of so many bytes alone.
 LOADED = {16: 1.0, 8: 0.67, 4: 0.5, 2: 0.36}
-#: The same once more on Hopper: its own matrix instructions take what the copy engine has loaded,
-#: 16 bytes at a time, and other rows are left to Ampere's (`benchmarks/results/gpu_kernels.csv`).
+#: Further factor on Hopper: its own matrix instructions take what the copy engine has loaded, 16
+#: bytes at a time, and other rows are left to Ampere's (`benchmarks/results/gpu_kernels.csv`).
 UNMAPPED = {"h100": 0.45}
 
 

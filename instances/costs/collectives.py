@@ -48,9 +48,9 @@ class UsedLinks(IntFlag):
     """Links that a transfer keeps busy."""
 
     NONE = 0
-    #: Between devices of one domain.
+    #: Peer links, between devices of one domain.
     PEER = 1
-    #: Between domains.
+    #: Network links, between domains.
     NETWORK = 2
 
 

@@ -1,4 +1,4 @@
-"""Accelerators and training clusters: what specification sheets say of devices and networks."""
+"""Accelerators and training clusters: specifications of devices and networks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Nodes:
 
     @property
     def devices(self) -> int:
-        """Devices in all of them."""
+        """Number of devices in all of these nodes."""
         return self.per_node * self.count
 
 

@@ -82,7 +82,7 @@ class Moment:
 
     @property
     def held(self) -> float:
-        """All of them."""
+        """Sum of these bytes."""
         return float(sum(vars(self).values()))
 
 
@@ -97,7 +97,7 @@ class Held:
     routed: float
 
     def __add__(self, other: Held) -> Held:
-        """Sum of both."""
+        """Sum of two numbers of parameters, the shared and the routed ones apart."""
         return Held(self.shared + other.shared, self.routed + other.routed)
 
 

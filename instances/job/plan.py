@@ -27,7 +27,7 @@ from ..formats.writing import write_whole
 from ..model.summary import Summarised
 from .problem import TrainingJob
 
-#: The version of the fields of its file.
+#: Version of the fields of a job plan's file.
 VERSION = 1
 
 

@@ -1,4 +1,4 @@
-"""The question of a training job: batch, and what of the layout is decided beforehand.
+"""Problem of a training job: its batch, and the parts of the layout that are decided beforehand.
 
 A job says how many sequences of how many tokens an iteration trains. Everything else is open unless
 it is given: the degrees of every parallelism, ZeRO stage, microbatch, schedule with its chunks, and

@@ -1,4 +1,4 @@
-"""The usual choices for a training job: what frameworks and their guides would have one do.
+"""Usual layouts for a training job, by the rules of frameworks and their guides.
 
 Each rule names its layouts in the order in which it would try them, and the first that the model,
 the cluster and the devices' memory allow is its choice. No time is asked for: rules have none.

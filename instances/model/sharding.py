@@ -281,7 +281,7 @@ class DeviceMesh(ByFields):
 
     @property
     def text(self) -> str:
-        """Such as ``2x4``."""
+        """Text of the mesh's shape, such as ``2x4``."""
         return "x".join(map(str, self.shape))
 
 

@@ -223,7 +223,7 @@ def _backward_kernels(op: NetworkOperator) -> tuple[KernelCall, ...]:
 
 
 def _moved(op: NetworkOperator) -> float:
-    """Bytes of inputs, weights and output."""
+    """Bytes of an operator's inputs, weights and output."""
     return float(NUMBER_BYTES * (op.input_elements + op.weights_read + op.output_elements))
 
 
