@@ -231,7 +231,7 @@ def play(payoff, rows, columns, row_weight, column_weight):
     steps, the weights are still mixtures.
     """
     table = np.zeros((rows + 1, columns + 1))
-    largest = 0.0
+    largest = 1e-300  # where nothing takes time
     for i in range(rows):
         for j in range(columns):
             largest = max(largest, payoff[i, j])

@@ -44,6 +44,14 @@ class StagePaths:
     chain: Chain
     #: Asked when to stop.
     search: Clock
+    #: Nets that no stage in the list pays for, as stages on one device may have all their pins.
+    unpaid: tuple[int, ...] = ()
+
+    @cached_property
+    def pins(self) -> dict[int, Ints]:
+        """How many pins of each such net are in each ideal, shape (N,)."""
+        has, pins = self.stages.lattice.has, self.line.graph.pins
+        return {e: np.sum([has(unit) for unit in pins[e]], axis=0) for e in self.unpaid}
 
     @cached_property
     def paths(self) -> tuple[tuple[Floats, ...], ...]:
@@ -66,37 +74,34 @@ class StagePaths:
 
         Shapes (N,): of the stages from the empty ideal to each, and from each to the last.
         """
+        stages, order = self.stages, self.by_start
+        up = stages.start, stages.end, np.arange(stages.size)
+        down = stages.end[order], stages.start[order], order
         return tuple(
-            tuple((self._ahead(counts[:s]), self._behind(counts[s + 1 :])) for counts in own)
+            tuple(
+                (self._reached(counts[:s], 0, *up), self._reached(counts[:s:-1], -1, *down))
+                for counts in own
+            )
             for s, own in enumerate(self.paths)
         )
 
-    def _ahead(self, prices: Floats) -> Floats:
-        """Return the least cost of the first stages up to each ideal, shape (N,)."""
-        stages = self.stages
-        ends, at = np.unique(stages.end, return_index=True)
-        least = np.full(stages.lattice.size, np.inf)
-        least[0] = 0.0
+    def _reached(self, prices: Floats, origin: int, begin: Ints, end: Ints, number: Ints) -> Floats:
+        """Return the least cost of stages at prices, in turn, from an ideal to each, shape (N,).
+
+        Stage `number` of the list leads from `begin` to `end`, which increases.
+        """
+        ends, at = np.unique(end, return_index=True)
+        least = np.full(self.stages.lattice.size, np.inf)
+        least[origin] = 0.0
         for price in prices:
-            reached = least[stages.start] + self._cheapest(price)
-            least = np.full(stages.lattice.size, np.inf)
+            reached = least[begin] + self._cheapest(price)[number]
+            least = np.full(self.stages.lattice.size, np.inf)
             least[ends] = np.minimum.reduceat(reached, at)
         return least
 
-    def _behind(self, prices: Floats) -> Floats:
-        """Return the least cost of the last stages from each ideal, shape (N,)."""
-        stages, order = self.stages, self._by_start
-        starts, at = np.unique(stages.start[order], return_index=True)
-        least = np.full(stages.lattice.size, np.inf)
-        least[-1] = 0.0
-        for price in prices[::-1]:
-            reached = (least[stages.end] + self._cheapest(price))[order]
-            least = np.full(stages.lattice.size, np.inf)
-            least[starts] = np.minimum.reduceat(reached, at)
-        return least
-
     @cached_property
-    def _by_start(self) -> Ints:
+    def by_start(self) -> Ints:
+        """The stages by the ideal that they begin with."""
         return np.argsort(self.stages.start, kind="stable")
 
     def _cheapest(self, price: Floats) -> Floats:
@@ -163,15 +168,6 @@ class StagePaths:
             if peak > self.line.room[kinds[own]].min():
                 return False
         return True
-
-    def allowed(self, target: float, least_work: float = 0.0) -> tuple[tuple[Bools, ...], ...]:
-        """Return for each stage and kind which of the stages a plan below `target` can have."""
-        return tuple(
-            tuple(
-                self.least_makespan(s, k, least_work) < target for k in range(len(self.line.kinds))
-            )
-            for s in range(self.chain.order.stages)
-        )
 
 
 #: Stages listed between two looks at the clock; at most, of some 100 bytes each; and met at most.
