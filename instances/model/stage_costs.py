@@ -167,5 +167,5 @@ def check_weights(workload: Workload, problem: DeviceMapping) -> None:
 
 
 def _exact(values: Floats) -> Floats:
-    """Rounding of differences must not leave a message where there is none."""
+    """Return bytes of messages; less than half a byte is rounding and becomes 0."""
     return np.where(np.abs(values) < 0.5, 0.0, values)

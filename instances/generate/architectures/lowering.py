@@ -70,7 +70,7 @@ from ...to_workload import to_workload as grouped_workload
 from ..roofline import Machine
 from .network import Network, NetworkOperator, NetworkTensor
 
-#: What a microbatch has of its own; the other columns of `Workload.extra` are there once.
+#: Columns of `Workload.extra` that count for every microbatch; the others count once.
 OF_EACH = frozenset({"flops", "activation_bytes"})
 
 #: Bytes per number of a tensor, and per parameter of a gradient and of Adam's state.
@@ -214,7 +214,7 @@ def _backward_kernels(op: NetworkOperator) -> tuple[KernelCall, ...]:
 
 
 def _moved(op: NetworkOperator) -> float:
-    """Bytes of inputs, weights and output."""
+    """Bytes of an operator's inputs, weights and output."""
     return float(NUMBER_BYTES * (op.input_elements + op.weights_read + op.output_elements))
 
 

@@ -41,7 +41,7 @@ class NetworkTensor:
 
     @property
     def elements(self) -> int:
-        """Numbers in it."""
+        """Number of elements."""
         return math.prod(self.shape)
 
 
