@@ -151,13 +151,16 @@ def test_a_file_may_put_measured_numbers_in_place_of_the_sheet_s(tmp_path: Path)
         ({"nodes": []}, "nodes: .*length"),
         ({"nodes": [1]}, r"nodes\[0\] is 1; it must be an object"),
         ({"nodes": [{"accelerator": 1}]}, r"nodes\[0\]: accelerator is 1; it must be a text"),
-        ({"nodes": [{"accelerator": "h100", "count": 0}]}, "count: 0; it must be at least 1"),
+        ({"nodes": [{"accelerator": "h100", "count": 0}]}, "count is 0; it must be at least 1"),
         ({"nodes": [{"accelerator": "h100", "speed": 1}]}, r'nodes\[0\]: unknown key "speed"'),
         (
             {"nodes": [{"accelerator": "h100", "peak": {"fp7": 1}}]},
             'key is "fp7"; it must be one of fp32, tf32',
         ),
-        ({"nodes": [{"accelerator": "h100", "bandwidth": -1}]}, "bandwidth: -1; it must be above"),
+        (
+            {"nodes": [{"accelerator": "h100", "bandwidth": -1}]},
+            "bandwidth is -1; it must be above",
+        ),
         ({"nodes": [{"accelerator": "h100"}], "network": {"speed": 1}}, 'network: unknown key "sp'),
         ({"nodes": [{"accelerator": "h100"}], "network": 1}, "network is 1; it must be an object"),
     ],

@@ -36,6 +36,8 @@ def test_all_ranks_end(fault: str, schedule: str, message: str, tmp_path: Path) 
     said = tmp_path / "said"
     patient = fault not in ("late", "start")
     options = {"steps": 8, "timeout_s": 60.0 if patient else 4.0}
+    if schedule == "2bw":  # wants as many microbatches as the plan has pieces
+        options["microbatches"] = 4
     _, codes = launched(2, train, 0, fault, schedule, options, str(said))
     assert 0 not in codes
     (line,) = said.read_text().splitlines()

@@ -101,11 +101,10 @@ def train(
             made,
             RunOptions(
                 schedule=schedule,
-                microbatches=MICROBATCHES,
                 optimizer="adam",
                 threads=1,
                 device="cpu",
-                **options,
+                **({"microbatches": MICROBATCHES} | options),
             ),
             workload=profiled().workload,
             show=lambda text: _say(said, text),
