@@ -20,7 +20,7 @@ from .commands.common.console import BAD_INPUT, ERR, INFEASIBLE, INTERRUPTED, OU
 from .instances import InfeasibleError, StagecutError
 from .instances.common.escape import one_line
 
-#: What wrong options raise: Typer has its own copy of Click, in some releases.
+#: Exception that wrong options raise: some releases of Typer have their own copy of Click.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
 #: Command → its module in `commands/`, and the function or group in it.

@@ -36,7 +36,7 @@ from .versions import installed
 def chosen(
     workload: Workload | str | Path, cluster: Cluster | None, problem: Problem | None
 ) -> tuple[Workload, Cluster, Problem]:
-    """Return what is planned where: defaults for what is not given; InputError if none is known."""
+    """Return workload, cluster and problem, by default usual ones; InputError if none is known."""
     if not isinstance(cluster, Cluster | None):
         raise InputError(
             f"cluster: {quote(cluster)}; give a Cluster, such as accelerators_and_cpus(4); names "
@@ -88,7 +88,7 @@ def devices_of(topology: Topology) -> Cluster:
 def result_of(
     workload: Workload, cluster: Cluster, problem: Problem, search: Search[Solution]
 ) -> Result:
-    """Return what a search for a problem ended with."""
+    """Return the result of a search: plan, bound, status and notes."""
     versions = {"stagecut": installed("stagecut"), "highspy": installed("highspy")}
     plan = None
     if search.best is not None:
@@ -123,7 +123,7 @@ def result_of(
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """Returns objectives of solutions by definition."""
+    """Objectives of a task's solutions, by definition."""
 
     workload: Workload  # workload, cluster, problem: what the solutions are for
     cluster: Cluster

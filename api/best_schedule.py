@@ -21,7 +21,7 @@ from ..solvers.core.search import Point, Search
 #: The operations of each device, in order.
 Orders = tuple[tuple[int, ...], ...]
 
-#: What the search begins with, where it keeps the memory.
+#: Schedules that the search begins with, those of them that fit the memory.
 STARTS = ("1f1b", "zb-h1", "zb-h2", "gpipe")
 
 
@@ -72,7 +72,7 @@ class BestSchedule(Summarised):
         return gap_between(self.objective, self.bound)
 
     def summary(self) -> dict[str, object]:
-        """Return how good the schedule is, as it shows itself."""
+        """Return status, makespan, bound and gap for display."""
         return {
             "status": self.status,
             "makespan": self.objective,

@@ -101,7 +101,7 @@ def read_record(record: Path) -> tuple[dict[str, Row], int]:
     return rows, damaged
 
 
-#: How a process refuses bad input: its exit code, and how the line that says why begins.
+#: Exit code of a process that refuses bad input, and the beginning of the line that says why.
 BAD_INPUT, ERROR = 2, "error: "
 #: Seconds that a case may run past its time limit before its process is killed.
 GRACE_S = 30.0

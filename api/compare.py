@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Named = TypeVar("Named")
 
-#: What a case came to, by column.
+#: Values of a case's row in the table, by column.
 Row = dict[str, Any]
 
 COLUMNS = ("workload", "problem", "method", "status", "limit", "objective", "bound", "best_bound",

@@ -166,12 +166,13 @@ def _searched(
     )
 
 
-#: From this share on a memory is called full, and a part called large.
+#: Least share of a memory in use to call it full, and least share of a device's work in one part
+#: to call the part large.
 FULL, LARGE = 0.95, 0.5
 #: Microbatches per stage up to which they are few, and how much longer a first stage is long.
 FEW, LONGER = 4, 1.25
 
-#: Up to this gap a plan is optimal.
+#: Largest gap of a plan that is called optimal.
 OPTIMAL = 1e-6
 
 
@@ -460,7 +461,7 @@ def moves(workload: Workload, plan: Plan, node: object) -> MoveGains:
     )
 
 
-#: What goes with a node: nothing, what it leads to, what leads to it, in the same place; the
+#: Nodes that move with a node: none, or its descendants, or its ancestors, in the same place; the
 #: latter two keep contiguous neighbours contiguous.
 _DIRECTIONS = ("", "successors", "predecessors")
 

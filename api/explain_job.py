@@ -1,4 +1,4 @@
-"""What a training job's plan is made of: each decision against its alternatives, and two plans.
+"""Explanation of a training job's plan, decision by decision, and differences of two plans.
 
 A plan wins because of every decision in it, so each is turned around alone: the best layout that is
 known with another tensor degree, another ZeRO stage, and so on, and a bound for all of those. Plans
@@ -43,7 +43,7 @@ TURNED_GAP = 5e-3
 
 @dataclass(frozen=True)
 class TurnedDecision:
-    """A field of a plan's layout, and the best that is known where it is another."""
+    """A field of a plan's layout, and the best layout known in which it has another value."""
 
     field: str  # of `Layout`
     layout: Layout | None  # the best that was found with another value; None if none fits
@@ -55,7 +55,7 @@ class TurnedDecision:
 
 @dataclass(frozen=True)
 class JobExplanation:
-    """Why a plan is as it is."""
+    """Explanation of a plan: terms of its time and memory, and each decision's alternatives."""
 
     plan: JobPlan
     terms: Mapping[str, float]  # seconds of its iteration
@@ -68,7 +68,7 @@ class JobExplanation:
 def explain_job(
     plan: JobPlan, *, calibration: Calibration | None = None, seconds: float = 20.0
 ) -> JobExplanation:
-    """Return why a plan is as it is: terms, and each decision turned around alone.
+    """Return the explanation of a plan: terms, and each decision turned around alone.
 
     `calibration` are the efficiencies that it was made with; default: the shipped ones. `seconds`
     are those of all searches together; what is not found or proved by then is what they know so
@@ -169,7 +169,7 @@ def _behind(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, f
 
 @dataclass(frozen=True)
 class JobDifference:
-    """What tells two plans of training jobs apart."""
+    """Differences of two plans of training jobs: fields, seconds and bytes."""
 
     # asked, layout: fields that differ, as both have them
     asked: Mapping[str, tuple[object, object]]
@@ -180,7 +180,7 @@ class JobDifference:
 
 
 def diff_jobs(one: JobPlan, two: JobPlan) -> JobDifference:
-    """Return what tells two plans apart: what was asked, layouts, seconds and bytes by term.
+    """Return the differences of two plans: jobs as posed, layouts, seconds and bytes by term.
 
     Examples
     --------
@@ -218,7 +218,7 @@ def _fields(one: object, two: object) -> dict[str, tuple[object, object]]:
 
 
 def simulate_job(plan: JobPlan, *, calibration: Calibration | None = None) -> Simulation:
-    """Return what every pipeline rank does over time, in seconds, and the bytes that it holds.
+    """Return the simulation of a plan: each pipeline rank's actions in seconds, and its bytes.
 
     That is the schedule alone, without what follows it of the traffic between replicas and the
     optimizer's step. Of schedules that split backward passes every stage splits them in the same

@@ -108,7 +108,7 @@ def _at_most(remedy: Remedy, old: float | None, unit: str) -> str:
 
 
 def _change(new: float, old: float) -> str:
-    """Return how much less or more a time is than another, in per cent."""
+    """Return the relative change from an old time to a new one, in per cent."""
     change = new / old - 1 if old and math.isfinite(old) else 0.0
     return show_percent(change, 2, signed=True)
 
@@ -137,7 +137,7 @@ def moves_text(node: MoveGains, old: float, unit: str) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Why a plan is as good as it is; it shows itself as text.
+    """Explanation of a plan: what limits it, its dearest transfers, remedies; shown as text.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ from .relaxation import Relaxation, least_limit, relaxation_of
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What the origin of a bound says if the model is not as it was stated.
+#: Words added to a bound's origin if the model is not as it was stated.
 CHANGED = "under user constraints"
 
 #: Whether a solution is one that is asked for.

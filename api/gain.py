@@ -26,7 +26,7 @@ from ..instances.common.quantities import show_percent, show_time
 from ..instances.model.workload import kept_bytes
 from ..solvers import Result
 
-#: A plan that is faster by less than this has gained nothing.
+#: Distance of a speed-up from 1 below which a plan counts as neither faster nor slower.
 NOTHING = 0.005
 
 

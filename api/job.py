@@ -1,4 +1,4 @@
-"""Plans of training jobs, their costs, what else there is to know of them, and why none fits."""
+"""Plans of training jobs: search, costs, alternatives, and the reason where none fits."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class JobCosts:
         return seconds
 
     def usual(self) -> tuple[UsualLayout, ...]:
-        """Return what is usually done with such a job."""
+        """Return the usual layouts for such a job."""
         return usual_layouts(self.model, self.cluster, self.job.template, self.job.memory_bytes)
 
     def starts(self, usual: Sequence[UsualLayout]) -> list[Layout]:
@@ -123,11 +123,11 @@ TERM_ERRORS = {
 OTHER_ERROR = 0.05
 #: Relative difference of seconds below which the plan that asks for less is taken.
 SAME = 1e-9
-#: Plans that are listed, and looked at to be listed.
+#: Most plans listed, and most outer points looked at for the list.
 LISTED, LOOKED_AT = 10, 400
 
 
-#: t, c, p, d, e and e_t.
+#: Degrees t, c, p, d, e and e_t of a layout.
 Degrees = tuple[int, int, int, int, int, int]
 
 
@@ -143,7 +143,7 @@ class JobCandidate:
 
 @dataclass(frozen=True)
 class UsualChoice:
-    """What a usual choice would take."""
+    """A usual choice of a layout, its seconds, and its lag behind the plan."""
 
     name: str  # whose choice
     layout: Layout | None  # the layout; None if it has none that runs
@@ -156,7 +156,7 @@ class UsualChoice:
 
 @dataclass(frozen=True, repr=False)
 class JobResult(Summarised):
-    """What a search for a training job's layout has found.
+    """Result of a search for a training job's layout.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ class JobResult(Summarised):
     calibration: Calibration | None = field(default=None, repr=False)
 
     def summary(self) -> dict[str, object]:
-        """Return how the search ended, with the plan or the reason why there is none."""
+        """Return status and seconds of the search, with the plan or the reason for none."""
         plan = {"reason": self.reason} if self.plan is None else self.plan.summary()
         return {"status": self.status, **plan, "search_s": self.seconds}
 
@@ -374,7 +374,7 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
 def judge_usual(
     costs: JobCosts, best: Layout, usual: Sequence[UsualLayout]
 ) -> tuple[UsualChoice, ...]:
-    """Return what is usually done, judged by the same costs against a plan's layout."""
+    """Return the usual choices, judged by the same costs against a plan's layout."""
     table = costs.prices.calibration
     least = iteration_time(costs.model, best, costs.cluster, table).terms
     found = []
@@ -405,7 +405,7 @@ class WhatIf:
 def what_would_help(
     plan: JobPlan, limits: Limits | None = None, *, calibration: Calibration | None = None
 ) -> tuple[WhatIf, ...]:
-    """Return what more memory, a faster network, a larger batch or free bubbles would bring.
+    """Return the effects of more memory, a faster network, a larger batch and free bubbles.
 
     Where more memory does, parts in host memory are tried, too, if the launcher can keep some
     there and the space does not become too large. `limits` are a gap of each search, and seconds
@@ -454,7 +454,7 @@ def _what_if(
     limits: Limits,
     calibration: Calibration | None,
 ) -> WhatIf:
-    """Return what a changed question brings, of whose batch the plan's own is a share."""
+    """Return the effect of a changed job; the plan's batch is `share` of the changed one's."""
     there = solve_job(plan.model, cluster, job, limits=limits, calibration=calibration).plan
     if there is None:
         return WhatIf(change, np.inf, 0.0, None)
@@ -481,10 +481,11 @@ def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: 
     return JobResult(None, Status.INFEASIBLE, seconds, reason=reason, least_memory=least)
 
 
-#: Doublings of the nodes that are looked at, and seconds in which a change is looked for.
+#: Most doublings of the number of nodes, and seconds of the search for a change with which a layout
+#: fits.
 DOUBLINGS, SECONDS = 7, 10.0
-#: Parts of what may lie in host memory that are tried; the coarser ones where the space would have
-#: more outer points than these otherwise.
+#: Parts in host memory that are tried; the coarser ones where the space would have more than
+#: `MOST_POINTS` outer points otherwise.
 QUARTERS, HALVES, WHOLE = (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.5, 1.0), (0.0, 1.0)
 MOST_POINTS = 100_000
 

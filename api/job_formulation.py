@@ -38,7 +38,7 @@ from collections.abc import Mapping
 from ..formulations.linear import Linear
 from ..instances.common.arrays import Ints
 
-#: Solutions at most, each with the longest path of the one before.
+#: Most rounds of one solve, each with rows for the longest paths of the solution before it.
 ROUNDS = 40
 
 

@@ -28,7 +28,7 @@ FRONT_LIMITS = Limits(seconds=20.0, gap=5e-3)
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """The best plan on so many devices."""
+    """The best plan on a number of devices, with its bound, rate and price."""
 
     gpus: int
     layout: Layout | None  # None if there is no plan
@@ -55,22 +55,22 @@ class JobFront:
 
     @property
     def fewest(self) -> FrontPoint | None:
-        """With the fewest devices of those that a plan was found for; None if there are none."""
+        """The point of fewest devices that has a plan; None if none has one."""
         return next((one for one in self.points if one.layout is not None), None)
 
     def fewest_for(self, tokens_per_s: float) -> FrontPoint | None:
-        """With the fewest devices that reach a rate together; None if none do."""
+        """Return the point of fewest devices that reach a rate together; None if none do."""
         return next((one for one in self.points if one.tokens_per_s >= tokens_per_s), None)
 
     @property
     def cheapest(self) -> FrontPoint | None:
-        """With the least price of a token; None without prices."""
+        """The point of the least price of a token; None without prices."""
         priced = [one for one in self.points if one.price is not None]
         return min(priced, key=lambda one: one.price or 0.0, default=None)
 
     @property
     def undominated(self) -> tuple[FrontPoint, ...]:
-        """Points than which none with fewer devices, or as many, is as fast."""
+        """Points with a plan that are faster than all points of fewer devices."""
         found: list[FrontPoint] = []
         for one in self.points:
             if one.layout is not None and (not found or one.seconds < found[-1].seconds):

@@ -49,7 +49,7 @@ from .solve import solve
 
 
 class Reward(Choice):
-    """What a placement is worth to a policy in training; less is better."""
+    """Values of a placement by which a policy is trained; less is better."""
 
     OBJECTIVE = "objective"  # the objective by definition
     # time per microbatch of a batch in the simulator, by the schedule that `stagecut simulate`
@@ -99,11 +99,11 @@ def _simulated(task: Task[Problem], of: Subject, group: Ints, device: Ints) -> F
 
 
 class _Measured:
-    """Times of batches, in multiples of a reference's, which is worth what it is predicted to be.
+    """Values of placements: measured time of a batch over a reference's, times its predicted value.
 
     The reference is the best by prediction of the first placements; in every round all others are
-    timed beside it. A placement that leaves a device without work is not run: it is worth as much
-    as all units on one device.
+    timed beside it. A placement that leaves a device without work is not run: its value is at least
+    that of all units on one device.
     """
 
     def __init__(self, task: Task[Problem], of: Subject, time_plans: TimePlans) -> None:
@@ -135,9 +135,9 @@ class _Measured:
         return worth
 
 
-#: Plans are imitated that are certified to be at most this far from the best.
+#: Largest gap of a plan that is imitated.
 CERTIFIED = 0.03
-#: A policy is written every so many updates.
+#: Updates between one writing of the policy and the next.
 KEPT_EVERY = 200
 
 

@@ -1,4 +1,4 @@
-"""Pyomo models of formulations: what they consist of, what they say, and which rows values keep."""
+"""Pyomo models of formulations: their parts, their equations, and the rows that values satisfy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..solvers.core.compiled_model import Compiled
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What a constraint that was added may be missed by, relative to its terms.
+#: Violation up to which a row counts as satisfied, relative to 1 plus the sizes of its terms.
 ROW_TOLERANCE = 1e-6
 
 
@@ -34,14 +34,14 @@ def described(model: pyo.ConcreteModel) -> pd.DataFrame:
 
 
 def _equation(part: Any) -> str:
-    """Return what a rule says of itself."""
+    """Return the equation of a constraint: its rule's docstring, or its own text."""
     rule = getattr(getattr(part, "rule", None), "_fcn", None)
     return " ".join((getattr(rule, "__doc__", None) or part.doc or "").split())
 
 
 @dataclass(frozen=True)
 class FormulationState:
-    """What a model consists of: parts are compared by identity, and kept so that it lasts."""
+    """Parts of a model, compared by identity; held so that no later part has the same identity."""
 
     constraints: tuple[Any, ...]
     variables: tuple[tuple[Any, ...], ...]

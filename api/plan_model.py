@@ -176,7 +176,7 @@ class PlannedModel(Summarised):
         save(self.plan, Path(path), self.workload)
 
     def summary(self) -> dict[str, object]:
-        """Return how good the plan is, as it shows itself."""
+        """Return the plan's times, bound and gap for display."""
         plan, unit = self.plan, self.workload.time_unit
         facts: dict[str, object] = {
             "model": f"{self.workload.name}, {show_count(self.workload.n, 'node')}"
@@ -223,7 +223,7 @@ class PlannedModel(Summarised):
         return 1
 
 
-#: Of an iteration, unless a problem is given.
+#: Microbatches of an iteration, unless a problem is given.
 MICROBATCHES = 8
 
 

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: What is 0 to a solver of linear programs.
+#: Absolute value up to which a number from a linear solver counts as 0.
 SMALL = 1e-7
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Relaxation(Summarised):
-    """An integer program with its whole numbers let go.
+    """Optimum of the linear relaxation of an integer program.
 
     Parameters
     ----------

@@ -40,14 +40,14 @@ from .solve import solve
 
 T = TypeVar("T")
 
-#: What changes of memory are called.
+#: Texts of changes of memory, by which their remedies are found.
 MORE, NO_LIMIT = "more memory", "no limit on memory"
 
-#: How much more memory, and how many times faster links, are asked for.
+#: Factors on memory and on the speed of links that are tried.
 MORE_MEMORY, FASTER = 1.25, 2.0
-#: Colours of several forward nodes that are asked for, those of most work.
+#: Most colours of several forward nodes that are tried without, those of most work.
 MOST_COLOURS = 3
-#: Rules of the user's that are asked for, each left out alone.
+#: Most rules of the user's that are tried without, each left out alone.
 MOST_RULES = 5
 #: Schedules that can be faster than another; GPipe's is none of them.
 FAST_SCHEDULES = (
@@ -62,7 +62,7 @@ CLOSE = 1e-3
 
 @dataclass(frozen=True)
 class _Case:
-    """A changed question; the plan is a start for it if its nodes are the same."""
+    """A problem with one change; the plan is a start for it if its nodes are the same."""
 
     change: str
     workload: Workload
@@ -249,9 +249,10 @@ def _other_options(workload: Workload, problem: Problem) -> Iterator[tuple[str, 
             )
 
 
-#: Steps up, each to twice as much, and down again, each to the middle.
+#: Most steps of the search for the least memory or number of devices: up, each to twice as much,
+#: and down again, each to the middle.
 STEPS_UP, STEPS_DOWN = 8, 5
-#: Any plan will do.
+#: Gap at which each of these searches ends: with almost any plan.
 GAP = 0.999
 
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 #: Part of the time of a search that looking for a faster plan in pieces may take.
 PIECES_SHARE = 0.05
 
-#: A plan in pieces is worth a note if it is faster by this much, relatively.
+#: Least relative gain of a plan in pieces that is worth a note.
 WORTH_SAYING = 1e-3
 
 

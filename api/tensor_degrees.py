@@ -45,7 +45,7 @@ from ..runtime.verify.sharding import ShardingReport
 from ..solvers import Limits
 from .solve import solve
 
-#: What a configuration takes, in `Layers`.
+#: Fields of `Layers` with the time and the bytes of a configuration.
 _NUMBERS = ("time", "weight_bytes", "bytes_per_microbatch", "fixed_bytes")
 
 #: Node, degree, label, sharding, whether it recomputes, and `_NUMBERS` of a configuration.

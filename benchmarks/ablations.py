@@ -142,8 +142,7 @@ def iteration() -> tuple[dict[str, Cell], dict[str, Part]]:
     parts = {
         "annealing": Part(((prove, "restarts"),), none_of),
         "best first": Part(((prove, "best_first"),), none_of),
-        "splits of several orders first": Part(((exact, "_heuristics"),), nothing),
-        "candidates": Part(((prove, "try_candidates"),), nothing),
+        "chains of one order first": Part(((exact, "_first_chains"),), nothing),
         "splits of frameworks": Part(((exact, "first_plans"),), nothing),
     }
     return cells, parts

@@ -85,7 +85,7 @@ REASONS = {
         latency.calls:CLOSE latency.label_dp:MARGIN
         sharding.messages:ROUNDING sharding.priced_memory:SLACK sharding.priced_memory:ROUNDING
         sharding.priced_memory:NEXT_TO_NONE
-        job.iteration.best_first:ALIKE job.iteration.sized:SLACK
+        job.iteration.best_first:ALIKE job.iteration.chains:SLACK
         job.iteration.stage_list:SLACK job.stream.dp:CLOSE mapping.parameters:MEMORY_LACK
         core.proofs:ROW_SLACK core.proofs:WHOLE core.proofs:UNDERFLOW core.proofs:LEAST_MULTIPLIER
         core.milp_driver:BOUND_SLACK core.milp_driver:LARGEST core.search:OPTIMAL_GAP

@@ -1,1 +1,1 @@
-"""The front door on the command line: one module per command."""
+"""Commands of `stagecut`, one module each."""

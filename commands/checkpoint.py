@@ -1,4 +1,4 @@
-"""`stagecut checkpoint …`: what `stagecut run --checkpoint` wrote."""
+"""`stagecut checkpoint …`: checkpoints that `stagecut run --checkpoint` wrote."""
 
 from __future__ import annotations
 

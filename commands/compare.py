@@ -203,7 +203,7 @@ def _pose(
 
 
 def _labels(posed: Sequence[_Posed], problems: Sequence[str] | None) -> list[str]:
-    """Return what the table calls each problem: of several files, their names."""
+    """Return each problem's name in the table: of several files, their names."""
     if len(posed) == 1:
         return [posed[0].name]
     labels = [Path(name).stem for name in problems or ()]
@@ -309,7 +309,7 @@ def _alike(rows: Iterable[Mapping[Hashable, Any]]) -> list[list[Mapping[Hashable
 
 
 def _reason(row: Mapping[Hashable, Any]) -> str:
-    """Return why there is no plan, without the method's name before it; empty if there is one."""
+    """Return the reason for no plan, without the method's name before it; empty with a plan."""
     if not isinstance(row["error"], str):
         return ""
     method = row["method"].partition(":")[0]

@@ -43,7 +43,7 @@ def diff(
 
 
 def as_dict(result: PlanDiff) -> dict[str, Any]:
-    """Return what `--json` prints."""
+    """Return the object for `--json`."""
     sides = {
         name: {
             "objective": side.objective,

@@ -1,4 +1,4 @@
-"""`stagecut estimate`: what a training iteration takes under a layout, from shapes alone."""
+"""`stagecut estimate`: seconds and bytes of a training iteration under a layout, from shapes."""
 
 from __future__ import annotations
 

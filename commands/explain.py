@@ -1,4 +1,4 @@
-"""`stagecut explain`: what limits a plan, and what would help."""
+"""`stagecut explain`: limits of a plan, and remedies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`stagecut export`: a plan in the words of another launcher."""
+"""`stagecut export`: a plan as files of another launcher."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .common.pose import Asked, build, state
 
 
 class To(StrEnum):
-    """What a plan is written for."""
+    """Formats and launchers that a plan is written for."""
 
     python = "python"
     csv = "csv"

@@ -152,7 +152,7 @@ def as_dict(
     axes: tuple[MeasuredAxis, ...] = (),
     products: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return what `--json` prints."""
+    """Return the object for `--json`."""
     mesh = [
         {
             "devices": one.devices,

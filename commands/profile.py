@@ -1,4 +1,4 @@
-"""`stagecut profile`: a model becomes a workload."""
+"""`stagecut profile`: a workload from a model."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def _say(workload: Workload, plan: Plan, report: Report, *, proved: bool, why: s
 
 
 def _fullest(workload: Workload, plan: Plan, report: Report) -> str:
-    """Say which device or stage is nearest to the limit of its memory."""
+    """Return a line on the device or stage that is nearest to the limit of its memory."""
     places = [(d.name, d.memory_bytes, d.capacity_bytes) for d in report.devices]
     places += [(f"stage {s.number}", s.memory_bytes, s.capacity_bytes) for s in report.stages]
     if not places:

@@ -1,4 +1,4 @@
-"""`stagecut warm`: compile ahead what large workloads need."""
+"""`stagecut warm`: kernels of large workloads, compiled ahead."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The statements: what is minimised, under which rules, one module per problem."""
+"""Statements of the problems: objectives, constraints and bounds, a folder for each."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SolverError(StagecutError):
-    """HiGHS fails where there is no reason to: what it was asked for is not known."""
+    """Failure of HiGHS for no reason in the program: no answer is known."""
 
 
 class MatrixEntries(NamedTuple):

@@ -1,6 +1,6 @@
-"""What the programs in Pyomo share.
+"""Interface and helpers of the programs in Pyomo.
 
-One dialect in all of them: a `…_data` record holds what is given; small functions add variables,
+All are written alike: a `…_data` record holds what is given; small functions add variables,
 constraints and the objective to a model; a rule is a named function whose docstring is its equation
 with its number, and its constraint has its name. Each program is a record that is a `Program`: with
 `read` (a solution from the values of the variables) and its inverse `start`.
@@ -23,7 +23,7 @@ Start = list[tuple["pyo.Var", float]]
 
 
 class Program(Protocol):
-    """An integer program, with what translates between its variables and solutions."""
+    """An integer program, with translations between its variables and solutions."""
 
     @property
     def model(self) -> pyo.ConcreteModel:

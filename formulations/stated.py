@@ -1,4 +1,4 @@
-"""The integer programs of all problems under one roof: stated for a task, to be read and changed.
+"""Integer programs of all problems, each stated for a task, to be read and changed.
 
 For those who look at formulations and add to them, so every device stays itself: nothing is left
 out because another solution is as good. Solvers state theirs for the best plan known.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: Part of each thing at each place: (thing, place) → 0 … 1.
 Shares = dict[tuple[str, str], float]
 
-#: The objective of a program is between this and ten times as much, if it is what is expected:
+#: Least objective of a program in its own unit, and a tenth of the largest, if it is as expected:
 #: far above the solvers' absolute tolerances.
 LEAST_OBJECTIVE = 1000.0
 
@@ -56,7 +56,7 @@ class Stated:
         return (import_module(f"{__package__}.{self.module}").__doc__ or "").strip()
 
     def shares(self, value: Value) -> Shares:
-        """Return which part of each thing is where, given the value of each variable."""
+        """Return the part of each thing at each place, given the value of each variable."""
         from pyomo.repn import generate_standard_repn
 
         found: Shares = {}
@@ -247,7 +247,7 @@ def passes(instance: ScheduleInstance, horizon: float) -> Stated:
 
 
 def node_names(workload: Workload) -> list[str]:
-    """Return what places call the nodes: names, with the id behind those that several have."""
+    """Return the nodes' names in `places`, with the id behind a name that several have."""
     several = {name for name, count in Counter(workload.names).items() if count > 1}
     pairs = zip(workload.names, workload.ids, strict=True)
     return [f"{name} ({node})" if name in several else name for name, node in pairs]

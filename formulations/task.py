@@ -31,7 +31,7 @@ P_co = TypeVar("P_co", bound=Problem, covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Task(Generic[P_co]):
-    """What to solve."""
+    """A problem on a workload and a cluster, priced: the input of every method."""
 
     workload: Workload  # workload, cluster, problem: as given by the user
     cluster: Cluster

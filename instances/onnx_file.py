@@ -43,13 +43,13 @@ from .to_workload import (
     to_workload,
 )
 
-#: Arrays of more elements are no shapes, and are not computed from more than so many.
+#: Most elements of an array that counts as a shape, and of any array computed to find one.
 _LARGEST, _MOST = 4096, 1 << 20
 
 #: Most bytes of a file, which are protobuf's own; most nodes once functions are written out.
 _MOST_BYTES, _MOST_NODES = 1 << 31, 1_000_000
 
-#: What computes shapes from shapes, and makes no more elements than its inputs have multiplied.
+#: Operators on shapes that make at most the product of their inputs' numbers of elements.
 _OF_SHAPES = frozenset({
     "Abs", "Add", "And", "ArgMax", "ArgMin", "Cast", "CastLike", "Ceil", "Clip", "CumSum",
     "Div", "Equal", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater",
@@ -67,16 +67,16 @@ _VIEWS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "D
 _KNOWN = frozenset({"Constant", "Shape", "Size"})
 _HALF_A_BYTE = frozenset({"INT4", "UINT4", "FLOAT4E2M1"})
 
-#: Where quantised operators have whole numbers that were learned: their weight's position.
+#: Position of the weight, of learned whole numbers, among the inputs of quantised operators.
 _QUANTISED = {
     "DequantizeLinear": 0, "MatMulInteger": 1, "ConvInteger": 1, "QLinearMatMul": 3,
     "QLinearConv": 3,
 }  # fmt: skip
 
-#: More elements no address can count.
+#: Largest number of elements of a tensor: no address can count more.
 _MOST_ELEMENTS = 1 << 63
 
-#: Read only the rows that they are asked for.
+#: Operators that read only the rows that they are asked for.
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 
 
@@ -256,7 +256,7 @@ def _gemm(node: Any, shapes: Shapes) -> float:
 
 
 def _conv(node: Any, shapes: Shapes, weight: int = 1) -> float:
-    """Each output element sums over a kernel: its weight's shape after the first dimension."""
+    """FLOPs of a convolution: each output element sums over a kernel, a row of the weight."""
     return 2.0 * math.prod(shapes[node.output[0]]) * math.prod(shapes[node.input[weight]][1:])
 
 
@@ -265,14 +265,14 @@ def _conv_transpose(node: Any, shapes: Shapes) -> float:
 
 
 def _recurrent(node: Any, shapes: Shapes) -> float:
-    """Each step multiplies input and state by the weights of all gates and directions."""
+    """FLOPs of a recurrent layer: each step multiplies by the weights of all gates, each way."""
     steps, batch, _ = shapes[node.input[0]]
     weights = math.prod(shapes[node.input[1]]) + math.prod(shapes[node.input[2]])
     return 2.0 * steps * batch * weights
 
 
 def _einsum(node: Any, shapes: Shapes) -> float:
-    """Two operands: one multiplication and one addition for each choice of all indices."""
+    """FLOPs of two operands: a multiplication and an addition for each choice of all indices."""
     equation = next(a.s.decode() for a in node.attribute if a.name == "equation")
     terms = equation.replace(" ", "").split("->")[0].split(",")
     sizes = {
@@ -284,7 +284,7 @@ def _einsum(node: Any, shapes: Shapes) -> float:
 
 
 def _attention(node: Any, shapes: Shapes) -> float:
-    """Scores and their product with the values, whose heads several query heads may share."""
+    """FLOPs of scores and their product with values, whose heads query heads may share."""
     query, key, value = (shapes[name] for name in node.input[:3])
     if len(query) == 3:  # heads are packed into the width
         given = {a.name: a.i for a in node.attribute}

@@ -1,4 +1,4 @@
-"""What happens when a plan runs: verified, simulated, executed."""
+"""Verification, simulation and execution of plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two plans side by side: which device of the one is which of the other, and what moved."""
+"""Comparison of two plans: devices that match, and nodes that moved."""
 
 from __future__ import annotations
 

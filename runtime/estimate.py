@@ -43,7 +43,7 @@ STEPPED = 1024
 
 @dataclass(frozen=True)
 class PipelineShape:
-    """What a schedule's order of actions depends on."""
+    """Shape of a pipeline: all that a schedule's order of actions depends on."""
 
     schedule: str
     pipeline: int  # ranks

@@ -1,4 +1,4 @@
-"""Which methods there are, by problem and name."""
+"""The methods, by problem and name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .mapping import methods as mapping
 from .sharding import methods as sharding
 from .throughput import methods as throughput
 
-#: Problem → name → method.
+#: Methods by problem and name.
 METHODS: dict[str, dict[str, Method[Any]]] = {
     "throughput": throughput.METHODS,
     "mapping": mapping.METHODS,

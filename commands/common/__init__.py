@@ -1,1 +1,1 @@
-"""What commands share: options, their values, questions put together, what is printed."""
+"""Parts that commands share: options and their values, problems from options, output."""

@@ -1,4 +1,4 @@
-"""When this process began: deadlines count from there, imports included."""
+"""Start time of this process, in seconds: deadlines count from there, imports included."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ STARTED = max(time.monotonic() - _age_s() for _ in range(3))
 
 
 def seconds_left(limit: float, least: float = 0.5) -> float:
-    """Return what is left of a time limit that began with the process, but at least a part."""
+    """Return the seconds left of a limit that began with the process, at least `least` of it."""
     return max(least * limit, STARTED + limit - time.monotonic())

@@ -1,4 +1,4 @@
-"""What all commands share: sizes, numbers, JSON, exit codes, progress."""
+"""Output that all commands share: sizes, numbers, JSON, exit codes, progress."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Plain(Console):
         super().print(*objects, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return what is printed for a text, in tables too."""
+        """Return a text as it is printed, in tables too."""
         return super().render_str(plain(text), **options)
 
     def say(self, text: str, style: str = "") -> None:
@@ -107,7 +107,7 @@ def check_outputs(
 
 
 def _identity(path: Path) -> object:
-    """Return what is the same for all names of one file."""
+    """Return the identity of a file, the same for all of its names."""
     try:
         there = path.stat()
         return there.st_dev, there.st_ino
@@ -215,7 +215,7 @@ def end_with(status: Status) -> None:
 
 
 class _ProgressLine:
-    """The progress line: the newest news, with a clock that runs on between them."""
+    """The progress line: the latest message, with a clock that runs on between messages."""
 
     def __init__(self, unit: str) -> None:
         self.unit = unit

@@ -13,12 +13,12 @@ from ...instances.common.choices import NAMED_SCHEDULES, PipelineSchedule
 
 Complete = Callable[[str], list[str]]
 
-#: What `export` writes placements for.
+#: Formats and launchers that `stagecut export` writes placements for.
 LAUNCHERS = ("python", "csv", "torchtitan", "megatron", "deepspeed", "vllm", "accelerate")
 
 
 def one_of(*names: str) -> Complete:
-    """Return what completes the begin of a name.
+    """Return a completion of beginnings of these names.
 
     Examples
     --------
@@ -29,7 +29,7 @@ def one_of(*names: str) -> Complete:
 
 
 def later(module: str, names: Callable[[Any], Iterable[str]]) -> Complete:
-    """Return what completes names that a module of the package gives, imported when it is asked."""
+    """Return a completion of names from a module of the package, imported at the first request."""
     return lambda incomplete: one_of(*names(import_module(f"stagecut.{module}")))(incomplete)
 
 

@@ -1,4 +1,4 @@
-"""Options and problem files become a problem, its devices, and the network of a simulation.
+"""Problems, their devices, and networks of simulations, from options and problem files.
 
 What a problem is, its fields say: those that options do not set are set by a problem file
 (`instances/formats/problem_toml.py`) or by ``--set FIELD=VALUE``. `state` brings the three together
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from ...solvers import Limits, Workers
 
 
-#: Below, a unit was forgotten.
+#: Least memory of a device in bytes: of less, the unit was forgotten.
 LEAST_MEMORY = 2**20
 
 NETWORKS = ("host", "p2p", "bus", "topology")
@@ -161,7 +161,7 @@ def state(asked: Asked, workload: Workload, others: Sequence[str] = (LIMITS, WOR
 
 
 def _usual_problem(workload: Workload, asked: Asked, settings: Table) -> str:
-    """Return what a user of such a workload wants, who names no problem."""
+    """Return the name of the problem that is posed on such a workload if none is named."""
     if workload.layers is not None:
         return "pipeline"
     if workload.program is not None:
@@ -327,7 +327,7 @@ def build(
 
 
 def _texts(workload: Workload) -> FromText:
-    """Return what texts stand for in the fields of problems."""
+    """Return the readers of texts in fields of problems, by type of the field."""
 
     def read_topology(text: str) -> object:
         from ...instances.topologies import topology

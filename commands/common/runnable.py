@@ -1,4 +1,4 @@
-"""What `stagecut run` or another launcher can take, said and chosen before it is planned."""
+"""Demands of launchers on a plan: changes of the problem, and notes before the search."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ...instances.formats.problem_toml import Table
 from . import names
 from .console import ERR
 
-#: What `--for` calls `stagecut run`.
+#: Name of `stagecut run` as a value of `--for`.
 RUN = "run"
 
 
 def kept_together(workload: Workload) -> tuple[str, str]:
-    """Return what must share a device for a plan to run, as a pattern, and why.
+    """Return a pattern of the nodes that must share a device for a plan to run, and the reason.
 
     Both are empty if every plan can run: modules that no graph holds are single nodes already. A
     model whose outermost code depends on numbers has no border but its own.
@@ -51,7 +51,7 @@ def exports_of(workload: Workload, plan: Plan, target: str | None) -> str:
 
 
 class Fitted(NamedTuple):
-    """What `--for` narrows, so that a launcher can take the plan."""
+    """Parts of a problem that `--for` narrows, so that a launcher can take the plan."""
 
     fields: Table  # of the problem
     cpus: int | None
@@ -60,7 +60,7 @@ class Fitted(NamedTuple):
 
 
 def fitted(target: str | None, problem: str, workload: Workload, given: Fitted) -> Fitted:
-    """Return what the user gave, narrowed so that a launcher can take the plan; say how.
+    """Return the user's problem, narrowed so that a launcher can take the plan; say how.
 
     `target` is the launcher's name, or ``run`` for `stagecut run`. Where none was named all stays
     as given, and a plan that may not run is said to be one. InputError if nothing makes the plan

@@ -1,4 +1,4 @@
-"""Output of training jobs: plans, what they are compared with, fronts."""
+"""Output of training jobs: plans, usual choices beside them, fronts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...api.job_front import JobFront
     from ...instances.job.plan import JobPlan
 
-#: What reasons of a certificate are called in a sentence.
+#: Phrase of each reason of a certificate, to follow a number of outer points.
 REASONS = {
     Reason.CAPACITY: "too large for the memory",
     Reason.WORK: "with too much work",
@@ -31,7 +31,7 @@ REASONS = {
 
 
 def result_dict(found: JobResult) -> dict[str, Any]:
-    """Return what `solve --json` prints."""
+    """Return the object for `solve --json`."""
     answer: dict[str, Any] = {
         "status": str(found.status),
         "search_seconds": found.seconds,
@@ -138,7 +138,7 @@ def _usual_table(usual: Iterable[UsualChoice], seconds: float) -> Table:
 
 
 def explanation_dict(why: JobExplanation, changes: Iterable[WhatIf]) -> dict[str, Any]:
-    """Return what `explain --json` prints."""
+    """Return the object for `explain --json`."""
     return {
         "model": why.plan.model.name,
         "layout": to_plain(why.plan.layout),
@@ -195,7 +195,7 @@ def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
 
 
 def difference_dict(found: JobDifference) -> dict[str, Any]:
-    """Return what `diff --json` prints; what is longer or larger in the second is positive."""
+    """Return the object for `diff --json`; times and sizes are the second's less the first's."""
     return {
         "asked": {name: [to_plain(value) for value in pair] for name, pair in found.asked.items()},
         "layout": {
@@ -239,7 +239,7 @@ def _shown(value: object) -> str:
 
 
 def front_dict(found: JobFront) -> dict[str, Any]:
-    """Return what `solve --json` prints of a front."""
+    """Return the object for `solve --json` of a front."""
     return {
         "front": [
             vars(one) | {"layout": None if one.layout is None else to_plain(one.layout)}

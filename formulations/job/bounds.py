@@ -53,9 +53,9 @@ MARGIN = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class FirstBounds:
-    """What memory and work say of all points."""
+    """Bounds of all outer points, from memory and work alone."""
 
-    #: Shape (points,): no plan at this point is faster; infinite where nothing fits.
+    #: Shape (points,): lower bound of an iteration's seconds; infinite where nothing fits.
     seconds: Floats
     #: Shape (points,): whether memory does not rule the point out.
     fits: Bools
@@ -201,7 +201,7 @@ def _rank_range(space: JobSpace, layout: Layout) -> tuple[Ints, Ints]:
 
 
 def _lightest(each: Floats, count: Floats, least: Ints) -> Floats:
-    """Return what `least` layers of each rank add up to, the lightest of them first.
+    """Return the sum over the `least` lightest layers of each rank, shape (n, p).
 
     A layer of each type on each rank is `each`, shape (n, p, K), and there are `count`, shape (K,).
     """
@@ -213,14 +213,14 @@ def _lightest(each: Floats, count: Floats, least: Ints) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class _Ranks:
-    """What pipeline ranks take, by the nodes that they lie on: of D sorts, `sort` (p,) of each."""
+    """Rates of p pipeline ranks, which lie on D sorts of nodes; `sort`, shape (p,), is a rank's."""
 
     rates: tuple[Rates, ...]
     sort: Ints
 
 
 def _of_ranks(space: JobSpace, rates: Rates, point: int) -> _Ranks:
-    """Return what a point's ranks take, which is the same at all points with as many of them."""
+    """Return the rates of a point's ranks, the same at all points with as many ranks."""
     layout = space.layout(point)
     kinds = [kinds_of_rank(rank, layout, space.cluster) for rank in range(layout.pipeline)]
     sorts = sorted(set(kinds))
@@ -335,7 +335,7 @@ def _alike(alone: Floats, counted: Floats, sorts: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """Least seconds besides layers' own; shape (points,)."""
+    """Least seconds of an iteration besides those of its layers; shape (points,)."""
 
     seconds: Floats  # beside the schedule
     hooks: Floats  # of a sharded optimizer, per layer

@@ -39,9 +39,9 @@ from .orders import Chain, order_of
 class Mixture(NamedTuple):
     """Solution of min T s.t. T ≥ (rows · x)_π for each path π, equal · x = 1, x ≥ 0."""
 
-    #: T.
+    #: The least T.
     value: float
-    #: Shape (variables,): x.
+    #: Shape (variables,): the x of the least T.
     solution: Floats
     #: Shape (paths,): duals of the paths, at least 0; they add up to 1.
     weights: Floats
@@ -55,7 +55,7 @@ ORIGIN = "work that can be divided at will"
 LIGHT = 1e-3
 
 
-#: Paths added at most, and how close bound and makespan must be.
+#: Most paths added, and largest relative distance of bound and makespan at the end.
 ROUNDS, CLOSE = 60, 1e-4
 
 
@@ -65,11 +65,12 @@ class Divided:
 
     #: Σ_s of the cheapest price times the work.
     bound: float
-    #: Shape (P, 4): what a unit of time of each action counts.
+    #: Shape (P, 4): price of a unit of time of each stage's actions of each kind.
     prices: Floats
 
 
-#: Passes of a schedule beyond which that is left to the searches: executing them takes a while.
+#: Most passes of a schedule for which this bound is computed before a search: executing more takes
+#: a while.
 MOST_PASSES = 1_500
 
 
@@ -163,7 +164,7 @@ def _staying(chain: Chain, s: int, forward: float, compute: float) -> Floats:
 
 
 def per_pass(counts: Floats, share: float) -> tuple[Floats, Floats]:
-    """Return what forward and backward compute of each stage count for, shapes (P,)."""
+    """Return counts, or prices, of each stage's forward and backward compute, shapes (P,)."""
     return counts[:, 0], counts[:, 1] + (1 - share) * counts[:, 2] + share * counts[:, 3]
 
 

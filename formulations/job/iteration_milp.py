@@ -83,7 +83,7 @@ from .orders import BACKWARD, FORWARD, INPUT, WEIGHT, ScheduleOrder, order_of
 Stage = tuple[int, int]
 
 
-#: An action: P, stage, kind and microbatch.
+#: An action: length P of its chain, stage, kind and microbatch.
 Action = tuple[int, int, int, int]
 
 
@@ -91,17 +91,17 @@ Action = tuple[int, int, int, int]
 class MovedOutput:
     """Outputs that move together: made in one pass of one unit, needed by the same others."""
 
-    #: Its maker, u.
+    #: Unit u that makes them.
     unit: int
-    #: Pass in which it is made.
+    #: Pass in which they are made.
     side: int
-    #: Units that need it in their forward and in their backward pass.
+    #: Units that need them in their forward pass, and in their backward pass.
     users: tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, eq=False)
 class IterationData:
-    """What the program is stated over; times in units of `scale`."""
+    """Data of the program: units, edges, outputs, orders; times in units of `scale`."""
 
     #: Units, their times and bytes.
     line: Line
@@ -109,16 +109,16 @@ class IterationData:
     edges: list[tuple[int, int]]
     #: Outputs that other units need, with the time of a transfer of each.
     values: dict[MovedOutput, float]
-    #: Of a chain of each length P that the schedule allows.
+    #: Orders of actions by number of stages P, for each P that the schedule allows.
     orders: dict[int, ScheduleOrder]
     #: Time units of the workload per time unit of the program.
     scale: float
-    #: No plan has a smaller makespan, in the program's time unit.
+    #: Lower bound of every plan's makespan, in the program's time unit.
     floor: float
 
     @property
     def problem(self) -> PipelineJob:
-        """As asked."""
+        """The problem as the user posed it."""
         return self.line.problem
 
     @property
@@ -205,15 +205,15 @@ class IterationData:
         return [(p, *table[-1].tolist()) for p in self.orders for table in self.tables(p)]
 
 
-#: What a memory limit is scaled to: the solver's tolerance of 1e-6 is then 1e-10 of the limit.
+#: Memory limit in the program's unit: the solver's tolerance of 1e-6 is then 1e-10 of the limit.
 MEMORY_SCALE = 1e4
 
 
 @dataclass(frozen=True, eq=False)
 class IterationModel:
-    """The program with what it takes to read it."""
+    """The Pyomo program, with its data for reading solutions and writing starts."""
 
-    #: What it is stated over.
+    #: The data that it states.
     data: IterationData
     #: The Pyomo model; its objective times `scale` is in the workload's time unit.
     model: pyo.ConcreteModel
@@ -306,7 +306,7 @@ def _splits(data: IterationData) -> bool:
 
 
 def _stages(m: pyo.ConcreteModel, data: IterationData) -> None:
-    """Every unit in one stage, no stage empty, and the stages in the order of the edges."""
+    """Add rows (1) to (4) and (18): each unit in one stage, no stage empty, edges, units apart."""
 
     def one_length(m: pyo.ConcreteModel) -> object:
         """(1) Σ_P y_P = 1."""
@@ -352,7 +352,7 @@ def _stages(m: pyo.ConcreteModel, data: IterationData) -> None:
 
 
 def _memory(m: pyo.ConcreteModel, data: IterationData) -> None:
-    """What a device holds at once."""
+    """Add rows (5): the bytes that a device holds at once."""
     line = data.line
     room = float(line.room[0])
     unit = room / MEMORY_SCALE if room > 0 else 1.0
@@ -376,7 +376,7 @@ def _memory(m: pyo.ConcreteModel, data: IterationData) -> None:
 
 
 def _durations(m: pyo.ConcreteModel, data: IterationData) -> None:
-    """How long the passes of a stage take."""
+    """Add rows (6) to (8): durations of the passes of each stage."""
     share = data.problem.weight_share
 
     def work(p: int, s: int, side: int) -> list[object]:
@@ -408,7 +408,7 @@ def _durations(m: pyo.ConcreteModel, data: IterationData) -> None:
 
 
 def _times(m: pyo.ConcreteModel, data: IterationData) -> None:
-    """An action after what is before it on its device, and after what it needs."""
+    """Add rows (14) to (16): each action begins after those before it on its device or needed."""
 
     def end(action: Action) -> pyo.Expression:
         p, s, kind, _ = action
@@ -474,7 +474,7 @@ def iteration_data(
 
 
 def _values(task: Task[PipelineJob], stated: Line) -> dict[MovedOutput, float]:
-    """Return what other units need, and the time to move it between a device and host memory."""
+    """Return outputs that other units need, with the time of a move to or from host memory."""
     workload, unit = task.workload, stated.graph.unit_of.tolist()
     transfer = task.costs.transfer[stated.kinds[0]].tolist()
     side = workload.backward.astype(int).tolist()
@@ -497,7 +497,7 @@ def up_to(m: pyo.ConcreteModel, v: int, p: int, s: int) -> pyo.Expression:
 
 
 def moves(m: pyo.ConcreteModel, data: IterationData, p: int, s: int, side: int) -> list[object]:
-    """Return what a stage pays for the values that it moves in a pass."""
+    """Return terms of the time of a stage's transfers in a pass."""
     terms: list[object] = []
     for e, (value, time) in enumerate(zip(data.makers, data.c, strict=True)):
         if data.problem.relayed:
@@ -511,7 +511,7 @@ def moves(m: pyo.ConcreteModel, data: IterationData, p: int, s: int, side: int) 
 
 
 def add_direct(m: pyo.ConcreteModel, data: IterationData) -> None:
-    """Data goes straight to the devices that need it."""
+    """Add rows (9) to (11): transfers straight to the devices that need the data."""
     makers = data.makers
 
     def on_device(v: int, p: int, s: int) -> pyo.Expression:
@@ -543,7 +543,7 @@ def add_direct(m: pyo.ConcreteModel, data: IterationData) -> None:
 
 
 def add_relayed(m: pyo.ConcreteModel, data: IterationData) -> None:
-    """Data moves from stage to stage."""
+    """Add rows (12) and (13): transfers from stage to stage."""
     makers = data.makers
 
     def passed_up(m: pyo.ConcreteModel, e: int, p: int, s: int, v: int) -> object:

@@ -53,19 +53,19 @@ class Line:
 
     #: Units and nets, after colours and cycles are merged, with the edges of `twins`.
     graph: Hypergraph
-    #: As asked.
+    #: The problem as the user posed it.
     problem: PipelineJob
     #: Shape (K,): the kinds, and how many devices each has.
     kinds: Ints
     count: Ints
     #: Shape (K, 2, U): forward and backward time.
     compute: Floats
-    #: Shape (K, 2, E): what a device pays for a net that it cuts, by pass; 0 where transfers
+    #: Shape (K, 2, E): time that a device pays for a net that it cuts, by pass; 0 where transfers
     #: overlap.
     weight: Floats
-    #: Shape (K, E): what its copy engine pays for a net that it cuts, where transfers overlap.
+    #: Shape (K, E): time of a device's copy engine for a net that it cuts, where transfers overlap.
     overlapped: Floats
-    #: Shape (U,): bytes that are there all the time, and per microbatch in flight.
+    #: Shape (U,): resident bytes, and bytes per microbatch in flight.
     resident: Floats
     activation: Floats
     #: Shape (K,): memory of a device; `inf` for no limit.
@@ -76,16 +76,16 @@ class Line:
     orders: tuple[Ints, ...]
     #: Whether the times are those of the definition, and not only lower bounds of them.
     exact: bool
-    #: What the user says of the stages.
+    #: The user's rules for the stages.
     rules: StageRules
 
     @property
     def most_stages(self) -> int:
-        """Stages at most."""
+        """Largest number of stages."""
         return _most_stages(self.problem, int(self.count.sum()), self.graph.size)
 
     def why_no_size(self) -> str:
-        """Say why no number of stages is allowed: rules, or fewer than a device takes."""
+        """Return the reason for no allowed number of stages: rules, or too few for a device."""
         allowed = self._allowed_sizes()
         if allowed:
             return str(self.rules.why_not(allowed[-1]))
@@ -223,7 +223,7 @@ def chain_edges(workload: Workload) -> list[tuple[int, int]]:
 
 
 def _late_nets(task: Task[PipelineJob], graph: Hypergraph) -> Bools:
-    """Return which nets have a forward node that some other unit needs in its backward pass only.
+    """Return whether each net has a forward node that another unit needs in backward alone, (E,).
 
     Relayed data is received in the pass that sends it.
     """
@@ -277,7 +277,7 @@ def twins(
 def _signature(
     graph: Hypergraph, nets: list[int], unit: int, group: frozenset[int]
 ) -> tuple[object, ...]:
-    """Return what a unit's nets are, apart from the members of its group."""
+    """Return a unit's nets without the members of its group: equal for twins."""
     parts = []
     for e in nets:
         pins = frozenset(graph.pins[e])

@@ -1,4 +1,4 @@
-"""Bytes of pipeline ranks as linear functions of layers: what the verifier adds up, for a search.
+"""Bytes of pipeline ranks as linear functions of layers: the verifier's sums, for a search.
 
 A rank k that holds n_sτ layers of type τ in its stages s, r_sτ of them recomputed, needs
 
@@ -30,15 +30,15 @@ from .space import JobSpace
 
 @dataclass(frozen=True, eq=False)
 class MemoryRows:
-    """Coefficients of (5) for one outer point; of n points all but three have an axis in front."""
+    """Coefficients of (5) for one outer point; of n points, an axis of them is in front of most."""
 
-    #: Shape (p,): bytes of each rank's smallest device; of n points as well.
+    #: Shape (p,), also of n points: bytes of each rank's smallest device.
     limit: Floats
     #: Shape (moments, p): c_k, with the loss on the head's rank left out.
     fixed: Floats
     #: Shape (K,): bytes per layer.
     state: Floats
-    #: Shape (moments, p, v): a_s of rank k's chunk j; of n points as well.
+    #: Shape (moments, p, v), also of n points: a_s of rank k's chunk j.
     flight: Ints
     #: Shape (K,): x A and x A'.
     kept: Floats
@@ -47,10 +47,10 @@ class MemoryRows:
     loss: Floats
     #: Shape (K,): x X.
     working: Floats
-    #: x times what is inside the backward pass of a rank's last layer at least, where PyTorch's
-    #: modules free what they kept one by one; else 0.
+    #: x times the least bytes inside the backward pass of a rank's last layer, where PyTorch's
+    #: modules free kept tensors one by one; else 0.
     last: Floats
-    #: The rank that has the head; of n points as well.
+    #: The rank that has the head, also of n points.
     head: int
 
 
@@ -73,7 +73,7 @@ def in_flight(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: i
 
 @dataclass(frozen=True, eq=False)
 class StateBytes:
-    """Bytes that a parameter takes all the time, for n points."""
+    """Resident bytes of a parameter, for n points."""
 
     #: Shape (n,): per parameter that all replicas hold, and per routed expert's parameter.
     shared: Floats
@@ -161,7 +161,7 @@ def memory_rows(space: JobSpace, rates: Rates, points: Ints | int) -> MemoryRows
 
 
 def _copies_of_embedding(space: JobSpace, settings: Ints) -> tuple[Floats, Floats]:
-    """Parameters that a pipeline's last rank has besides, being the first one's.
+    """Parameters of embedding copies that a pipeline's last rank holds besides its own.
 
     Those of a tied head, and those for the prediction of further tokens.
     """

@@ -35,9 +35,9 @@ INPUT, BLOCK, OUTPUT = range(3)
 class Modules:
     """The modules of a workload, I in all, those of the input first, those of the output last."""
 
-    #: Of the modules, in pipeline order.
+    #: Names of the modules, in pipeline order.
     names: tuple[str, ...]
-    #: How many of them are before and behind the blocks.
+    #: Numbers of modules before and behind the blocks.
     inputs: int
     outputs: int
     #: Shape (U,): module of each unit of the line.
@@ -166,7 +166,7 @@ def _pipeline_order(workload: Workload, statement: Line, depth: int) -> list[tup
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Return what sorts names by the numbers in them."""
+    """Return the key of a name in an order by the numbers in names."""
     parts = re.split(r"([0-9]+)", name)
     return [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in parts]
 

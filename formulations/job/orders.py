@@ -50,16 +50,16 @@ class ChainActions(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """An order, as arrays for the kernel."""
+    """A chain of P stages in a schedule's order, for the kernel that executes it."""
 
-    #: Of P stages.
+    #: The order of its actions.
     order: ScheduleOrder
     #: Part of a backward pass's compute that W takes.
     share: float
 
     @cached_property
     def actions(self) -> ChainActions:
-        """The order, as the kernel has it."""
+        """The actions as arrays for the kernel, each after those that it waits for."""
         first = np.cumsum([0, *map(len, self.order.tables)]).astype(np.int64)
         table = np.ascontiguousarray(np.concatenate(self.order.tables))
         order, before = np.empty(len(table), np.int64), np.empty((len(table), 2), np.int64)
@@ -70,7 +70,7 @@ class Chain:
         return ChainActions(which, before, moved.astype(np.float64))
 
     def durations(self, forward: Floats, backward: Floats, compute: Floats) -> Floats:
-        """Return how long each action takes, shape (P, 4)."""
+        """Return the duration of each action, shape (P, 4), from times of stages, shapes (P,)."""
         weight = self.share * compute
         return np.stack((forward, backward, backward - weight, weight), axis=1)
 
@@ -98,7 +98,7 @@ class Chain:
         return float(chain_kernel.execute(self.actions, sent, duration, end, counts))
 
 
-#: Columns of durations and counts, and numbers of actions in an order.
+#: Kinds of actions: their numbers in an order, and columns of durations and counts.
 FORWARD, BACKWARD, INPUT, WEIGHT = 0, 1, 2, 3
 
 
@@ -106,7 +106,7 @@ FORWARD, BACKWARD, INPUT, WEIGHT = 0, 1, 2, 3
 class ScheduleOrder:
     """The order of a chain of P stages on D devices, for M microbatches."""
 
-    #: P and M.
+    #: Numbers of stages P and microbatches M.
     stages: int
     microbatches: int
     #: Shape (P,): position of the device of each stage, 0 … D − 1.
@@ -131,7 +131,7 @@ class ScheduleOrder:
 
     @cached_property
     def apart(self) -> int:
-        """How many stages apart two stages of one device are at least; P where none has two."""
+        """Least distance, in stages, between two stages of one device; P where none has two."""
         places = [np.flatnonzero(self.device == d) for d in range(len(self.tables))]
         return min([self.stages, *(int(step) for own in places for step in np.diff(own))])
 

@@ -25,9 +25,9 @@ from ...instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
 from ...instances.model.chunk_schedules import v_rows
 from .orders import BACKWARD, FORWARD, INPUT, WEIGHT, Chain, ScheduleOrder, order_of
 
-#: How much longer one rank, or one of its chunks, is than the others on the first paths.
+#: Factor on the passes of one rank, for the first paths, or of one stage, for paths around a plan.
 LONGER = 1.5
-#: The same around a plan.
+#: Factor on the passes of one rank, for paths around a plan.
 SLOWER = 1.03
 
 
@@ -40,7 +40,7 @@ class JobPaths:
     pipeline: int
     chunks: int
     microbatches: int
-    #: Paths so far: shape (stages, 3) and the number of messages.
+    #: Paths so far: counts of passes F, B and W, shape (stages, 3), and of messages.
     found: dict[bytes, tuple[Floats, float]] = field(default_factory=dict)
 
     @property

@@ -65,16 +65,16 @@ from .space import JobSpace
 
 @dataclass(frozen=True)
 class LinearTraffic:
-    """Seconds of a rank's traffic over its replicas, no more than they are."""
+    """Lower bound of the seconds of a rank's traffic over its replicas, linear in parameters."""
 
-    #: Of what all replicas hold, whatever its size.
+    #: Seconds whatever the number of parameters.
     constant: float
-    #: Per parameter.
+    #: Seconds per parameter that all replicas hold, and per routed expert's parameter.
     shared: float
     routed: float
 
     def times(self, factor: float) -> LinearTraffic:
-        """Return the line of so many times the seconds."""
+        """Return the bound with its seconds multiplied by a factor."""
         return LinearTraffic(factor * self.constant, factor * self.shared, factor * self.routed)
 
 
@@ -84,15 +84,15 @@ class PointCosts:
 
     #: The point, with stages as even as can be.
     layout: Layout
-    #: Seconds between two ranks.
+    #: Seconds of a message between two ranks.
     message: float
-    #: Of each rank's weights, and of its gradients.
+    #: Traffic of each rank: gathering its weights, and reducing its gradients.
     gather: tuple[LinearTraffic, ...]
     reduce: tuple[LinearTraffic, ...]
     #: Shape (ranks, 2): seconds of the optimizer per parameter that all replicas hold, and per
     #: routed one.
     step: Floats
-    #: Seconds of an iteration in any case.
+    #: Seconds of an iteration for the host's step and the all-reduce of a tied embedding.
     constant: float
     #: Shape (ranks,): prices on the nodes of each rank, by which its passes wait.
     on: tuple[LayerPrices, ...]
@@ -108,11 +108,11 @@ class PointCosts:
         )  # fmt: skip
 
 
-#: Pieces in which a rank sends gradients at least, the last of which nothing hides.
+#: Least number of pieces in which a rank sends gradients; nothing hides the last.
 LEAST_PIECES = 8
-#: A number of parameters far below that of any rank, from which on traffic is taken as a line.
+#: Number of parameters, far below that of any rank, from which on traffic is taken as linear.
 FEW = 1.0
-#: By what rounding may move a number of layers.
+#: Largest change of a number of layers by rounding.
 ROUNDING = 1e-7
 
 
@@ -161,11 +161,11 @@ def _first_layers(types: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class PointProgram:
-    """A program, and where its columns are."""
+    """The program of an outer point, with the numbers of its columns."""
 
     #: The program.
     linear: Linear
-    #: Seconds that its objective and its columns of time count.
+    #: Seconds per unit of its objective and of its columns of time.
     unit: float
     #: Shape (stages, K): columns n_sτ and r_sτ; of none if nothing is recomputed layer by layer.
     layers: Ints
@@ -259,7 +259,7 @@ class ProgramBuilder:
 
     @property
     def rows_said(self) -> dict[str, str]:
-        """What every family of rows says."""
+        """Meanings of the families of rows, by their names, as sentences."""
         families = {
             "layers": self.layers, "range": self.layers, "recomputed": self.layers,
             "recomputes": self.layers, "one_number": self.one_number,
@@ -273,7 +273,7 @@ class ProgramBuilder:
         return {name: str(method.__doc__) for name, method in families.items()}
 
     def rates_of_stages(self) -> tuple[Floats, Floats, Floats]:
-        """Return what a layer takes in each stage and by recomputation, and what the ends take.
+        """Return times of a layer in each stage, of its recomputation, and of embedding and head.
 
         Shapes (stages, K, 3), (stages, K) and (stages, 3).
         """
@@ -287,7 +287,7 @@ class ProgramBuilder:
         return each / self.unit, more / self.unit, ends / self.unit
 
     def collectives_of_stages(self) -> tuple[Floats, Floats, Floats]:
-        """Return what of the passes hides none of replicas' traffic, in the same shapes."""
+        """Return the times of passes that hide no traffic of replicas, in the same shapes."""
         at = self.costs.on if self.sharded else (self.prices,) * self.ranks
         both = np.zeros((self.ranks, 6, 3))
         for k, one in enumerate(at):

@@ -1,4 +1,4 @@
-"""Seconds and bytes of one layer, by layer type and setting, as arrays; and of what is beside them.
+"""Seconds and bytes of layers, by layer type and setting, and of embedding and head, as arrays.
 
 For a setting (degrees, microbatch, recomputed modules) and a layer type τ, per microbatch:
 
@@ -33,22 +33,22 @@ from .space import JobSpace
 
 @dataclass(frozen=True, eq=False)
 class Rates:
-    """What a layer takes, for S settings and K layer types."""
+    """Seconds and bytes of layers, for S settings and K layer types."""
 
     #: Shape (K,): layers of each type, those that predict further tokens apart.
     count: Floats
-    #: Shape (S, K, 3): f, g, w.
+    #: Shape (S, K, 3): seconds f, g, w.
     passes: Floats
-    #: Shape (S, K): g'.
+    #: Shape (S, K): seconds g'.
     again: Floats
-    #: Shape (S, 2, 3): the same as `passes` of what the first and the last stage have besides.
+    #: Shape (S, 2, 3): as `passes`, of the first and the last stage's modules besides layers.
     ends: Floats
     #: Shape (S, K, 6), (S, K, 6), (S, 2, 6): seconds of collectives in these passes, as those of a
     #: layer.
     busy: Floats
     busy_again: Floats
     ends_busy: Floats
-    #: Shape (S, K): A, A', D, D', X without recomputation of the whole layer.
+    #: Shape (S, K): bytes A, A', D, D', X without recomputation of the whole layer.
     kept: Floats
     saved: Floats
     away: Floats
@@ -56,25 +56,25 @@ class Rates:
     working: Floats
     #: Shape (S, K): bytes of the gradient of its largest matrix.
     matrix: Floats
-    #: Shape (S, 2): bytes kept per microbatch besides, in the first and the last stage.
+    #: Shape (S, 2): bytes kept per microbatch by the first and the last stage's modules.
     ends_kept: Floats
     #: Shape (S,): bytes of the loss.
     loss: Floats
-    #: Shape (S, K, 2): h and q, in memory, and as traffic and optimizer count them.
+    #: Shape (S, K, 2): parameters h and q, in memory, and as traffic and optimizer count them.
     held: Floats
     weights: Floats
-    #: Shape (S, 2, 2): of the first and the last stage besides.
+    #: Shape (S, 2, 2): as `held` and `weights`, of the first and the last stage's modules.
     ends_held: Floats
     ends_weights: Floats
     #: Shape (S, 2): parameters of embedding and head alone.
     ends_gathered: Floats
     #: Shape (S,): bytes always there for messages, in a pipeline.
     messages: Floats
-    #: Where there are several kinds of nodes: what ranks take, by the kinds that they lie on.
+    #: Rates of ranks by the kinds of nodes that they lie on; empty where all nodes are of one kind.
     by_kinds: Mapping[tuple[int, ...], Rates] = field(default_factory=dict)
 
     def on(self, kinds: tuple[int, ...]) -> Rates:
-        """Return what pipeline ranks take that lie on some kinds of nodes."""
+        """Return the rates of pipeline ranks that lie on these kinds of nodes."""
         return self.by_kinds[kinds] if self.by_kinds else self
 
 
@@ -89,7 +89,7 @@ class NotPriced(Exception):
 def rates(
     space: JobSpace, prices: LayerPrices, stopped: Callable[[], bool] = lambda: False
 ) -> Rates:
-    """Return what layers take under every setting, from the same costs as any estimate.
+    """Return seconds and bytes of layers under every setting, from the same costs as any estimate.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def rates(
 
 
 def _on_first(space: JobSpace, prices: LayerPrices, stopped: Callable[[], bool]) -> Rates:
-    """Return what layers take on nodes of the first kind."""
+    """Return the rates of layers on nodes of the first kind."""
     model = prices.model
     kinds, s = len(model.layer_types), len(space.settings)
     main = Counter(model.types_of_layers[: model.layers])

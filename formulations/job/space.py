@@ -55,26 +55,26 @@ MOST_MICROBATCHES = 4096
 
 @dataclass(frozen=True, eq=False)
 class JobSpace:
-    """Outer points of a job, as columns."""
+    """Outer points of a job, layouts up to their stages, as columns."""
 
-    #: What trains on what, and what is asked.
+    #: The model, the cluster that trains it, and the job as the user posed it.
     model: ModelDescription
     cluster: TrainingCluster
     job: TrainingJob
     #: Layouts by all that decides a layer's time and bytes: t, c, e, e_t, b, the recomputed modules
     #: and what lies in host memory; their pipeline and data degrees are 1.
     settings: tuple[Layout, ...]
-    #: Shape (points,): of each point.
+    #: Shape (points,): position in `settings`.
     setting: Ints
-    #: Shape (points,): p, d, v, z and M.
+    #: Shape (points,): degrees p and d, chunks v, ZeRO stage z and microbatches M.
     pipeline: Ints
     data: Ints
     chunks: Ints
     zero: Ints
     microbatches: Ints
-    #: Shape (points,): place in `schedules`.
+    #: Shape (points,): position in `schedules`.
     schedule: Ints
-    #: Orders of passes.
+    #: Schedules of the points.
     schedules: tuple[JobSchedule, ...]
 
     def __len__(self) -> int:
@@ -168,7 +168,7 @@ def _points(
 
 
 def _values(job: TrainingJob, name: str, otherwise: range | list[int]) -> list[int]:
-    """Return what the job allows of a degree, in rising order; what is declared if it is open."""
+    """Return a degree's values that the job allows, in rising order; if open, those declared."""
     given = job.allowed(name)
     return sorted(otherwise if given is None else given)
 
@@ -351,7 +351,7 @@ def _may_chunk(model: ModelDescription, stages: int) -> bool:
 
 
 def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> str:
-    """Say why no point is left, and which one change leaves some."""
+    """Return a line on the reason for no point, and single changes that leave some."""
     usual: dict[str, Any] = {one.name: one.default for one in fields(TrainingJob)}
     given = [name for name in (*OPEN, *OFFLOAD, "schedules") if getattr(job, name) != usual[name]]
     names = ", ".join(f"{name} {_said(getattr(job, name))}" for name in given)

@@ -47,19 +47,20 @@ STATE_PER_WEIGHT = {
 class Staging:
     """A training task in arrays; U units, T degrees, C allowed configurations, m edges."""
 
-    #: As given.
+    #: Workload, its layers, and the problem, as the user gave them.
     workload: Workload
     layers: Layers
     problem: PipelineJob
-    #: N, B and B', bytes per time unit.
+    #: Microbatches N; bandwidths B and B' in bytes per time unit.
     microbatches: int
     bandwidth: float
     server_bandwidth: float
-    #: Upper end of Σ d_i.
+    #: Largest number of replicas of all stages, Σ d_i.
     most_replicas: int
     #: Numbers of the kinds of devices that are not hosts, of which there is at least one.
     kinds: Ints
-    #: Of those kinds: how many, bytes of one with what rounding may need, factor on times.
+    #: Devices of each of those kinds, memory of one in bytes with room for rounding, and factor on
+    #: times.
     count: Ints
     capacity: Floats
     slowdown: Floats
@@ -71,7 +72,7 @@ class Staging:
     #: Shape (T·U + 1,): the configurations of degree number t of unit u are first[t·U + u] …
     #: first[t·U + u + 1] − 1.
     first: Ints
-    #: Shape (C,): number in `layers`.
+    #: Shape (C,): position in `layers`.
     configuration: Ints
     #: Shape (C,): p, w, a, b; a and b with schedule and optimizer counted in.
     time: Floats
@@ -92,7 +93,7 @@ class Staging:
     allowed: Bools
     #: Shape (k, 2): units that must be in one stage.
     uncut: Ints
-    #: What else the user says of the stages.
+    #: The user's further rules for the stages.
     rules: StageRules
 
     @property
@@ -106,7 +107,7 @@ class Staging:
         return range(1, min(self.size, int(self.count.sum()), self.most_replicas, most) + 1)
 
     def why_no_size(self) -> str | None:
-        """Return which rules contradict each other, whatever the number of stages."""
+        """Return a line on rules that contradict each other for every number of stages, or None."""
         reasons = [self.rules.why_not(size) for size in self.sizes()]
         return None if None in reasons or not reasons else reasons[-1]
 

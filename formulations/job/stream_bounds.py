@@ -23,11 +23,11 @@ from ...instances.common.arrays import Floats, Ints
 from ..task import Task
 from .stream import Staging, state_staging
 
-#: What rounding in sums can make these bounds too high by, relatively.
+#: Largest relative excess of these bounds by rounding in sums.
 SLACK = 1e-11
 
 
-#: Thirds taken off the range of the price of memory.
+#: Steps of the ternary search for the price of memory.
 ROUNDS = 80
 
 

@@ -58,7 +58,7 @@ from .stream import Staging
 
 @dataclass(frozen=True)
 class Option:
-    """What a slot can be: number of a kind in the staging, of a degree, of a divisor, and y."""
+    """Option of a slot: positions of kind, degree and divisor in the staging; y in flight."""
 
     kind: int
     degree: int
@@ -71,12 +71,12 @@ class StageOptions:
     """The slots, their options, and the coefficients of the program."""
 
     staging: Staging
-    #: Times are divided by this.
+    #: Time units of the workload per unit of the program.
     scale: float
 
     @cached_property
     def slots(self) -> int:
-        """How many stages there can be."""
+        """Number of slots: the largest number of stages."""
         return len(self.staging.sizes())
 
     @cached_property
@@ -118,7 +118,7 @@ class StageOptions:
         return int(self.staging.divisors[self.options[o].divisor])
 
     def width(self, o: int) -> int:
-        """Return how many devices an option takes."""
+        """Return the number of devices that an option takes."""
         return self.replicas(o) * int(self.staging.degrees[self.options[o].degree])
 
     def size(self, c: int, o: int) -> float:
@@ -128,7 +128,7 @@ class StageOptions:
         return float(staging.per_microbatch[c] * y + staging.fixed[c])
 
     def time(self, c: int, o: int) -> float:
-        """Return what a configuration adds to its stage's time, transfers left out."""
+        """Return the time that a configuration adds to its stage, transfers left out."""
         staging, option = self.staging, self.options[o]
         d = self.replicas(o)
         compute = float(staging.time[c] * staging.slowdown[option.kind])
@@ -137,7 +137,7 @@ class StageOptions:
         )
 
     def moved(self, c: int, o: int, e: int) -> float:
-        """Return what a cut edge adds to the stage of a configuration at its end."""
+        """Return the time that a cut edge adds to the stage of a configuration at its end."""
         staging = self.staging
         low, high = int(staging.sync_start[c]), int(staging.sync_start[c + 1])
         time = float(staging.edge_time[e])
@@ -152,7 +152,7 @@ MEMORY_SCALE = 1000.0
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """The program, and what is needed to read it; times are in units of `data.scale`."""
+    """The Pyomo program, with its data for reading solutions; times in units of `data.scale`."""
 
     data: StageOptions
     model: pyo.ConcreteModel
@@ -253,7 +253,7 @@ def _variables(m: pyo.ConcreteModel, data: StageOptions) -> None:
 
 
 def _options(m: pyo.ConcreteModel, data: StageOptions) -> None:
-    """Every unit in one slot; slots from the first on, with one option each and not empty."""
+    """Add rows (1) to (5): each unit in one slot; slots used from the first on, one option each."""
     slots, options, units = range(data.slots), range(len(data.options)), range(data.staging.size)
 
     def placed_once(m: pyo.ConcreteModel, v: int) -> object:
@@ -285,7 +285,7 @@ def _options(m: pyo.ConcreteModel, data: StageOptions) -> None:
 
 
 def _pipeline(m: pyo.ConcreteModel, data: StageOptions) -> None:
-    """Edges never run back, and those that must not be cut are not."""
+    """Add rows (6) and (7): edges that never run back, and units that must share a stage."""
     slots, edges = range(data.slots), data.staging.edges.tolist()
 
     def up_to(m: pyo.ConcreteModel, v: int, i: int) -> pyo.Expression:
@@ -305,7 +305,7 @@ def _pipeline(m: pyo.ConcreteModel, data: StageOptions) -> None:
 
 
 def _devices(m: pyo.ConcreteModel, data: StageOptions) -> None:
-    """Memory, microbatches in flight, and numbers of devices."""
+    """Add rows (8) to (11): memory, microbatches in flight, and numbers of devices."""
     staging, slots, options = data.staging, range(data.slots), range(len(data.options))
     taken_by = _configurations(data)
 
@@ -343,7 +343,7 @@ def _devices(m: pyo.ConcreteModel, data: StageOptions) -> None:
 
 
 def _times(m: pyo.ConcreteModel, data: StageOptions) -> None:
-    """What the stages take; (15) is implied, but not by the relaxation."""
+    """Add rows (12) to (15): the time of each stage; (15) is implied, but not by the relaxation."""
     staging, slots, options = data.staging, range(data.slots), range(len(data.options))
     edges, taken_by = staging.edges.tolist(), _configurations(data)
     ends = [(e, k) for e in range(len(edges)) for k in (0, 1)]
@@ -383,7 +383,7 @@ def _times(m: pyo.ConcreteModel, data: StageOptions) -> None:
 
 
 def _rules(m: pyo.ConcreteModel, data: StageOptions) -> None:
-    """Units that the user wants apart, and those pinned to a stage."""
+    """Add rows (16) to (18): units that the user wants apart, and those pinned to a stage."""
     slots, rules = range(data.slots), data.staging.rules
     pins = sorted({(int(rules.unit_of[pin.node]), pin.number) for pin in rules.pins})
 

@@ -1,4 +1,4 @@
-"""Latency of one request: what a call costs, and the reduction of nodes to units.
+"""Latency of one request: the costs of calls, and the reduction of nodes to units.
 
 A *call* of an accelerator is a convex set S of nodes. It waits for its inputs, moves them in,
 computes, and moves its outputs out, all in one go:

@@ -112,7 +112,7 @@ class CallLinks:
     by_host: Floats  # (S, n): c_{u,s}
 
     def paid(self, m: pyo.ConcreteModel, s: int) -> pyo.Expression:
-        """Return what call s pays for its transfers."""
+        """Return the time of call s's transfers, as an expression."""
         senders = list(dict.fromkeys(u for u, _ in m.fetches))
         return pyo.quicksum(
             float(self.by_host[s, u]) * (m.fetches[u, s] + m.stores[u, s]) for u in senders
@@ -188,7 +188,7 @@ class LatencyData:
 class LatencyModel:
     """The Pyomo program, with its data for reading solutions and writing starts."""
 
-    data: LatencyData  # what it is stated over
+    data: LatencyData  # the data that it states
     # the Pyomo model; its objective times `scale` is in the workload's time unit
     model: pyo.ConcreteModel
 

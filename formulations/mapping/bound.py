@@ -143,7 +143,7 @@ def pair_upper_bounds(
 
 
 def fitting(costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) -> Bools | None:
-    """Return which devices fit which stages at a threshold, shape (S, D); None if it is infeasible.
+    """Return whether each stage fits each device at a threshold, (S, D); None if it is infeasible.
 
     A threshold is infeasible if no mapping has stage times of at most so many seconds.
     """

@@ -48,7 +48,7 @@ def stage_rooms(task: Task[DeviceMapping]) -> Floats:
 
 
 def relative_slowdowns(task: Task[DeviceMapping]) -> Floats:
-    """Return how many times each usable device takes the workload's seconds; shape (D,)."""
+    """Return each usable device's factor on the workload's seconds; shape (D,)."""
     slow: Floats = device_slowdowns(task.cluster)[task.problem.topology.usable]
     return slow
 
@@ -98,7 +98,7 @@ def held_bytes(workload: Workload, part: Ints, count: int) -> Floats:
 
 
 def stages_that_fit(task: Task[DeviceMapping], stage: Ints) -> Bools:
-    """Return which stages fit which usable devices, shape (S, D), given the stage of each node."""
+    """Return whether each stage fits each usable device, shape (S, D), given each node's stage."""
     held = held_bytes(task.workload, stage, task.problem.stages)
     fits: Bools = held[:, None] <= device_rooms(task)[None, :]
     return fits

@@ -221,7 +221,7 @@ def _join(
 
 
 def _cells(able: Bools, senders: Bools, receivers: Bools, block: Ints, blocks: int) -> Bools:
-    """Return which blocks are cells: all pairs of senders and receivers admitted; shape (B,)."""
+    """Return whether each block is a cell: all pairs of its senders and receivers admitted."""
     found = np.zeros(blocks, np.bool_)
     for b in range(blocks):
         a, c = np.flatnonzero(senders & (block == b)), np.flatnonzero(receivers & (block == b))

@@ -39,24 +39,6 @@ class Units:
         """Number of units, U."""
         return len(self.seconds)
 
-    def merged(self, group: Ints) -> Units:
-        """Return the units merged into groups 0 … G−1 (shape (U,)), which must leave no cycle."""
-        count = int(group.max()) + 1
-        edges = group[self.edges]
-        edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0)
-        net = np.repeat(np.arange(len(self.net_bytes)), np.diff(self.net_start))
-        pairs = np.unique(np.stack([net, group[self.pins]], axis=1), axis=0)
-        degree = np.bincount(pairs[:, 0], minlength=len(self.net_bytes))
-        keep = degree > 1
-        start = np.concatenate([[0], np.cumsum(degree[keep])])
-        return Units(
-            np.bincount(group, weights=self.seconds, minlength=count).astype(np.float64),
-            edges.reshape(-1, 2),
-            start.astype(np.int64),
-            pairs[keep[pairs[:, 0]], 1].astype(np.int64),
-            self.net_bytes[keep],
-        )
-
 
 def partition_units(workload: Workload) -> tuple[Ints, Units]:
     """Return the unit of each node, shape (n,), and the units. InputError as of `stage_costs`."""

@@ -1,1 +1,1 @@
-"""Rules for placements: what they leave of a problem, as tasks without them."""
+"""Rules for placements: reductions of tasks with rules to tasks without."""

@@ -276,7 +276,7 @@ def only_rule_case(task: Task[Any]) -> RuleCase:
 
 
 def why_no_case(task: Task[Any]) -> str:
-    """Return why a task with rules has no case at all."""
+    """Return the reason for a task with rules to have no case at all."""
     most = task.problem.placement_rules.max_stages
     few = "" if most is None else f", or the {most} that may be used"
     return (

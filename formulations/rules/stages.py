@@ -1,4 +1,4 @@
-"""What rules for stages say of the units of a pipeline: where they are, and what is apart."""
+"""Rules for the stages of a pipeline, by units: pins to stages, and units apart."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class StageRules:
         }
 
     def why_not(self, size: int) -> str | None:
-        """Return which rules contradict each other with `size` stages, None if none do."""
+        """Return a line on rules that contradict each other with `size` stages, None if none do."""
         import networkx as nx
 
         stage, by_unit = self.stages(size), {int(self.unit_of[p.node]): p for p in self.pins}

@@ -63,7 +63,7 @@ class StagePass(NamedTuple):
 
 @dataclass(frozen=True)
 class ScheduleInstance:
-    """Operations, what they wait for, and what memory the devices have for activations."""
+    """Operations, the waits between them, and each device's memory for activations, in bytes."""
 
     operations: tuple[StagePass, ...]  # all of them
     before: tuple[tuple[int, int], ...]  # pairs (i, j): j waits for i. Without a cycle.
@@ -71,7 +71,7 @@ class ScheduleInstance:
 
     @cached_property
     def graph(self) -> nx.DiGraph[int]:
-        """Who waits for whom."""
+        """Graph of operations, with an edge from each to those that wait for it."""
         graph: nx.DiGraph[int] = nx.DiGraph()
         graph.add_nodes_from(range(len(self.operations)))
         graph.add_edges_from(self.before)
@@ -136,9 +136,9 @@ def _longest(graph: nx.DiGraph[int], duration: Sequence[float]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class ScheduleModel:
-    """The program, and how its variables are read."""
+    """The Pyomo program, with its data for reading solutions."""
 
-    instance: ScheduleInstance  # what is scheduled
+    instance: ScheduleInstance  # the operations that it schedules
     horizon: float  # H
     model: pyo.ConcreteModel  # the Pyomo model
     scale: float  # its times times `scale` are those of the instance
@@ -201,7 +201,7 @@ def _before(
 
 
 def _times(stated: ScheduleModel) -> None:
-    """Paths and devices take their time; what waits begins later; one operation at a time."""
+    """Add rows (1) to (4): lengths of paths, work of devices, waits, one operation at a time."""
     instance, m, horizon = stated.instance, stated.model, stated.horizon
     d = [operation.duration for operation in instance.operations]
 
@@ -230,7 +230,7 @@ def _times(stated: ScheduleModel) -> None:
 
 
 def _memory(stated: ScheduleModel) -> None:
-    """What is held when an operation begins."""
+    """Add rows (5): the bytes held when an operation begins."""
     instance, m = stated.instance, stated.model
     operations = instance.operations
 

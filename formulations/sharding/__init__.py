@@ -1,1 +1,1 @@
-"""Sharding: what operators and conversions cost, and the programs that choose."""
+"""Sharding: costs of operators and conversions, and programs over the choices."""

@@ -8,7 +8,7 @@ from ...instances import Sharding
 from ..task import Task
 from .costs import ShardingCosts, sharding_costs
 
-#: What a bound is below the target of its certificate's check, relatively: for rounding.
+#: Relative margin of a bound below the target of its certificate's check, for rounding.
 MARGIN = 1e-9
 
 

@@ -1,4 +1,4 @@
-"""Conversions of a tensor from one property to another, and what their collectives cost.
+"""Conversions of a tensor from one property to another, and the costs of their collectives.
 
 Along one axis of p devices, for |T| bytes among them (what other axes split is divided out), each
 collective takes r α + b |T| / W, by latency α and bandwidth W of its own, or of the axis:

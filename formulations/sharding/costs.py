@@ -1,4 +1,4 @@
-"""A sharding problem as arrays: the choices of each operator, what they cost, need and make.
+"""A sharding problem as arrays: each operator's choices, their costs, and properties of tensors.
 
     min  Σ_v cost_v(σ_v) + Σ_T Σ_{b needed of T} conversion_T(made_T, b)                      (1)
 
@@ -142,10 +142,10 @@ class StepEnds:
         return float(np.maximum.reduceat(ends, self.phases).sum())
 
 
-#: Choices of one operator, at most: signatures to the power of the mesh's axes.
+#: Most choices of one operator: signatures to the power of the mesh's axes.
 MOST_CHOICES = 20_000
 
-#: Bytes of a statistic: the least that is added up, however many devices divide the rest.
+#: Bytes of a statistic: the least size of what is added up, however many devices divide the rest.
 NUMBER_BYTES = 4.0
 
 

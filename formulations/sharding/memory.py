@@ -29,7 +29,7 @@ from ...instances.common.arrays import Floats, Ints
 from ...instances.model.tensor_program import local_shape
 from .costs import ShardingCosts, Term, Use
 
-#: By tensor, the uses by which it is kept.
+#: Uses by which each tensor is kept, by its number.
 Kept = dict[int, list[Use]]
 
 

@@ -76,9 +76,9 @@ MOST_COLUMNS = 400_000
 
 @dataclass(frozen=True, eq=False)
 class ShardingModel:
-    """The program with what it takes to read it."""
+    """The Pyomo program, with its data for reading solutions and writing starts."""
 
-    costs: ShardingCosts  # what it is stated over
+    costs: ShardingCosts  # the data that it states
     # the Pyomo model; its objective times `scale` is in the objective's unit
     model: pyo.ConcreteModel
     scale: float  # units of the objective per unit of the program

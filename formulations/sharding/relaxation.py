@@ -132,7 +132,7 @@ def flatten(costs: ShardingCosts) -> ShardingRows:
 
 
 def _begins(sizes: Iterable[int]) -> Ints:
-    """Return where parts of these sizes begin, one after the other, with the end of the last."""
+    """Return the offsets of consecutive parts of these sizes, with the end of the last."""
     return np.cumsum([0, *sizes])
 
 

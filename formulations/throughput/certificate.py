@@ -14,7 +14,8 @@ from ...instances.common.arrays import Floats, Ints
 from ..task import Task
 from .hypergraph import Hypergraph
 
-#: By which part of Σ |π| (*) must hold, and how far above T sets are priced too: rounding of sums.
+#: Relative margin for rounding of sums: (*) must hold by this part of Σ |π|, and sets up to this
+#: part above T are priced, too.
 PROOF_MARGIN = 1e-9
 
 

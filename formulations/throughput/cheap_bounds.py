@@ -61,7 +61,7 @@ from .whole_bytes import room_of
 
 ORIGIN = "a heavy unit and its transfers"
 
-#: Units that are tried.
+#: Most units that are tried.
 HEAVIEST = 8
 
 #: The sum of all capacities of a cut in whole numbers, which SciPy wants below 2^31; they are
@@ -135,7 +135,7 @@ def _proved(
     time: Floats, heaviest: Floats, memory_bytes: Floats, room: Floats, count: Floats,
     on_time: Floats, on_memory: Floats,
 ) -> float:  # fmt: skip
-    """Return what multipliers prove: λ of shape (K, B), scaled down if they are too large, μ (K,).
+    """Return the bound that multipliers prove: λ of shape (K, B), scaled down if too large, μ (K,).
 
     Rounding is allowed for by a part of the sum of all magnitudes.
     """

@@ -159,7 +159,7 @@ class Flows:
         return terms
 
 
-#: What a memory limit is scaled to: the solver's tolerance of 1e-6 is then 1e-10 of the limit.
+#: Memory limit in the program's unit: the solver's tolerance of 1e-6 is then 1e-10 of the limit.
 MEMORY_SCALE = 1e4
 
 
@@ -167,7 +167,7 @@ MEMORY_SCALE = 1e4
 class Compact:
     """The Pyomo program, with the data that translates its solutions to placements."""
 
-    data: CompactData  # what it is stated over
+    data: CompactData  # the data that it states
     # the Pyomo model; its objective times `scale` is in the workload's time unit
     model: pyo.ConcreteModel
 
@@ -280,7 +280,7 @@ def _variables(m: pyo.ConcreteModel, data: CompactData) -> None:
 
 
 def _placements(m: pyo.ConcreteModel, data: CompactData) -> None:
-    """Every unit on one slot, within the memories."""
+    """Add rows (1) and (2): each unit on one slot, within the memories."""
     memory, capacity = data.graph.memory_bytes, data.capacity[data.kind]
 
     def placed_once(m: pyo.ConcreteModel, v: int) -> object:
@@ -299,7 +299,7 @@ def _placements(m: pyo.ConcreteModel, data: CompactData) -> None:
 
 
 def _transfers(m: pyo.ConcreteModel, data: CompactData, watch: Callable[[], None]) -> None:
-    """Which nets a slot cuts: some pins are on it and some are not."""
+    """Add rows (3) to (5): the nets that a slot cuts, with some pins on it and some not."""
     pins = data.graph.pins
 
     def entering(m: pyo.ConcreteModel, e: int, v: int, d: int) -> object:
@@ -336,7 +336,7 @@ def _bundles(data: CompactData) -> list[list[int]]:
 
 
 def _loads(m: pyo.ConcreteModel, data: CompactData, flows: Flows | None) -> None:
-    """What the slots take; compute and transfers apart where they overlap."""
+    """Add rows (6): the load of each slot; compute and transfers apart where they overlap."""
     bundles, kind = _bundles(data), data.kind
     parts = ("compute", "transfer") if data.task.problem.overlap else ("both",)
     cuts_on: list[list[int]] = [[] for _ in data.slots]
@@ -456,7 +456,7 @@ def add_flows(m: pyo.ConcreteModel, flows: Flows) -> None:
 
 
 def convex_per_device(m: pyo.ConcreteModel, data: CompactData) -> None:
-    """No path of forward nodes leaves a device and comes back (the paper's contiguity)."""
+    """Add rows (8) to (10): no path of forward nodes leaves a device and comes back."""
     task, unit = data.task, data.graph.unit_of.tolist()
     backward, free = task.workload.backward, task.problem.cpu_split == "free"
     edges = [(u, v) for u, v in task.workload.edges.tolist() if not (backward[u] or backward[v])]
@@ -485,7 +485,7 @@ def convex_per_device(m: pyo.ConcreteModel, data: CompactData) -> None:
 
 
 def in_pipeline_order(m: pyo.ConcreteModel, data: CompactData) -> None:
-    """Every pipeline edge goes forward or stays: the pieces can run one after the other."""
+    """Add rows (11) to (16): pipeline edges go forward or stay, so pieces run one after another."""
     task, gaps = data.task, data.gaps
     edges = (
         pipeline_edges(task.workload) if gaps else [(u, v) for u, v in data.graph.edges.tolist()]
@@ -548,7 +548,7 @@ def _kinds_take_positions(
 
 
 def break_symmetry(m: pyo.ConcreteModel, data: CompactData) -> None:
-    """Devices of a kind are used in the order of their first units, heaviest unit first.
+    """Add rows (17): devices of a kind in the order of their first units, heaviest unit first.
 
     What lies on a device needs something earlier on the one before it. (Positions in a pipeline
     cannot be exchanged.) Only for the heaviest SYMMETRY_UNITS: the rows grow with the square.
@@ -571,7 +571,7 @@ def break_symmetry(m: pyo.ConcreteModel, data: CompactData) -> None:
 
 
 def in_some_order(m: pyo.ConcreteModel, data: CompactData) -> None:
-    """The pieces can run one after the other, in whatever order of devices."""
+    """Add rows (23) to (27): pieces that can run one after the other, in any order of devices."""
     unit, gaps = data.graph.unit_of.tolist(), data.gaps
     edges = sorted({(u, v) for u, v in pipeline_edges(data.task.workload) if unit[u] != unit[v]})
     nodes = sorted({v for edge in edges for v in edge})

@@ -38,7 +38,7 @@ class CompactSlot:
 class CompactData:
     """Data of the program: U units, E nets, K kinds of device, D slots."""
 
-    task: Task[Throughput]  # what is planned
+    task: Task[Throughput]  # the task that is planned
     graph: Hypergraph  # units and nets
     slots: tuple[CompactSlot, ...]  # what x is indexed by, besides units
     scale: float  # time units of the workload per time unit of the program

@@ -126,7 +126,7 @@ def _rows(parts: Mapping[Criterion, tuple[Floats, Floats]], overlap: bool) -> li
 
 
 def yielding(graph: Hypergraph, rows: list[Row]) -> Bools:
-    """Return which units may leave any stage that they could begin, without raising a load.
+    """Return whether each unit may leave any stage that it could begin, without raising a load.
 
     Let the unit u be ready at the ideal I, and let a stage S beyond I hold it. Without u the stage
     saves a_u in every row, and it newly pays at most for the nets that contain u and lie in S.

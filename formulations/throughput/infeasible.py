@@ -79,7 +79,7 @@ def _too_large(task: Task[Problem], graph: Hypergraph, unit: int, able: Bools) -
 
 
 def _too_much(task: Task[Problem], graph: Hypergraph, able: Bools) -> str | None:
-    """For each set of kinds that supports some unit: compare what must go there with its room."""
+    """Return a line on kinds of devices too small for the units that run only there, or None."""
     costs = task.costs
     for support in np.unique(able.T, axis=0):
         bound = ~(able & ~support[:, None]).any(axis=0)  # units that no other kind supports
@@ -106,7 +106,7 @@ def _passes(task: Task[Problem], graph: Hypergraph, units: Bools, kinds: Bools) 
 
 
 def _describe(task: Task[Problem], graph: Hypergraph, unit: int) -> str:
-    """Return how the user knows a unit: its only node, its colour, or the first of its nodes."""
+    """Return the user's name for a unit: its only node, its colour, or the first of its nodes."""
     workload, members = task.workload, graph.members[unit]
     if len(members) == 1:
         return f"node {workload.ids[members[0]]}"
@@ -175,7 +175,7 @@ def _least(compute: Floats) -> float:
 
 
 def _culprits(task: Task[Any], inside: set[int]) -> tuple[str, bool]:
-    """Say which colours close a cycle among some nodes, and whether one is a tied weight."""
+    """Return a text on colours that close a cycle among nodes, and whether one is a tied weight."""
     workload = task.workload
     after: dict[int, list[int]] = {v: [] for v in inside}
     for u, v in pipeline_edges(workload):

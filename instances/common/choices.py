@@ -83,7 +83,7 @@ class Pipeline(Choice):
 
 
 class PipelineSchedule(Choice):
-    """In which order a pipeline's devices work, or that it never ends; see `PipelineJob`."""
+    """Order of work of a pipeline's devices; `STREAM` is one without end; see `PipelineJob`."""
 
     ONE_F_ONE_B = "1f1b"
     GPIPE = "gpipe"
@@ -111,7 +111,7 @@ class Recomputation(Choice):
 
 
 class InFlight(Choice):
-    """What a stream of microbatches keeps in memory, by its schedule; see `PipelineJob`."""
+    """Schedule of a stream, which decides what its stages keep in memory; see `PipelineJob`."""
 
     ONE_F_ONE_B = "1f1b"
     GPIPE = "gpipe"
@@ -120,7 +120,7 @@ class InFlight(Choice):
 
 
 class Optimizer(Choice):
-    """Whose state training keeps per weight; see `PipelineJob`."""
+    """Optimizer, whose state training keeps per weight; see `PipelineJob`."""
 
     AS_GIVEN = "as-given"
     SGD = "sgd"

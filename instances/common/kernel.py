@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-#: Conditions for compiling what has not been compiled on this machine, the innermost last.
+#: Conditions for compiling kernels that are new on this machine, the innermost last.
 _conditions: ContextVar[tuple[Callable[[], bool], ...]] = ContextVar("_conditions", default=())
 
 
@@ -53,12 +53,12 @@ MOST_TURNS = 1_000_000
 #: Bytes of arguments above which nothing is interpreted.
 MOST_BYTES = 1 << 25
 
-#: Options for what allocates nothing: each use of a field of a named tuple counts a reference to
-#: its array, atomically. Without, annealing takes a seventh of the time, and the label DP
+#: Options of kernels that allocate nothing: each use of a named tuple's field counts a reference
+#: to its array, atomically. Without it, annealing takes a seventh of the time, and the label DP
 #: compiles in four fifths.
 UNCOUNTED = {"_nrt": False, "error_model": "numpy"}
 
-#: Whether nothing is compiled, as numba's own variable has it: then all is interpreted, slowly.
+#: Whether nothing is compiled, by numba's own environment variable: all is interpreted, slowly.
 DISABLED = os.environ.get("NUMBA_DISABLE_JIT", "") not in ("", "0")
 
 #: Name by which interpreted functions know the turns that they have left.
@@ -74,7 +74,7 @@ _taken = 0
 #: keep them.
 _unkept: set[Kernel] = set()
 
-#: What to tell the user then.
+#: Message to the user when compiled kernels cannot be kept.
 NOT_KEPT = "what was compiled cannot be kept; set NUMBA_CACHE_DIR to a folder that can be written"
 
 
@@ -197,7 +197,7 @@ class Kernel:
 
     @cached_property
     def _kept_as(self) -> str:
-        """Its name among the files that numba keeps; another one when it computes otherwise.
+        """Name in numba's cache; it changes with the code of this kernel and of all that it calls.
 
         numba looks at the file of a function alone, and would go on using what was compiled with
         an older version of another one that it calls.

@@ -19,13 +19,13 @@ SMALLEST = 1 / LARGEST
 #: Largest number of microbatches, degrees, calls and the like: products with them are whole.
 MOST_COUNT = 10**9
 
-#: How a model is traced, as provenance says it, whose graph holds for the traced numbers alone.
+#: Way of tracing, in a workload's provenance, whose graph holds for the traced numbers alone.
 ON_NUMBERS = "operators on these numbers"
-#: What lets a model be cut whose outermost code depends on numbers.
+#: Advice on how to cut a model whose outermost code depends on the numbers in its tensors.
 TO_RUN = (
     "move the code at fault into a module of its own, which then runs as it is; in a class that is "
     "not yours, plan a module around its inner model and leave the rest, such as the loss, to "
     "another module or to the training loop"
 )
-#: What the outermost module's own operators are called in workloads made from models.
+#: Module name of the outermost module's own operators in workloads made from models.
 ROOT_MODULE = "model"

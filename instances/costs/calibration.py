@@ -1,4 +1,4 @@
-"""Calibrations: what kernels and links reach, a table per kind of device and software family.
+"""Calibrations: efficiencies of kernels and links, a table per kind of device and software family.
 
 The tables are in ``calibrations.json``, each with the runs it was fitted on;
 ``benchmarks/fit_calibration.py`` makes them. Where none was fitted, the nearest stands in: the same
@@ -55,14 +55,14 @@ ELEMENT = {
 
 #: Part of the peak that is left where rows are multiples of so many bytes alone.
 LOADED = {16: 1.0, 8: 0.67, 4: 0.5, 2: 0.36}
-#: The same once more on Hopper: its own matrix instructions take what the copy engine has loaded,
-#: 16 bytes at a time, and other rows are left to Ampere's (`benchmarks/results/gpu_kernels.csv`).
+#: Further factor on Hopper: its own matrix instructions take what the copy engine has loaded, 16
+#: bytes at a time, and other rows are left to Ampere's (`benchmarks/results/gpu_kernels.csv`).
 UNMAPPED = {"h100": 0.45}
 
 
 @dataclass(frozen=True)
 class Efficiency:
-    """What kernels of one software family reach on one kind of device."""
+    """Efficiency of one software family's kernels on one kind of device."""
 
     product: float = 0.80  # part of the peak that large, aligned matrix products reach
     # product8, product4: the same for products of 8-bit and of 4-bit numbers, of their peaks
@@ -146,7 +146,7 @@ _KERNELS, _LINKS = Efficiency(), LinkEfficiency()
 
 @dataclass(frozen=True)
 class Calibration:
-    """What one software family reaches on one kind of device."""
+    """Efficiencies and host times of one software family on one kind of device."""
 
     name: str = "default"  # device family and software family, such as ``a100/megatron``
     kernels: Efficiency = _KERNELS  # of kernels
@@ -227,7 +227,7 @@ def tables_by_kind(
 
 @dataclass(frozen=True)
 class Measurements:
-    """What `measure` has found: links as of the median pair, products as of the largest."""
+    """Results of ``stagecut measure``: links as of the median pair, rates of large products."""
 
     # peer, network: between ranks of one host, and of different hosts; None: no such pair was
     # measured

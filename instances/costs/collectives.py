@@ -22,7 +22,7 @@ from .hardware import TrainingCluster
 
 @dataclass(frozen=True)
 class LinkEfficiency:
-    """What collectives reach of peer links and network, and what they cost at least."""
+    """Efficiency and least times of collectives on peer links and on the network."""
 
     peer: float = 0.75  # peer, network: parts of the sheet's bandwidth
     network: float = 0.80
@@ -48,9 +48,9 @@ class UsedLinks(IntFlag):
     """Links that a transfer keeps busy."""
 
     NONE = 0
-    #: Between devices of one domain.
+    #: Peer links, between devices of one domain.
     PEER = 1
-    #: Between domains.
+    #: Network links, between domains.
     NETWORK = 2
 
 

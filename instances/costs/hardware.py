@@ -1,4 +1,4 @@
-"""Accelerators and training clusters: what specification sheets say of devices and networks."""
+"""Accelerators and training clusters: specifications of devices and networks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NumberFormat(Choice):
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What the specification sheet says about one device."""
+    """Specification of one device, as on its data sheet."""
 
     name: str  # as the table calls it, such as ``h100-sxm``
     # devices that share kernels and their efficiency: ``v100``, ``a100``, ``h100``, ``b200`` …
@@ -66,7 +66,7 @@ class Nodes:
 
     @property
     def devices(self) -> int:
-        """Devices in all of them."""
+        """Number of devices in all of these nodes."""
         return self.per_node * self.count
 
 

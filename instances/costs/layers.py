@@ -88,7 +88,7 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a layer's time depends on, of layout, cluster and calibration."""
+    """Layout, cluster and calibration, on which a layer's time depends."""
 
     layout: Layout
     cluster: TrainingCluster
@@ -101,17 +101,17 @@ class Setting:
 
     @property
     def outer(self) -> float:
-        """Tokens of a rank outside them."""
+        """Tokens of a rank outside tensor-parallel regions."""
         return self.tokens / (self.layout.tensor if self.layout.sequence_parallel else 1)
 
     @property
     def precision(self) -> NumberFormat:
-        """Of linear layers' products."""
+        """Precision of linear layers' products."""
         return self.layout.recipe.compute
 
     @property
     def wide(self) -> NumberFormat:
-        """Of attention's and the router's products: 16 bits where linear layers have fewer."""
+        """Precision of attention's and the router's products: at least 16 bits."""
         compute = self.precision
         return compute if compute in WIDE else NumberFormat.BF16
 

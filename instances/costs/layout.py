@@ -34,7 +34,7 @@ V_SCHEDULES = frozenset({JobSchedule.ZB_V, JobSchedule.DUALPIPE_V})
 
 
 class ContextKind(Choice):
-    """How context parallelism moves keys and values.
+    """Exchange of keys and values in context parallelism.
 
     Around a ring; gathered before attention (Llama 3); or exchanged for heads (Ulysses).
     """
@@ -64,7 +64,7 @@ class Recompute(Choice):
 
 
 class Dispatcher(Choice):
-    """How tokens reach the devices of their experts.
+    """Dispatch of tokens to the devices of their experts.
 
     Every chosen expert gets its own copy; or a token crosses to each device once, and to each node
     once, and is copied there (DeepEP, HybridEP).
@@ -75,7 +75,7 @@ class Dispatcher(Choice):
 
 
 class Graphs(Choice):
-    """Which kernels a recorded graph launches (CUDA graphs), without the host.
+    """Kernels that recorded graphs launch (CUDA graphs), without the host.
 
     None; those of the modules whose shapes do not change, so all but the routed experts'; or those
     of the whole iteration.
@@ -166,7 +166,7 @@ RECIPES: dict[str, Recipe] = {
 
 @dataclass(frozen=True)
 class Overlap:
-    """Which communication runs beside computation."""
+    """Communication that runs beside computation, by purpose."""
 
     gradients: bool = True  # reduction of gradients, beside the backward pass
     parameters: bool = True  # gathering of weights, beside the forward pass

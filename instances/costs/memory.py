@@ -82,7 +82,7 @@ class Moment:
 
     @property
     def held(self) -> float:
-        """All of them."""
+        """Sum of these bytes."""
         return float(sum(vars(self).values()))
 
 
@@ -97,7 +97,7 @@ class Held:
     routed: float
 
     def __add__(self, other: Held) -> Held:
-        """Sum of both."""
+        """Sum of two numbers of parameters, the shared and the routed ones apart."""
         return Held(self.shared + other.shared, self.routed + other.routed)
 
 
@@ -131,7 +131,7 @@ def block_held(block: Block, hidden: int, layout: Layout) -> Held:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a layer type takes on one rank: bytes per microbatch, and parameters."""
+    """Sizes of a layer type on one rank: bytes per microbatch, and parameters."""
 
     kept: float  # kept, whole: bytes kept with recomputation, and without
     whole: float

@@ -1,8 +1,8 @@
-"""What the terms of an estimate are called, in the order in which tables and pictures show them."""
+"""Names of the terms of an estimate, in the order of tables and pictures."""
 
 from __future__ import annotations
 
-#: What the terms of an iteration's time are called, in the order in which they are drawn.
+#: Names of the terms of an iteration's time by key, in the order in which they are drawn.
 TIME_TERMS = {
     "layers": "profiled layers",
     "products": "matrix products",
@@ -20,7 +20,7 @@ TIME_TERMS = {
     "optimizer": "optimizer step",
 }
 
-#: What the terms of a rank's memory are called.
+#: Names of the terms of a rank's memory by key.
 MEMORY_TERMS = {
     "parameters": "parameters",
     "gradients": "gradients",

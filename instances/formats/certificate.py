@@ -15,7 +15,7 @@ from ..common.errors import InputError, quote
 from ..common.units import LARGEST
 from .source import Record, converted
 
-#: What these certificates call themselves; all others are the word of a search.
+#: Origins of the certificates that can be checked; any other is a search's own claim.
 PRICES: Final = "set partitioning"
 HUBS: Final = "prices by hubs"
 PASSED: Final = "message passing over a program"
@@ -62,7 +62,7 @@ class HubCertificate(Record):
 
 
 class ShardingCertificate(Record, forbid_unknown_fields=False):
-    """What the bound of a sharding is proved for; older files have potentials, too."""
+    """Certificate of a bound of a sharding; older files have potentials, too."""
 
     origin: Literal[
         "message passing over a program",

@@ -26,8 +26,8 @@ from ..model.solution import Placement
 from ..model.workload import Workload
 from .source import Amount, Count, Source, converted, plain_id
 
-#: By which part of it the costs of one node's out-edges may differ: rounding by whoever wrote the
-#: file. It is relative, so that a file is read alike whatever its unit of time.
+#: Largest relative difference between the costs of one node's out-edges, for the rounding of the
+#: file's author. It is relative, so that a file is read alike whatever its unit of time.
 COST_TOLERANCE = 1e-6
 
 

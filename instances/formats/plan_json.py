@@ -58,7 +58,7 @@ from .stagecut_json import (
 
 _SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
-#: By which part of the objective a bound may exceed it, for rounding.
+#: Largest excess of a bound over the objective, as a part of the latter, for rounding.
 BOUND_SLACK = 1e-6
 
 
@@ -108,10 +108,10 @@ class Codec:
     decode: Callable[[Any, Workload, Cluster], Solution]
 
 
-#: Of pipelines without end, whose stages have replicas and configurations.
+#: Codec of streams, whose stages have replicas and configurations.
 STREAM = Codec(PipelineJob, StagesRecord, encode_stages, decode_stages)
 
-#: Problem → how its solutions are written and read; of pipelines those of an iteration.
+#: Codecs of solutions by the name of the problem; of pipelines that of iterations.
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, encode_placement, decode_placement),
     "pipeline": Codec(PipelineJob, PipelineRecord, encode_pipeline, decode_pipeline),

@@ -40,12 +40,12 @@ from .source import converted, read_source
 
 R = TypeVar("R")
 
-#: Fields by name, as TOML has them.
+#: Fields of a TOML table by name.
 Table = dict[str, Any]
-#: What is built from a text where a record of this type is asked for.
+#: Constructors from a text, by the type of the record that is asked for.
 FromText = Mapping[type[Any], Callable[[str], object]]
 
-#: Name of a table → the problem that it states.
+#: Problems by the name of the table that states them.
 PROBLEMS: dict[str, type[Problem]] = {name: codec.problem for name, codec in CODECS.items()}
 
 

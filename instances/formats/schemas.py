@@ -25,7 +25,7 @@ from .problem_toml import PROBLEMS
 from .stagecut_json import ClusterFile, WorkloadFile
 from .tensor_program_json import ProgramFile
 
-#: Where the published schemas lie.
+#: Folder of the published schemas.
 FOLDER = Path(__file__).parent / "schemas"
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

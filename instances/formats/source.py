@@ -38,7 +38,7 @@ OLDEST: Mapping[str, int] = MappingProxyType({PLAN: 4})
 
 #: A number that arrays of whole numbers can hold.
 Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-#: A time, size or rate; how many there are of something.
+#: A time, size or rate; a number of things.
 Amount = Annotated[float, msgspec.Meta(ge=0, le=LARGEST)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -47,7 +47,7 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
     """Part of a file: every key is known, so that a misspelt one is an error."""
 
 
-#: Deeper than any format read here; what is nested deeper can only exhaust the stack.
+#: Largest depth of nested values: no format needs it, and deeper ones can only exhaust the stack.
 MAX_DEPTH = 50
 
 #: Longest file that is read: a workload of a million nodes is shorter.
@@ -108,7 +108,7 @@ class Source:
 
     @property
     def format_name(self) -> str:
-        """Which of our formats the file says it is of; an empty text for others' files."""
+        """Name of our format that the file gives; an empty text for others' files."""
         named = self.data.get("format") if isinstance(self.data, dict) else None
         return named if isinstance(named, str) and named.startswith("stagecut-") else ""
 

@@ -14,7 +14,7 @@ from ..model.workload import Workload
 #: Nodes of a graph, forward ones alone, and accelerators of its cluster.
 NODES = (20, 100)
 ACCELERATORS = (2, 8)
-#: Even share of the memory that a device has, at least and at most; every second one has no limit.
+#: Memory of a device over its even share, at least and at most; every second one has no limit.
 ROOM = (1.3, 3.0)
 #: How much slower the slower half of unlike devices and of their links is, at least and at most,
 #: and what part of the others' memory it has at least.
@@ -90,7 +90,7 @@ def _random(n: int, rng: np.random.Generator) -> Edges:
     return edges
 
 
-#: By name.
+#: Generators of edges by the name of the family.
 FAMILIES: dict[str, Callable[[int, np.random.Generator], Edges]] = {
     "chain": _chain,
     "residual": _residual,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..common.errors import InputError
 
-#: Where sources are found; a mirror must serve the same paths.
+#: Address of the server of sources; a mirror must serve the same paths.
 SERVER = "https://raw.githubusercontent.com"
 
 

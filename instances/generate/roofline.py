@@ -49,11 +49,12 @@ class Machine:
         return np.asarray(work + launches * self.launch_s, dtype=np.float64)
 
 
-#: Kernels of 2.9 µs come every 3.8 µs: NVIDIA, "Getting Started with CUDA Graphs", 2019.
+#: Pause between two kernels: those of 2.9 µs come every 3.8 µs (NVIDIA, "Getting Started with
+#: CUDA Graphs", 2019).
 _PAUSE_S = 0.9e-6
 
-#: Until the first byte of a transfer arrives: the order of what point-to-point messages between
-#: GPUs of one machine, and copies to and from the host, take. Ours; no sheet says it.
+#: Time until the first byte of a transfer arrives: the order of point-to-point messages between
+#: GPUs of one machine and of copies to and from the host. Ours; no sheet says it.
 _LATENCY_S = 10e-6
 
 #: One core of an Intel Xeon Platinum 8380: 2.3 GHz × 64 operations of AVX-512, and its 40th part

@@ -1,1 +1,1 @@
-"""Training jobs: what is asked of a model on a cluster, and the layouts that may answer."""
+"""Training jobs: the problem of training a model on a cluster, and its layouts."""

@@ -1,4 +1,4 @@
-"""What launchers can run: which layouts of a training job each of them has a setting for.
+"""Settings of launchers: the layouts of a training job that each of them can run.
 
 Each fact has its source: documentation or the check in the launcher's own code, by repository and
 commit. Whether a layout fits the model, the cluster or the memory is not asked here.
@@ -33,7 +33,7 @@ _USUAL = frozenset({Layout.order})
 
 @dataclass(frozen=True)
 class LauncherSettings:
-    """What a launcher can run."""
+    """Settings of a launcher: the choices of a layout that it can run."""
 
     software: Software  # whose kernels and overlap it trains with
     recipe: str  # precision and bytes per parameter that it trains with unless told otherwise
@@ -263,7 +263,7 @@ def layers_away(part: float, layers: int) -> int:
     return ceil(part * layers - 1e-9)
 
 
-#: What a layout asks for, and what the launcher has instead.
+#: The part of a layout that a launcher cannot run, and what it can instead; None: it runs all.
 _Refusal = tuple[str, str] | None
 
 

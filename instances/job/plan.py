@@ -27,7 +27,7 @@ from ..formats.writing import write_whole
 from ..model.summary import Summarised
 from .problem import TrainingJob
 
-#: The version of the fields of its file.
+#: Version of the fields of a job plan's file.
 VERSION = 1
 
 
@@ -65,7 +65,7 @@ class CertificateRow:
 
 @dataclass(frozen=True)
 class JobCertificate:
-    """Why no plan of the declared space is faster than a bound."""
+    """Certificate that no plan of the declared space is faster than a bound."""
 
     # hash of model, cluster, calibrations of all its kinds of nodes and what the job fixes: of all
     # that bounds follow from
@@ -84,26 +84,26 @@ class JobCertificate:
 
     @property
     def bound(self) -> float:
-        """Seconds; no plan of the space is faster."""
+        """Seconds of an iteration; no plan of the space is faster."""
         return min((row.bound for row in self.rows if row.bound is not None), default=float("inf"))
 
 
 @dataclass(frozen=True, repr=False)
 class JobPlan(Summarised):
-    """How a model trains on a cluster, with what proves that little is left to gain.
+    """Layout of a model's training on a cluster, with a bound on its time and its certificate.
 
     Parameters
     ----------
     model, cluster, job
-        What trains on what, and what was asked.
+        Model, cluster, and the problem as the user posed it.
     layout
-        The plan.
+        Layout that the plan chooses.
     seconds
-        Of one iteration.
+        Seconds of one iteration.
     bound
-        Seconds; no plan of the declared space is faster.
+        Seconds of an iteration; no plan of the declared space is faster.
     certificate
-        Why.
+        Proof of the bound, by outer points of the space.
     provenance
         Versions that made the plan.
     """

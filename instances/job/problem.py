@@ -1,4 +1,4 @@
-"""The question of a training job: batch, and what of the layout is decided beforehand.
+"""Problem of a training job: its batch, and the parts of the layout that are decided beforehand.
 
 A job says how many sequences of how many tokens an iteration trains. Everything else is open unless
 it is given: the degrees of every parallelism, ZeRO stage, microbatch, schedule with its chunks, and
@@ -33,7 +33,7 @@ _MODES = (
     frozenset({Recompute.MLA_UP_PROJECTION}),
     frozenset({Recompute.MLA_UP_PROJECTION, Recompute.MLP}),
 )
-#: How keys and values are exchanged unless the job says otherwise: the first that a launcher has.
+#: Exchanges of keys and values in order of preference: by default the first that a launcher has.
 _CONTEXT = (ContextKind.RING, ContextKind.ALL_GATHER, ContextKind.ALL_TO_ALL)
 
 
@@ -156,7 +156,7 @@ class TrainingJob:
 
     @property
     def settings(self) -> LauncherSettings:
-        """What the launcher can run."""
+        """Settings of the job's launcher."""
         return LAUNCHERS[self.launcher]
 
     @property

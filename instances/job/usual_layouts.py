@@ -1,4 +1,4 @@
-"""The usual choices for a training job: what frameworks and their guides would have one do.
+"""Usual layouts for a training job, by the rules of frameworks and their guides.
 
 Each rule names its layouts in the order in which it would try them, and the first that the model,
 the cluster and the devices' memory allow is its choice. No time is asked for: rules have none.
@@ -29,7 +29,7 @@ from ..costs.memory import fullest_rank
 from ..costs.models import shipped_model
 from ..costs.stages import device_memory
 
-#: What stands in place of an empty collection, so that a column that is there is not a default.
+#: Text of an empty collection: an empty column would stand for the default.
 NONE = "none"
 
 
@@ -48,13 +48,13 @@ class PublishedRecipe:
 
     @property
     def model(self) -> ModelDescription:
-        """What was trained."""
+        """Description of the trained model."""
         named = shipped_model(self.name)
         return replace(named, mtp=(named.mtp or (named.blocks[-1],))[:1] * self.further)
 
     @property
     def cluster(self) -> TrainingCluster:
-        """What it ran on."""
+        """Cluster of the run."""
         return training_cluster(self.devices)
 
 
@@ -133,7 +133,7 @@ BY_NAME = {
     "deepseek-v3": (2, 16, 64, 1),
     "kimi-k2": (2, 16, 32, 1),
 }
-#: Of other mixtures: tensor 1 or 2, pipeline 1 to 4, experts over 8 to 32
+#: Degrees of other mixtures, as above: tensor 1 or 2, pipeline 1 to 4, expert 8 to 32
 #: (skills/adding-model-support/recipe-patterns.md).
 EXPERTS = tuple((t, p, e, 1) for e in (8, 16, 32) for p in (1, 2, 4) for t in (1, 2))
 
@@ -144,7 +144,7 @@ TITAN_TENSOR_FROM = 70e9
 
 @dataclass(frozen=True)
 class UsualLayout:
-    """What a rule chooses."""
+    """Layout that a rule chooses, or the reason why it chooses none."""
 
     name: str  # the rule
     layout: Layout | None  # its choice; None if there is none that runs

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 ACCELERATOR = "accelerator"
 CPU = "cpu"
 
-#: No search can use more; a mistyped count must not exhaust the memory.
+#: Most devices of a cluster: no search can use more, and a mistyped count must not fill the memory.
 MAX_DEVICES = 100_000
 
 
-#: Devices of a cluster with links between them: the table of pairs grows with the square.
+#: Most devices of a cluster with links between them: the table of pairs grows with the square.
 MAX_LINKED_DEVICES = 2_000
 
 

@@ -1,4 +1,4 @@
-"""Completion of workloads: what a problem counts and a file leaves open, by stated assumptions.
+"""Completion of workloads: costs that problems count and files leave open, by stated assumptions.
 
 A file of one format says layers with configurations, another one forward and backward nodes; one
 says bytes, another one times of transfers; some name no unit of time. `complete` makes of each what
@@ -32,7 +32,7 @@ FORWARD_SHARE = 1 / 3
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What is taken where a file does not say it.
+    """Values that are assumed where a file does not give them.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Assumptions:
             raise InputError(f"weight_share: {quote(self.weight_share)}; it must be from 0 to 1")
 
 
-#: Assumptions unless others are given.
+#: Assumptions by default.
 USUAL = Assumptions()
 
 

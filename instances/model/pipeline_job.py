@@ -41,7 +41,7 @@ OF_ITERATIONS = ("split", "chunks", "relayed", "overlap", "weight_share", "actio
 
 @dataclass(frozen=True)
 class LayerRule:
-    """What one layer may do, on top of what all may; None for no further restriction.
+    """Restriction of one layer's choices, beside those of all layers; None for no further one.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class LayerRule:
     degrees, replicas
         Tensor and data-parallel degrees that its stage may have.
     recomputation
-        Of this layer.
+        Recomputation that this layer may have.
 
     Raises
     ------

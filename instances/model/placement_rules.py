@@ -139,7 +139,7 @@ class PlacementRules(ByFields):
             yield said, groups
 
 
-#: What problems have unless told otherwise.
+#: Placement rules of a problem by default: none.
 NO_RULES = PlacementRules()
 
 

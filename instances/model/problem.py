@@ -29,7 +29,7 @@ from .summary import ByFields
 from .topology import Topology
 from .workload import Workload
 
-#: Calls per accelerator; no workload has use for more.
+#: Most calls per accelerator; no workload has use for more.
 MAX_CALLS = 1000
 
 

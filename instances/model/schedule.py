@@ -60,7 +60,7 @@ class Action(NamedTuple):
 
 _PATTERN = re.compile(r"([0-9]{1,9})([A-Z_]+?)([0-9]{0,9})")
 
-#: What a row may hold: transfers follow from the stages.
+#: Kinds of actions that a row may hold: transfers follow from the stages.
 COMPUTES = (Kind.F, Kind.B, Kind.I, Kind.W)
 
 #: Devices of a deadlock that are named at most.

@@ -39,7 +39,7 @@ from .summary import ByFields
 from .tensor_program import TensorProgram
 from .workload import Workload
 
-#: Of each operator the number of its group; None on all devices.
+#: Group number of each operator; None for an operator on all devices.
 Groups = tuple[int | None, ...]
 
 
@@ -281,7 +281,7 @@ class DeviceMesh(ByFields):
 
     @property
     def text(self) -> str:
-        """Such as ``2x4``."""
+        """Text of the mesh's shape, such as ``2x4``."""
         return "x".join(map(str, self.shape))
 
 
@@ -289,7 +289,7 @@ class DeviceMesh(ByFields):
 STATE = {Optimizer.SGD: 0.0, Optimizer.MOMENTUM: 1.0, Optimizer.ADAM: 2.0}
 
 
-#: Of a bucket of gradients, as PyTorch's data parallelism has it.
+#: Bytes of a bucket of gradients, by default as in PyTorch's data parallelism.
 BUCKET_BYTES = 25.0 * 2**20
 
 

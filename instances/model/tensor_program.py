@@ -224,7 +224,7 @@ class Operator:
 
     @property
     def time(self) -> float:
-        """On one device, all of it."""
+        """Time of the whole operator on one device."""
         return self.fixed + max(self.compute, self.memory)
 
 

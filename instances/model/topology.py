@@ -23,11 +23,11 @@ from .summary import Summarised
 if TYPE_CHECKING:
     import networkx as nx
 
-#: A look-up table of all pairs beyond this does not fit into an ordinary machine's memory.
+#: Largest number of devices: a table of all pairs of more would not fit into ordinary memory.
 MAX_DEVICES = 8192
-#: As many forward in the largest fat tree of so many devices, twice over.
+#: Largest number of switches: two for each of `MAX_DEVICES`.
 MAX_SWITCHES = 16384
-#: Those of a link per pair of `MAX_DEVICES` take gigabytes; so many take one.
+#: Largest number of links: so many take a gigabyte, one per pair of `MAX_DEVICES` several.
 MAX_LINKS = 12_000_000
 
 

@@ -37,7 +37,7 @@ RESERVED = frozenset(
     {"id", "name", "memory_bytes", "transfer", "output_bytes"} | {"backward", "colour"}
 )
 
-#: A mistyped colour must not exhaust the memory where no labels are given.
+#: Most colours without labels: a mistyped colour must not exhaust the memory.
 MAX_COLOURS = 1_000_000
 
 

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map
 from ..common.errors import InputError, quote
 from .tracing.traced import reason_of
 
-#: Inputs that are made up hold at most so many numbers.
+#: Most numbers in an input that is made up.
 MOST_NUMBERS = 1 << 30
 
 

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 
 def attention(name: str, *args: Any, **kwargs: Any) -> float:
-    """Q·Kᵀ and weights·V, each 2·pairs·width, over all heads.
+    """FLOPs of Q·Kᵀ and weights·V, each 2·pairs·width, over all heads.
 
     Pairs are rows times columns; under a causal mask, which kernels skip above the diagonal, row i
     has i of them. A mask that is a tensor saves nothing. Backward there are five products instead
@@ -40,7 +40,7 @@ def grouped_product(rows: Any, weights: Any, *_: Any, **__: Any) -> float:
 
 
 def grouped_product_backward(first: Any, second: Any, *_: Any, **__: Any) -> float:
-    """A product for the gradient of the rows, and one for that of the weights."""
+    """FLOPs of the products for the gradient of the rows and for that of the weights."""
     a, b = (first, second) if second.dim() == 3 else (second, first)
     return 2.0 * grouped_product(a, b)
 
@@ -51,7 +51,7 @@ def recurrent(rows: Any, first: Any, second: Any, *_: Any, **__: Any) -> float:
 
 
 def recurrent_backward(*args: Any, **kwargs: Any) -> float:
-    """Twice the forward pass: gradients of what it reads, and of the weights."""
+    """FLOPs of an LSTM layer's backward pass, twice the forward pass's: of input and of weights."""
     return 2.0 * recurrent(*args, **kwargs)
 
 
@@ -65,7 +65,7 @@ def flops_of(func: Any, args: Any, kwargs: Any, out: Any) -> float:
     return 0.0 if count is None else float(count(*args, **kwargs, out_val=out))
 
 
-#: By name, as packages that are not installed may define the operator.
+#: Formulas of operations by the operator's name, as its package may not be installed.
 FORMULAS: Mapping[str, Callable[..., float]] = {
     **{
         f"aten::_scaled_dot_product_{kernel}{end}": partial(

@@ -36,14 +36,14 @@ from .record import Clock, Watch
 from .tracing.leaves import loss_of, tensors
 from .tracing.traced import Traced, reason_of
 
-#: Runs that do not count; at least and at most so many that do; seconds after which it ends.
+#: Runs that do not count; least and most runs that do; seconds after which measuring ends.
 WARM_UP, FEWEST_RUNS, MOST_RUNS, BUDGET_S = 2, 5, 200, 2.0
 
-#: Measurements that are older are made again.
+#: Seconds of a day; most days of a measurement, after which it is made again.
 DAY_S = 86400.0
 MOST_DAYS = 30.0
-#: A GPU waits for so many kernels to be launched before it runs them, for so many of its clock's
-#: cycles (10 ms): else what is timed is how long the host takes to launch each.
+#: Kernels that are launched before a GPU runs them, and its clock's cycles (10 ms) until it does:
+#: else the host's launches are timed.
 AHEAD, AHEAD_CYCLES = 64, 20_000_000
 
 
@@ -57,7 +57,7 @@ class Timing:
     when: float = 0.0
 
 
-#: A timing in the file.
+#: Number of a timing in the cache's file.
 _Number = Annotated[float, msgspec.Meta(ge=0.0)]
 _Row = tuple[_Number, _Number, _Number]
 
@@ -264,13 +264,13 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-#: The most that torch plausibly needs around one kernel: dispatch, autograd, Python.
+#: Largest plausible time of torch around one kernel: dispatch, autograd, Python.
 OVERHEAD_MS = 0.02
 
-#: Factors beyond this, or below its inverse, say that parts and whole were not measured alike.
+#: Largest plausible factor: beyond it, or below its inverse, parts and whole were timed unlike.
 PLAUSIBLE = 1.5
 
-#: Between processes of one machine over gloo, and over PCIe 4; ours, until they are measured.
+#: Assumed links until they are measured: gloo between processes of one machine, and PCIe 4.
 ASSUMED_LINKS = {"cpu": Link(50e-6, 2e9), "cuda": Link(10e-6, 25e9)}
 
 

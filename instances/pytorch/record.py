@@ -43,17 +43,17 @@ from .tracing.leaves import (
 from .tracing.traced import Traced, quiet, reason_of, varying
 from .tracing.unchanged import unchanged
 
-#: Make memory, look at it or check it, but compute nothing.
+#: Operators that make memory, look at it or check it, but compute nothing.
 _FREE = frozenset(
     {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "_unsafe_view"}
     | {"_assert_tensor_metadata", "_assert_async", "_local_scalar_dense", "lift_fresh"}
 )
 
-#: Read only the rows that they are asked for, as many as they write.
+#: Operators that read only the rows that they are asked for, as many as they write.
 _LOOKUPS = frozenset({"embedding", "index", "index_select", "gather"})
 
-#: Autograd's names of what GPUs have kernels of their own for, by those on CPUs: a model that was
-#: profiled on a GPU is traced on a CPU when its plan runs.
+#: Autograd's names on CPUs of nodes with kernels of their own on GPUs, by those on GPUs: a model
+#: that was profiled on a GPU is traced on a CPU when its plan runs.
 _ATTENTION = "ScaledDotProductFlashAttentionForCpuBackward0"
 ON_CPUS = {
     "CudnnBatchNormBackward0": "NativeBatchNormBackward0",
@@ -63,7 +63,7 @@ ON_CPUS = {
     "ScaledDotProductCudnnAttentionBackward0": _ATTENTION,
 }
 
-#: Returns a mark in time; what lies between two marks is known later.
+#: Clock that returns a mark in time; the time between two marks is known later.
 Clock = Callable[[], Any]
 
 

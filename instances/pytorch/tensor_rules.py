@@ -35,7 +35,7 @@ from ..model.tensor_program import COPIED, PARTIAL, Signature
 
 Shape = tuple[int, ...]
 
-#: What makes a rule: from the node of a traced graph, and the shapes of its tensors.
+#: Maker of a rule, from a node of a traced graph and the shapes of its inputs and outputs.
 Maker = Callable[["fx.Node", Sequence[Shape], Sequence[Shape]], "Rule | None"]
 
 
@@ -127,7 +127,7 @@ _WHOLE, _PICKED, _PUT = "A", "B", "C"
 #: Bytes of a statistic.
 _FLOAT = 4.0
 
-#: Letters of axes that differ and cannot be split: from here on.
+#: First code point of letters for axes that differ and cannot be split.
 _OTHERS = 0x4E00
 
 #: Operators whose letters are always the same.
@@ -160,7 +160,7 @@ LINEAR: Mapping[str, tuple[tuple[int, ...], ...]] = {
     },
 }
 
-#: Pointwise in effect, though torch does not tag them so.
+#: Operators that are pointwise in effect, though torch does not tag them so.
 POINTWISE = frozenset(
     (
         "clone", "_to_copy", "fill", "gelu_backward", "silu_backward", "hardtanh_backward",
@@ -382,7 +382,7 @@ def _by_row(query: Shape, statistics: Shape) -> str:
 
 
 def _batch_norm(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
-    """Sums and sums of squares of each channel are added up where samples are split."""
+    """Batch norm: each channel's sums, also of squares, are added up where samples are split."""
     data = "nc" + "YXUV"[: len(inputs[0]) - 2]
     training = bool(node.args[5])
     channels = ("c" if training else "Z",) * (len(outputs) - 1)
@@ -503,7 +503,7 @@ def _index_select(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shap
 
 
 def _index(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
-    """Rows of a tensor by a list of their numbers: the list can be split, too."""
+    """Indexing of a tensor's rows by a list of their numbers: the list can be split, too."""
     if not _by_rows(node, inputs):
         return None
     rest = string.ascii_lowercase[1 : len(inputs[0])]
@@ -533,7 +533,7 @@ def _cumsum(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule 
 
 
 def _pad(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule:
-    """Axes that become longer stay whole."""
+    """Padding: axes that become longer stay whole."""
     count = len(inputs[0])
     before = [*string.ascii_lowercase[:count]]
     after = list(before)
@@ -544,7 +544,7 @@ def _pad(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule:
 
 
 def _mse_loss(_: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule | None:
-    """A mean over parts is one of theirs, divided by their number when it is computed."""
+    """Squared error; a mean over parts is the sum of their means, divided by their number."""
     letters = string.ascii_lowercase[: len(inputs[0])]
     if inputs[0] != inputs[1]:
         return None
@@ -583,7 +583,7 @@ def _leading(shape: Shape) -> dict[int, int]:
     return {math.prod(shape[:axis]): axis for axis, extent in enumerate(shape) if extent != 1}
 
 
-#: By the operator's name.
+#: Makers of the rules of picks, by the operator's name.
 PICKS: Mapping[str, Maker] = {
     "_safe_softmax": _safe_softmax,
     "topk": _topk,
@@ -600,7 +600,7 @@ PICKS: Mapping[str, Maker] = {
     "mse_loss_backward": _mse_loss_backward,
 }
 
-#: By the operator's name.
+#: Makers of the rules of exchanges, by the operator's name.
 EXCHANGES: Mapping[str, Maker] = {
     "native_batch_norm": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,

@@ -45,7 +45,7 @@ from .tracing.leaves import tensors
 from .tracing.traced import reason_of
 from .tracing.unchanged import unchanged
 
-#: Nodes that are the tensor that they get.
+#: Operators whose result is their input itself.
 SAME = ("detach", "alias", "lift_fresh_copy", "lift_fresh")
 
 

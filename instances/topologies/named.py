@@ -124,8 +124,8 @@ def save_topology(topology: Topology, path: str | Path) -> None:
 FAST, NETWORK, GRID = 300e9, 25e9, 50e9
 FAST_LATENCY_S, NETWORK_LATENCY_S, GRID_LATENCY_S = 2e-6, 5e-6, 1e-6
 
-#: What a pair of GPUs gets, by the way between them: seconds, bytes per second. Measured values
-#: differ by machine: measure, and edit the JSON.
+#: Latency (seconds) and bandwidth (bytes per second) of a pair of GPUs, by the way between them.
+#: Measured values differ by machine: measure, and edit the JSON.
 WAYS = {
     "PIX": (3e-6, 24e9),  # one PCIe switch
     "PXB": (4e-6, 20e9),  # several PCIe switches

@@ -282,8 +282,8 @@ def _error(predicted: pd.Series[float], measured: pd.Series[float]) -> pd.Series
     return (ratio - 1).where(~((predicted == 0) & (measured == 0)), 0.0)
 
 
-#: What a row is of: what is done, the axis of the mesh (−1 for computing), and whether operators
-#: ask for it themselves.
+#: Key of a row: the kind of computing or the collective, the axis of the mesh (−1 for computing),
+#: and whether operators ask for it themselves.
 Key = tuple[str, int, bool]
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-#: What arrives at a node: a gradient for each of its outputs, or None.
+#: Gradients that arrive at a node: one for each of its outputs, or None.
 Arrived = tuple[torch.Tensor | None, ...]
 
 

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from ...instances import InputError
 from .checkpoint_folder import Checkpoint, keep_newest, write_checkpoint
 
-#: How many are kept, the newest.
+#: Number of checkpoints that are kept, the newest.
 KEPT = 2
 
 

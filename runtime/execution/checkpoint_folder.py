@@ -40,7 +40,7 @@ from ...instances.formats.source import Record
 from ...instances.formats.writing import layout, why_not, write_whole
 from ..measure.group import of_all_ranks
 
-#: What reading raises of files that are damaged: whatever torch's own code then meets.
+#: Exceptions of reading damaged files, of torch's own code too.
 UNREADABLE = (
     OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError, LookupError, TypeError,
     AttributeError, AssertionError, ArithmeticError, MemoryError, struct.error, zipfile.BadZipFile,
@@ -49,7 +49,7 @@ UNREADABLE = (
 
 MANIFEST = "manifest.json"
 FORMAT = 4
-#: What `torch.distributed.checkpoint` says of its files.
+#: Name of the file with the metadata of `torch.distributed.checkpoint`.
 METADATA = ".metadata"
 #: Modules and names that its metadata is pickled with, beside types of numbers.
 _PICKLED = {

@@ -16,8 +16,8 @@ from .checkpoint import Trained
 
 #: Inputs of a microbatch, by position and by name.
 Given = tuple[tuple[Any, ...], Mapping[str, Any]]
-#: How far a gradient may be off, relative to its norm, in 32 bits and more, and in fewer: sums are
-#: in another order. A wrong operator or a lost part of a sum is off by tenths and more.
+#: Largest error of a gradient, relative to its norm, in 32 bits and more, and in fewer: sums are in
+#: another order. A wrong operator or a lost part of a sum is off by tenths and more.
 TOLERANCE, COARSE = 1e-3, 5e-2
 #: Gradients below this part of the norm of all are compared with it: some are rounding alone.
 FLOOR = 1e-2

@@ -44,7 +44,7 @@ from .own_loop.teams import Teams
 from .split import PieceModule, split
 from .stage import Tensors
 
-#: A layer, and its sharding as `Layers` has it.
+#: A layer, and its sharding in the text form of `Layers`.
 ShardedLayer = tuple[PieceModule, str]
 
 

@@ -33,7 +33,7 @@ _parsed = lru_cache(maxsize=1 << 16)(parse_action)
 
 
 class Done(Record):
-    """An action as it was: of the optimizer step `step`, from `start_s` to `end_s`."""
+    """Recorded action of the optimizer step `step`, from `start_s` to `end_s`."""
 
     step: int
     name: str = msgspec.field(name="action")  # such as ``2F0``
@@ -42,7 +42,7 @@ class Done(Record):
 
     @property
     def action(self) -> Action:
-        """What was done."""
+        """Action of this name."""
         return _parsed(self.name)
 
 
@@ -59,7 +59,7 @@ class RankRecording(Record):
 
 
 class RunRecording(Record):
-    """A run of a plan, as files have it.
+    """Recording of a plan's run, in the form of its file.
 
     Times are seconds on one clock that all ranks share: theirs if they are on one host, else each
     rank's own, set to zero at a barrier before the first step. `placement` has the plan's device of
@@ -112,7 +112,7 @@ class ShardedRank(Record):
 
 
 class ShardedRecording(Record):
-    """A run of a sharding, as files have it.
+    """Recording of a sharding's run, in the form of its file.
 
     `plan` is a hash of what the plan decides, `mesh` has the devices along each axis, and `step_s`
     the seconds of each step, the optimizer's included.

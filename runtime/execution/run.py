@@ -33,7 +33,7 @@ from .sharded.trainer import ShardedTrainer
 from .stage import Tensors
 from .trainer import PipelineTrainer
 
-#: What runs batches on this rank.
+#: Trainer that runs batches on this rank.
 Trainer = PipelineTrainer | ShardedTrainer
 
 

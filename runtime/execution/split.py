@@ -93,7 +93,7 @@ class _Needs:
 
 
 class _Cut:
-    """The graph, and which piece each of its nodes is at home in."""
+    """The graph, and the piece of each of its nodes."""
 
     def __init__(self, profile: Profile, pieces: list[tuple[int, ...]]) -> None:
         self.traced = profile.traced

@@ -24,7 +24,7 @@ from .options import RunOptions
 from .prepare import split_model
 from .trainer import PipelineTrainer
 
-#: Of plans that use all processes: seconds of a batch, relative to the first plan's.
+#: Function that times plans, each on all processes: seconds of a batch relative to the first one's.
 TimePlans = Callable[[Sequence[Plan]], Floats]
 
 

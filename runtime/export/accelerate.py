@@ -64,13 +64,13 @@ def _names(plan: Plan) -> list[str]:
     return ["cpu" if host else str(k) for host, k in zip(hosts, numbers, strict=True)]
 
 
-#: Files, by what reads them.
+#: Names of the files for Accelerate, for a shell, and for the Trainer.
 LAUNCH_FILE, START_FILE, TRAINER_FILE = (
     "accelerate.json", "accelerate.sh", "training_arguments.json",
 )  # fmt: skip
-#: How parts of keys and values go round: `set_rotate_method` of torch, whose all-to-all is a ring.
+#: Names of exchanges of keys and values in torch's `set_rotate_method`: its all-to-all is a ring.
 _CONTEXT = {ContextKind.ALL_GATHER: "allgather", ContextKind.RING: "alltoall"}
-#: Starts a script; ``--gradient_accumulation_steps`` of the command would be DeepSpeed's alone.
+#: Shell script of a start; ``--gradient_accumulation_steps`` of the command would be DeepSpeed's.
 _START = """\
 # Sequences in a batch of your data loader: {microbatch}. On each of several nodes: set NODES,
 # NODE_RANK, MASTER_ADDR and MASTER_PORT.

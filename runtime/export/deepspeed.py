@@ -20,7 +20,7 @@ from ...instances.costs.layout import Dispatcher, Layout
 from .stages import ModuleStages, feeds, first_number, layer_names, module_stages, modules_of
 
 NAME = "deepspeed"
-#: Those that it runs.
+#: Schedules that DeepSpeed runs.
 SCHEDULES = ("1f1b",)
 
 _TEMPLATE = '''"""The planned pipeline for DeepSpeed: {words}.
@@ -121,9 +121,9 @@ def write(stages: ModuleStages) -> str:
     )
 
 
-#: Its names of how tokens go to experts.
+#: DeepSpeed's names of dispatchers of tokens to experts.
 _DISPATCHERS = {Dispatcher.ALL_TO_ALL: "comm", Dispatcher.HIERARCHICAL: "deepep"}
-#: Files, as the launch line names them.
+#: Names of the files, as in the launch line.
 CONFIG_FILE, PIPELINE_FILE = "deepspeed.json", "planned_pipeline.py"
 
 

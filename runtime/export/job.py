@@ -66,7 +66,7 @@ def _maxtext_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
     return {"maxtext.sh": "\n".join(lines) + "\n"}
 
 
-#: What writes a launcher's files, by its name.
+#: Writers of a launcher's files, by the launcher's name.
 JOB_LAUNCHERS: Mapping[str, Callable[[ModelDescription, Layout], dict[str, str]]] = (
     MappingProxyType(
         {

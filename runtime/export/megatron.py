@@ -30,7 +30,7 @@ from ...instances.job.launchers import layers_away
 from .stages import ModuleStages, degrees_in_words, first_number, module_stages, stack
 
 NAME = "megatron"
-#: Those that it runs.
+#: Schedules that Megatron runs.
 SCHEDULES = ("1f1b", "interleaved")
 
 #: Embedding, decoder layer, layer of multi-token prediction, and head with the loss.

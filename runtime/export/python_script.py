@@ -212,7 +212,7 @@ _SAID = {
 MOST_NUMBERS = 256
 
 
-#: What fx imports by itself and the script has too.
+#: Names that fx imports by itself and the script has too.
 _KNOWN = {"inf", "nan", "NoneType", "torch", "device", "fx_pytree", "pytree"}
 
 

@@ -28,7 +28,7 @@ from ..simulate.plan_stages import named_schedule, schedule_to_run, usual_schedu
 from . import accelerate, deepspeed, megatron, torchtitan, vllm
 from .stages import ModuleStages, first_number, modules_of
 
-#: What takes pieces of any kind: a script of our own, and torch's schedules.
+#: Targets that take pieces of any kind: a script of our own, and torch's schedules.
 PYTHON, CSV = "python", "csv"
 
 
@@ -36,20 +36,20 @@ PYTHON, CSV = "python", "csv"
 class Launcher:
     """Launcher that cuts models between modules."""
 
-    #: Returns the plan's stages, or raises InputError with the reason why it cannot.
+    #: Function that returns the plan's stages, or raises InputError with the reason why it cannot.
     cut: Callable[[Workload, Plan], ModuleStages]
-    #: Returns the text of its file.
+    #: Function that returns the text of its file.
     write: Callable[[ModuleStages], str]
-    #: Returns the module that is kept whole, from the path of one inside it.
+    #: Function that returns the module that is kept whole, from the path of one inside it.
     unit: Callable[[str], str]
-    #: Those that it runs; empty if it is told none.
+    #: Schedules that it runs; empty if it is told none.
     schedules: tuple[str, ...] = ()
     #: Whether its stages form a chain of accelerators.
     pipeline: bool = True
     #: Whether all that comes before the first of its numbered layers, and all that comes after the
     #: last one, has to be on one stage.
     ends: bool = False
-    #: Whether it has to be on the stage of that layer.
+    #: Whether either has to be on the stage of that layer.
     layer_on_each: bool = False
 
 

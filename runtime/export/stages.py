@@ -31,9 +31,9 @@ _FURTHER_CALL = re.compile(r"#\d+$")
 class ModuleStages:
     """Stages of modules, in the order of the pipeline; S stages on R pipeline ranks."""
 
-    #: Of each stage, in the order in which they run.
+    #: Modules of each stage, in the order in which they run.
     modules: tuple[tuple[str, ...], ...]
-    #: R; stage s runs on rank s mod R.
+    #: Number of ranks, R; stage s runs on rank s mod R.
     ranks: int
     #: The plan's device of each rank; of replicas and tensor-parallel groups the first.
     devices: tuple[str, ...]
@@ -42,7 +42,7 @@ class ModuleStages:
     degree: int = 1
     #: Whether activations are computed again in the backward pass.
     recomputes: bool = False
-    #: Those of a plan for an iteration, where the launcher is told them; else empty and 0.
+    #: Schedule and microbatches of an iteration's plan, if a launcher is told them; else empty, 0.
     schedule: str = ""
     microbatches: int = 0
 
@@ -58,7 +58,7 @@ class ModuleStages:
 
     @property
     def in_words(self) -> str:
-        """The degrees, for people."""
+        """Text of the degrees."""
         return f"pipeline {self.ranks} × data {self.replicas} × tensor {self.degree}"
 
 

@@ -21,7 +21,7 @@ from .group import of_all_ranks
 from .measurement import Timed
 from .timing import timed_together
 
-#: From how a tensor lies to how it shall lie.
+#: Properties of a tensor before and after each collective.
 COLLECTIVES: Mapping[str, tuple[int, int]] = {
     "all-gather": (0, COPIED),
     "reduce-scatter": (PARTIAL, 0),
@@ -33,7 +33,7 @@ COLLECTIVES: Mapping[str, tuple[int, int]] = {
     "broadcast": (FIRST, COPIED),
 }
 
-#: Those after which one rank is done before others are.
+#: Collectives after which one rank is done before others are.
 _ROOTED = ("gather", "scatter", "reduce", "broadcast")
 
 
@@ -47,7 +47,7 @@ class MeasuredAxis:
 
     @cached_property
     def fits(self) -> Mapping[str, Fit]:
-        """For each collective the link that explains it best, each round a message."""
+        """Best link for each collective, each round a message."""
         return {name: fit_postal(*self._rounds(name)) for name in self.timed}
 
     @cached_property
@@ -61,7 +61,7 @@ class MeasuredAxis:
 
     @property
     def link(self) -> Link:
-        """The common one."""
+        """Latency and bandwidth of the best common link."""
         return self.common.link
 
     def _rounds(self, name: str) -> tuple[Floats, Floats]:

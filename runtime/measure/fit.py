@@ -11,7 +11,7 @@ import numpy as np
 from ...instances import InputError, Link
 from ...instances.common.arrays import Floats, frozen
 
-#: Faster than any link; a line that does not rise with the size has no bandwidth to speak of.
+#: Largest bandwidth of a fit, above any link's; for times that do not rise with the size.
 MOST_BYTES_PER_S = 1e15
 
 

@@ -18,7 +18,7 @@ from ...instances import InputError, StagecutError
 from ..execution.guard.failures import Guard, first_line
 
 T = TypeVar("T")
-#: So long a rank waits for another before it gives up.
+#: Longest time that a rank waits for another before it gives up.
 TIMEOUT = timedelta(seconds=60)
 
 

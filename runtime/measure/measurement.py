@@ -15,9 +15,9 @@ from ...instances.model.cluster import ACCELERATOR
 from ...instances.topologies import Topology
 from .fit import Fit, fit_postal, fit_ring
 
-#: Medians that the model misses by more, at the typical size, are worth a warning.
+#: Largest typical error of a fit without a warning.
 BAD_FIT = 0.25
-#: Pairs that differ by more are not one kind of link.
+#: Largest ratio of the bandwidths of pairs with one kind of link.
 MUCH = 2.0
 
 
@@ -72,7 +72,7 @@ class Timed:
 
     @property
     def median_s(self) -> Floats:
-        """Shape (K,)."""
+        """Shape (K,): median."""
         median: Floats = self.quartiles_s[1]
         return median
 
@@ -102,7 +102,7 @@ class Measurement:
 
     @cached_property
     def ring(self) -> Fit:
-        """The all-reduce as a ring's."""
+        """Link fitted to the all-reduces, as rings."""
         return fit_ring(self.all_reduce.size_bytes, self.all_reduce.median_s, len(self.ranks))
 
     @property

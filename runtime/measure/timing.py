@@ -19,7 +19,7 @@ from ...instances.common.arrays import Floats
 from .group import of_all_ranks
 from .measurement import Measurement, RankMachine, RankPair, Timed
 
-#: Bytes: 64 B to 16 MiB, four times as many each.
+#: Bytes of messages: 64 B to 16 MiB, four times as many each.
 SIZES = tuple(64 * 4**k for k in range(10))
 WARM_UP, FEWEST_RUNS, MOST_RUNS = 3, 5, 1000
 

@@ -1,4 +1,4 @@
-"""Charts: how methods did, loads of a plan, a front of training plans, an estimate's terms."""
+"""Charts: results of methods, loads of a plan, a front of training plans, an estimate's terms."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .style import (
 
 LINE = "#333333"
 
-#: Plans that end above so many times the best one are left out of the picture.
+#: Largest objective in the picture, over the best one.
 MOST_SHOWN = 1.5
 
 LEGEND: Any = {"frameon": False, "fontsize": 8}
@@ -382,7 +382,7 @@ def plot_front(front: pd.DataFrame, time_unit: str = "unspecified") -> Figure:
 #: Bars of ranks beyond these are left out: first and last ones, and the fullest, stay.
 MOST_RANKS = 24
 LIMIT, EDGE = "#333333", "#ffffff"
-#: A second round of colours is told from the first by its hatch.
+#: Hatches of the first and the second round of colours.
 HATCHES = ("", "///")
 
 

@@ -31,7 +31,7 @@ WIDTH_IN = 13.0
 
 LANE_IN = 0.36
 
-#: Beyond so many bars there are no labels, no outlines, and the picture is pixels.
+#: Most bars with labels and outlines; beyond, the picture is pixels.
 FINE = 3000
 
 CRITICAL = "#1d2430"

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 #: Room of a node and of an edge that passes a layer, in widths of a node.
 NODE, PASSING = 1.0, 0.16
 
-#: Between forward and backward passes.
+#: Room between forward and backward passes, in widths of a node.
 BESIDE = 0.5
 
 SWEEPS = 12
@@ -58,7 +58,7 @@ Spot = tuple[float, float]
 
 
 class GraphLayout(NamedTuple):
-    """Places; x in widths of a node, y in layers, downwards."""
+    """Places of nodes and edges; x in widths of a node, y in layers, downwards."""
 
     spots: dict[int, Spot]  # of each node
     # of each edge: the points that it passes, ends included
@@ -67,7 +67,7 @@ class GraphLayout(NamedTuple):
 
 EDGE, OUTLINE = "#8a929e", "#5d6673"
 
-#: Graphs of more nodes are drawn by stages.
+#: Most nodes of a graph; larger ones are drawn by stages.
 MOST_NODES = 240
 
 
@@ -339,7 +339,7 @@ def _spread(
             x[point] = total / len(points) + offset[point]
 
 
-#: Beyond these a picture of shares shows nothing.
+#: Most nodes of a picture of shares.
 MOST_SHARED = 120
 #: Width and height of a node.
 WIDE, HIGH = 0.86, 0.5

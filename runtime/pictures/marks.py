@@ -22,11 +22,11 @@ from ..simulate.result import Simulation
 from ..simulate.sharded import ShardedTimeline
 from .style import COLLECTIVES
 
-#: More bars than this are no picture any more.
+#: Most bars of a picture.
 MOST_BARS = 60_000
-#: Links in a picture; of more, those with most work are drawn.
+#: Most links in a picture; of more, those with most work are drawn.
 MOST_LINKS = 16
-#: Devices in a picture; of more, the first replica of each stage is drawn.
+#: Most devices in a picture; of more, the first replica of each stage is drawn.
 MOST_DEVICES = 64
 #: Steps of a critical path that are marked, the last ones.
 MOST_STEPS = 20_000
@@ -58,7 +58,7 @@ class Arrow(NamedTuple):
 
 
 class Level(NamedTuple):
-    """What a device holds over time: from each time on, so many bytes."""
+    """Memory of a device over time: its bytes from each time on."""
 
     name: str
     times: list[float]
@@ -67,7 +67,7 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Marks:
-    """What there is to see of a timeline."""
+    """Marks of a timeline's picture: bars, arrows and memory, by lane."""
 
     lanes: tuple[str, ...]  # names: devices first, then links
     devices: int  # how many of the lanes are devices

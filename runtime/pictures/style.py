@@ -1,4 +1,4 @@
-"""What all pictures by matplotlib share: names are no formulas, files are whole or not there.
+"""Style of all pictures by matplotlib: names are no formulas, files are whole or not there.
 
 The colours of all pictures, told apart also by people who do not see red or green as others do.
 
@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 from ...instances.formats.writing import PICTURES, check_target, write_whole
 
-#: What a bar of a timeline shows, and what the legend calls it. What has a number in it is light
-#: enough for dark text.
+#: Colours of a timeline's bars and their names in the legend, by what they show. Bars with a
+#: number in them are light enough for dark text.
 BARS = {
     "F": ("#7fb2e5", "forward"),
     "B": ("#f0a848", "backward"),
@@ -49,15 +49,15 @@ FILLS = (
     "#8cc4ee", "#f5b65a", "#cdbeaf", "#eb7373", "#9191eb", "#befaaf", "#dc73af", "#82fafa",
 )  # fmt: skip
 
-#: Lines; after Okabe and Ito.
+#: Colours of lines; after Okabe and Ito.
 LINES = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#000000", "#d55e00", "#7a5230",
 )  # fmt: skip
 
-#: Of lines beyond the colours there are, and of the marks of methods.
+#: Styles of lines once all colours are used, and markers of methods.
 STYLES, MARKERS = ("-", "--", ":"), ("o", "s", "^", "D", "v", "P", "X", "*")
 
-#: What the devices of a plan do.
+#: Colours of the work of a plan's devices, and of their memory.
 COMPUTE, TRANSFER, SYNCHRONISE, MEMORY = "#3b6fb6", "#e08a3c", "#b65a8c", "#5a9e6f"
 
 #: Decorates what draws: dollar signs in names begin no formula.

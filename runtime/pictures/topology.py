@@ -19,10 +19,10 @@ from ...instances.topologies import Topology
 from ..verify.report import MappingReport
 from .style import FILLS, names_as_they_are, save_picture
 
-#: Links beyond this many are left out; the picture would be a blot.
+#: Most links of a picture; of more, none is drawn.
 MAX_LINKS = 1000
 BUSIEST, LINK, SPARE, SWITCH, OUTLINE = "#1d2430", "#b0b0b0", "#ffffff", "#666666", "#5d6673"
-#: Marks that are as large as this have the number of their stage inside.
+#: Least size of marks that have the number of their stage inside.
 NUMBERED = 120.0
 
 
@@ -138,7 +138,7 @@ def _size(place: Floats) -> tuple[float, float]:
 
 
 def _places(topology: Topology) -> list[tuple[float, float]]:
-    """Grids as grids (a third side slanted), islands side by side, others around a circle."""
+    """Places of devices: in grids (a third side slanted), islands side by side, or on a circle."""
     nodes = topology.size + topology.switches
     if len(topology.shape) in (2, 3):
         corners = np.array(list(np.ndindex(*topology.shape)), float)

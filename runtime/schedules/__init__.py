@@ -79,7 +79,7 @@ def _enough(stages: StageGraph, network: Network) -> Ints:
     return np.maximum(stages.in_flight, depth)
 
 
-#: Makes the schedule of stages, for a number of microbatches.
+#: Function that makes the schedule of stages, for a number of microbatches.
 Generator = Callable[[StageGraph, int, Network], Schedule]
 
 #: Every schedule by the name that users give.
@@ -97,7 +97,7 @@ SCHEDULES: Mapping[str, Generator] = MappingProxyType(
     }
 )
 
-#: Those of training jobs besides, whose stages lie in a V.
+#: Further schedules of training jobs, whose stages lie in a V.
 _OF_JOBS: Mapping[str, Generator] = MappingProxyType(
     {
         "zb-v": lambda stages, microbatches, _: v_shaped(stages, microbatches, "zb-v"),

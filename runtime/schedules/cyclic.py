@@ -37,7 +37,7 @@ SLACK = 1e-12
 
 
 class Work(NamedTuple):
-    """Something that is done for every microbatch, or every round of them, of one period."""
+    """Work that is done for every microbatch, or every round of them, of one period."""
 
     task: int  # task, kind: which task, and what of it
     kind: Kind

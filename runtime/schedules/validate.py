@@ -1,6 +1,6 @@
-"""Is a schedule complete, on the right devices, and free of deadlock? Said before anything runs.
+"""Validation of schedules before a run: complete, on the right devices, and free of deadlock.
 
-Which step each action of a schedule takes, and the table that shows it.
+The step of each action of a schedule, and the table that shows it.
 """
 
 from __future__ import annotations

@@ -23,12 +23,12 @@ from ...instances.common.arrays import Floats, Ints
 from ...instances.common.kernel import inner, kernel
 from .program import Actions, Gates, Jobs, Lanes, Replicas, SimulationProgram
 
-#: Relative differences that are rounding.
+#: Largest relative difference that counts as rounding.
 SLACK = 1e-12
 
 
 class ActionTimes(NamedTuple):
-    """When everything began and ended; `inf` for what never did."""
+    """Begin and end of every action and job; `inf` for what never began or ended."""
 
     # start, end, cause: (N,): of each action. The cause of an action is what it last waited for:
     # action i as i, job i as −2 − i, nothing as −1.
@@ -52,7 +52,7 @@ class FillScratch(NamedTuple):
 
 
 class ProgramArrays(NamedTuple):
-    """What is run, of a `SimulationProgram`."""
+    """Arrays of a `SimulationProgram` that the engine runs."""
 
     actions: Actions
     gates: Gates

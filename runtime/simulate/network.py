@@ -1,4 +1,4 @@
-"""How data moves between devices while a plan runs."""
+"""Networks of simulated runs: data through host memory, or from device to device over links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .stages import BACKWARD, StageGraph
 
 
 class Sharing(Choice):
-    """How messages share a link; see `Links`.
+    """Sharing of a link by messages: one after the other, or all at once; see `Links`.
 
     Examples
     --------
@@ -32,7 +32,7 @@ class Sharing(Choice):
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Devices pay for transfers what the plan's problem says, and nothing else takes time.
+    """Network in which devices pay for transfers what the plan's problem says, and no more.
 
     For placements: data goes through host memory, both ends pay, hosts nothing, as in the
     placement paper.
@@ -61,7 +61,7 @@ class HostMemory:
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Data goes from device to device over links; L links, Q routes, D devices.
+    """Network of links over which data goes from device to device; L links, Q routes, D devices.
 
     A message alone takes bytes / (least bandwidth on its route) and arrives a latency (the sum of
     its links') later: the postal model. Messages that share a link compete for it.

@@ -43,7 +43,7 @@ class Actions(NamedTuple):
 
 
 class Gates(NamedTuple):
-    """Where actions and jobs wait for others, per microbatch."""
+    """Gates where actions and jobs wait for others, per microbatch."""
 
     waits: Ints  # (G,): arrivals that a gate waits for
     stage: Ints  # stage, job: (G,): whose devices a gate stops; the job that it starts, or −1
@@ -148,7 +148,7 @@ class Wiring:
 
 @dataclass(frozen=True, eq=False)
 class SimulationProgram:
-    """What the engine runs, and the names for what comes out."""
+    """Program that the engine runs, with the names of its lanes."""
 
     actions: Actions  # actions, gates, replicas, jobs, lanes: see there
     gates: Gates
@@ -161,7 +161,7 @@ class SimulationProgram:
 
 
 def compile_program(stages: StageGraph, schedule: Schedule, network: Network) -> SimulationProgram:
-    """Return what the engine runs; the stages have their transfer times in the network."""
+    """Return the engine's program; the stages have their transfer times in the network."""
     count = stages.count
     every, tasks = np.arange(count), np.arange(2 * count)
     wiring = wire(stages, schedule, network)
@@ -291,7 +291,7 @@ def wire(stages: StageGraph, schedule: Schedule, network: Network) -> Wiring:
 def _through_engines(
     wiring: Wiring, stages: StageGraph, schedule: Schedule, remote: list[tuple[int, int, float]]
 ) -> None:
-    """Task, job of the sender's copy engine, job of the receiver's, task."""
+    """Wire transfers by copy engines: task, job of the sender's, job of the receiver's, task."""
     out, into = {a: 0 for a, _, _ in remote}, {b: 0 for _, b, _ in remote}
     for numbers, cost in ((out, stages.send), (into, stages.receive)):
         for task in numbers:
@@ -314,7 +314,7 @@ def _through_engines(
 
 
 def _over_links(wiring: Wiring, remote: list[tuple[int, int, float]]) -> None:
-    """Task, job of the link, task; what has no bytes takes no time."""
+    """Wire transfers over links: task, job of the link, task; nothing takes nothing."""
     for a, b, size in remote:
         if size == 0:
             wiring.feed(a, b)

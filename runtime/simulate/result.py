@@ -1,6 +1,6 @@
-"""What a simulation says: times, critical path, and the memory of each device over time.
+"""Result of a simulation: times, critical path, and the memory of each device over time.
 
-That is weights, versions of weights, activations in flight.
+Memory is of weights, versions of weights, and activations in flight.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _most(owner: Ints, change: Floats) -> dict[int, int]:
 
 
 class CriticalStep(NamedTuple):
-    """A step of a critical path: what ran where, from when to when."""
+    """A step of a critical path: its lane, action or transfer, begin and end."""
 
     where: str
     what: str
@@ -159,7 +159,7 @@ class Simulation(Summarised):
 
     @cached_property
     def time_per_sample(self) -> float:
-        """What one more microbatch adds in steady state.
+        """Time per microbatch in steady state.
 
         Of schedules that repeat a round of work it is the spacing of an action's repetitions far
         from begin and end, where the slowest action counts; of others, such as GPipe, what further

@@ -32,7 +32,7 @@ from ..verify.sharding import Converted, check
 
 @dataclass(frozen=True)
 class CollectiveEvent:
-    """Something that all devices do together."""
+    """Computation or collective that all devices, or those of a group, do together."""
 
     name: str  # of the operator, or of the tensor that is converted
     kind: str  # ``forward``, ``backward``, or the collective
@@ -45,7 +45,7 @@ class CollectiveEvent:
 
 @dataclass(frozen=True, repr=False)
 class ShardedTimeline(Summarised):
-    """What the devices do, first to last."""
+    """Timeline of a sharding's devices: what they do together, first to last."""
 
     events: tuple[CollectiveEvent, ...]  # those that take time
     mesh: tuple[int, ...]  # devices along each axis
@@ -54,7 +54,7 @@ class ShardedTimeline(Summarised):
 
     @property
     def makespan(self) -> float:
-        """When all is done."""
+        """Time at which the last event ends."""
         return max((event.end for event in self.events), default=0.0)
 
     def summary(self) -> dict[str, object]:

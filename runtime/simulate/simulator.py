@@ -1,6 +1,6 @@
-"""Simulate a plan: the second judge, which sees what a plan does over time.
+"""Simulation of plans: what every device does over time.
 
-Its steady state is what one more microbatch costs, far from begin and end.
+Its steady state is the time that one more microbatch takes, far from begin and end.
 """
 
 from __future__ import annotations

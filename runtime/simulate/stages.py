@@ -1,4 +1,4 @@
-"""Stages: what runs where, in which passes, and what it waits for, whatever plan it came from."""
+"""Stages of a plan of any kind: their passes, devices, and the passes that they wait for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline's plan, judged from the definition: an iteration's by its simulation.
+"""Verification of pipelines' plans from the definition: an iteration's by its simulation.
 
 Written apart from the models and the searches on purpose: it is what they are judged by.
 """

@@ -1,4 +1,4 @@
-"""Plans of training jobs judged from their definition: seconds, bytes, and what was asked."""
+"""Verification of training jobs' plans from the definition: seconds, bytes, the job's demands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAME = 1e-9
 
 
 def verify_job_plan(plan: JobPlan, table: Calibration | None = None) -> None:
-    """Judge a plan anew by a table of efficiencies, and hold its claims against it.
+    """Evaluate a plan anew by a table of efficiencies, and hold its claims against that.
 
     By default that is the shipped table. Raises `VerificationError` if the layout contradicts the
     model, the cluster or the job, needs more bytes than there are, takes other seconds than

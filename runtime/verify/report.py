@@ -310,12 +310,12 @@ class MappingReport(Report):
 
     @property
     def busiest_link(self) -> Pair | None:
-        """Its two nodes, in the direction of travel; None if nothing is sent."""
+        """Two nodes of the busiest link, in the direction of travel; None if nothing is sent."""
         return self.busiest[0]
 
     @property
     def busiest_link_s(self) -> float:
-        """Seconds per batch that its messages would take if they had it to themselves in turn."""
+        """Seconds per batch of the busiest link's messages, each alone on it in turn."""
         return self.busiest[1]
 
 

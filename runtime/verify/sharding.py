@@ -29,7 +29,7 @@ from ...instances.model.sharding import conversion_places, gradient_buckets, ope
 from .report import Report
 from .rules import allowed
 
-#: How a tensor lies: a text such as ``S0`` for each axis of the mesh.
+#: Properties of a tensor: a text such as ``S0`` for each axis of the mesh.
 Lying = tuple[str, ...]
 
 
@@ -106,12 +106,12 @@ class ShardingReport(Report):
 
     @property
     def memory_bytes(self) -> float:
-        """On each device."""
+        """Bytes on each device, of parameters and activations."""
         return self.parameter_bytes + self.activation_bytes
 
     @property
     def sent_bytes(self) -> float:
-        """That all conversions send, over all devices."""
+        """Bytes that all conversions send, over all devices."""
         return math.fsum(step.bytes for one in self.converted for step in one.steps)
 
     def _rows(self) -> tuple[Converted, ...]:

@@ -1,4 +1,4 @@
-"""The verifier's entry: a plan is what the definition says it is, not what a solver claims."""
+"""Entry of the verifier: values of plans by definition, apart from what a solver claims."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from . import job, latency, mapping, sharding, throughput
 from .report import Report
 from .rules import broken_rules
 
-#: How far a claimed objective may be from the recomputed one, relatively: rounding of sums.
+#: Largest relative error of a claimed objective: rounding of sums.
 CLAIM_TOLERANCE = 1e-9
 
 

@@ -41,7 +41,7 @@ PERIOD_S = 0.25
 #: Seconds between two signs of life of the solve, and without any after which a task ends.
 BEAT_S, SILENCE_S = 2.0, 60.0
 
-#: In place of what is known: the task is to end.
+#: Message in place of the known ones: the task is to end.
 _STOP = b""
 
 
@@ -104,7 +104,7 @@ def _check_reachable(address: str) -> None:
 
 
 class _Task(Channel):
-    """A channel to a Dask task, as the solve has it."""
+    """The solve's end of a channel to a Dask task."""
 
     def __init__(self, client: Client, body: Body, argument: object) -> None:
         name = f"stagecut-{uuid.uuid4().hex}"

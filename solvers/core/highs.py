@@ -42,7 +42,8 @@ PATIENCE_S = 1.0
 #: Seconds between two looks at the clock and at Ctrl-C.
 PERIOD_S = 0.05
 
-#: What HiGHS prints, and seconds after it that what was printed gets to come through the pipe.
+#: Line that HiGHS prints whatever its options say, and seconds that the pipe gets to drain at the
+#: end of a solve.
 OWN_LINE = b"HighsMipSolverData::transformNewIntegerFeasibleSolution tmpSolver.run();\n"
 
 THROUGH_S = 1.0
@@ -129,8 +130,8 @@ class Outcome:
     # what ended it: ``none``, ``time``, ``nodes`` or ``stopped`` (the search said so)
     limit: Literal["none", "time", "nodes", "stopped"]
     x: Floats | None  # the best values, None if there are none; whole numbers are exact
-    objective: float  # of x
-    bound: float  # nothing is better; `-inf` if nothing is known
+    objective: float  # objective of x
+    bound: float  # lower bound on the objective; `-inf` if none is known
     # whether the start was feasible and HiGHS went on from it; None without a start, and if the
     # limit came before HiGHS looked at it
     start_used: bool | None = None

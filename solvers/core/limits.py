@@ -22,13 +22,13 @@ class Limits:
     gap
         Stop once (objective − bound) / objective is at most this.
     cheap_gap
-        Having reached `gap`, go on to this one while that is cheap, as `patience` has it; default:
+        Having reached `gap`, go on to this one while that is cheap, see `patience`; default:
         stop at `gap`.
     nodes
         Stop after this many branch-and-bound nodes (MILP) or rounds (others): a limit that is
         the same on every machine, unlike seconds. None for no limit.
     seed
-        Of everything random.
+        Seed of all random numbers.
     since
         `time.monotonic()` from which the seconds count, such as that at which a program began;
         default: the beginning of the search.
@@ -102,14 +102,14 @@ def checked(limits: object) -> Limits:
 #: Part of the time limit that is always cheap. Measured: see docs/certificates.md.
 CHEAP_PART = 0.05
 
-#: What the command line and Python stop at unless told otherwise; with `Limits()` they do not.
+#: Default limits of the command line and of Python; `Limits()` sets none of them.
 DEFAULT_SECONDS, DEFAULT_GAP, DEFAULT_CHEAP_GAP = 60.0, 0.01, 1e-4
-#: A mapping's bound is rarely within 1 %, so its time is spent on better ones.
+#: Default gap of mappings: bounds are rarely within 1 %, so the time goes into better mappings.
 MAPPING_GAP = 0.0
 
 _BY_GAP = Limits(DEFAULT_SECONDS, DEFAULT_GAP, cheap_gap=DEFAULT_CHEAP_GAP)
 
-#: The same by problem.
+#: Default limits by problem.
 DEFAULT_LIMITS: dict[str, Limits] = {
     "throughput": _BY_GAP,
     "latency": _BY_GAP,

@@ -14,10 +14,10 @@ from .search import Search
 #: A solver reads the task, offers its finds to the search, raises its bound, stops when told.
 Solver = Callable[[Task[P], Search[Solution]], None]
 
-#: Says why a method of this name does not support a task; None if it does.
+#: Reason why a method of this name does not support a task; None if it does.
 Refusal = Callable[[str, Task[P]], str | None]
 
-#: Of `Method`: that it reads the name of a solver of integer programs.
+#: Option of a `Method` that takes the name of a solver of integer programs.
 READS_SOLVER: dict[str, tuple[str, ...]] = {"solver": ()}
 
 
@@ -39,7 +39,7 @@ class SolverName:
 class Strategy:
     """A search that runs beside a method, in a process of its own."""
 
-    name: str  # what notes call it
+    name: str  # name in notes
     solve: Solver[Any]  # a function of a module, by whose name the other process finds it
     # whether it is another search with another seed, so that several workers can run it
     seeded: bool = False
@@ -61,7 +61,7 @@ class Method(Generic[P]):
     # the options that users may give behind its name and a colon, the usual one first, and the
     # values that each may have; () for any text
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    refuses: tuple[Refusal[P], ...] = ()  # what it does not support
+    refuses: tuple[Refusal[P], ...] = ()  # tests for tasks that it does not support
     # what can run beside it, in processes of their own; those that end soon come first
     beside: Callable[[Task[P]], Sequence[Strategy]] = _alone
 

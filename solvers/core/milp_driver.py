@@ -43,10 +43,10 @@ from .proofs import ProofOutcome, check
 from .search import OPTIMAL_GAP, Clock, S, Search
 from .tighten import tighten
 
-#: What programs are stated to have as objective, about: that of the incumbent, if there is one.
+#: Rough objective to which stated programs are scaled: the incumbent's, if there is one.
 STATED_OBJECTIVE = 1000.0
 
-#: What a solver's tolerances can make a bound too high by, relative to `STATED_OBJECTIVE` or to the
+#: Largest excess of a bound by a solver's tolerances, relative to `STATED_OBJECTIVE` or to the
 #: bound if that is more: its tolerance on a row is 1e-6, and some hundred rows that each use it up
 #: are allowed for. Less than `search.OPTIMAL_GAP`, even where the incumbent is half of what the
 #: program was stated for, so that an optimum that was found is called one.
@@ -64,7 +64,7 @@ MUCH_BETTER = 0.5
 #: is believed anyway, a part of the time that it took; of one that is not, much more.
 CHECK_COLUMNS = 1500
 CHECK_SECONDS, CHECK_PART, UNBELIEVED_SECONDS = 2.0, 0.25, 20.0
-#: Relaxations likewise.
+#: Nodes, each with a relaxation, of a check of an answer that is believed anyway, and of others.
 CHECK_NODES, UNBELIEVED_NODES = 2000, 20_000
 
 
@@ -77,9 +77,9 @@ class IntegerProgram(Generic[S]):
     # returns the solution of the problem for values of the columns; it may break rules. None for a
     # relaxation, which has only a bound.
     read: Callable[[Floats], S] | None
-    scale: float  # what the program's objective is multiplied by to be the search's
-    origin: str  # what proves the bound
-    infeasible: str  # what to tell the user where there is provably no solution
+    scale: float  # factor from the program's objective to the search's
+    origin: str  # name of the proof of the bound
+    infeasible: str  # message to the user where there is provably no solution
     # values of the columns for the incumbent, NaN where unknown; None without
     start: Floats | None = None
     fixed: bool = False  # whether stating it for a better incumbent makes no difference

@@ -44,20 +44,20 @@ from .search import S, Search
 class OtherSolver:
     """A solver under one name, whatever interface to it is installed."""
 
-    interfaces: tuple[str, ...]  # what Pyomo calls its interfaces; the first that is there is used
+    interfaces: tuple[str, ...]  # Pyomo's names of its interfaces; the first available is used
     # gap, seconds: its options for the relative gap and the time limit; `seconds` is empty where
     # Pyomo's own argument is enough
     gap: str
     seconds: str
-    install: str  # how to get it
+    install: str  # command or package that installs it
     # options with which it is asked again where it says that there is no solution
     doubted: Mapping[str, str] = field(default_factory=dict)
     direct: Mapping[str, int] = field(default_factory=dict)  # further options, if in this process
 
 
-#: By name. Pyomo's direct interfaces take no notice of its own time limit. CBC 2.10 finds programs
-#: infeasible that its preprocessing leaves nothing of. SCIP keeps Python's lock while it writes to
-#: the pipe that Pyomo reads in another thread: once the pipe is full, both wait for ever.
+#: Solvers by name. Pyomo's direct interfaces take no notice of its own time limit. CBC 2.10 finds
+#: programs infeasible that its preprocessing leaves nothing of. SCIP keeps Python's lock while it
+#: writes to the pipe that Pyomo reads in another thread: once it is full, both wait for ever.
 SOLVERS = {
     "gurobi": OtherSolver(
         ("gurobi_direct", "gurobi"), "MIPGap", "TimeLimit", "pip install gurobipy"
@@ -79,14 +79,14 @@ SOLVERS = {
     ),
 }  # fmt: skip
 
-#: What solvers say where they end at the gap asked for; Pyomo calls that ``feasible`` (glpk, at its
+#: Messages of solvers that end at the gap asked for; Pyomo calls that ``feasible`` (glpk, at its
 #: time limit too) or ``other`` (SCIP).
 WITHIN_GAP = ("MIP GAP TOLERANCE REACHED", "gap limit reached")
 
-#: What their errors say where a licence is missing or covers less.
+#: Parts of error messages where a licence is missing or covers less.
 LICENCE = ("licen", "Community Edition", "too many rows and columns", "size limit")
 
-#: The limits of `Outcome` that ends mean.
+#: Limits of an `Outcome` by the termination condition of the solve.
 LIMITS: dict[TerminationCondition, Literal["time", "nodes", "stopped"]] = {
     TerminationCondition.maxTimeLimit: "time",
     TerminationCondition.maxEvaluations: "nodes",
@@ -95,13 +95,13 @@ LIMITS: dict[TerminationCondition, Literal["time", "nodes", "stopped"]] = {
     TerminationCondition.resourceInterrupt: "stopped",
 }
 
-#: Ends that say that there is no solution, of a program that cannot be unbounded.
+#: Terminations that show that a program which cannot be unbounded has no solution.
 NO_SOLUTION = (TerminationCondition.infeasible, TerminationCondition.infeasibleOrUnbounded)
 
-#: Ends that give no solution.
+#: Terminations without a solution.
 NOTHING_FOUND = (*NO_SOLUTION, TerminationCondition.unbounded)
 
-#: Ends that Pyomo has for limits that it does not know, too; the bound is not believed.
+#: Terminations that Pyomo also reports for limits that it does not know; no bound is believed.
 FAILURES = frozenset(
     {
         TerminationCondition.invalidProblem,
@@ -138,7 +138,7 @@ def check_solver(name: str) -> None:
 
 
 def _interface(name: str) -> str | None:
-    """Return what Pyomo calls the first interface to a solver that is there."""
+    """Return Pyomo's name of the first interface to a solver that is available, None if none is."""
     known = SOLVERS.get(name)
     for interface in (name,) if known is None else known.interfaces:
         try:
@@ -213,7 +213,7 @@ def run_other(
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """What is asked of one solve; `log` is where a solver may write what it says."""
+    """Settings, limits and start of one solve; a solver may write its messages to `log`."""
 
     settings: Mapping[str, Any]
     seconds: float

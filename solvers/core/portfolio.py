@@ -26,10 +26,10 @@ from .under_rules import run_method
 #: about two seconds of computing each.
 START_AFTER_S, LEAST_LEFT_S = 1.5, 3.0
 
-#: Seconds that what workers sent last may take to come in.
+#: Seconds that the last messages of workers may take to arrive.
 LAST_WORDS_S = 2.0
 
-#: The sender's name of what the solve tells a worker.
+#: Name of the sender of news that a worker gets from the solve.
 SOLVE = "the solve"
 
 
@@ -309,7 +309,7 @@ def work(job: WorkerJob, channel: Channel) -> None:
 
 
 class _SolveProcess(Peers):
-    """The solve as its worker sees it, by a channel."""
+    """The solve as a peer of its worker's search, by a channel."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

@@ -60,7 +60,7 @@ class Moved:
 class Executor(Protocol):
     """Place where functions run, each in a process of its own."""
 
-    size: int  # how many run at a time
+    size: int  # number of functions that run at a time
 
     def start(self, body: Body, argument: object) -> Channel:
         """Start a function in a process of its own."""
@@ -116,7 +116,7 @@ class LocalProcesses(Executor):
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, as nothing is held."""
 
 
 class Process(Channel):

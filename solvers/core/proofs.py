@@ -35,13 +35,13 @@ from ...instances.common.arrays import Floats
 from .highs import load
 from .tighten import EPS, entries_of, tighten
 
-#: By which share of its terms a row of a solution may be broken: rounding of sums.
+#: Largest violation of a row, as a share of the sum of its terms' sizes: rounding of sums.
 ROW_SLACK = 1e-12
 
 #: Distance from a whole number up to which a column of a relaxation counts as whole.
 WHOLE = 1e-6
 
-#: More than what products lose that are too small for floating point, all in all.
+#: Upper bound on the total loss in products that are too small for floating point.
 UNDERFLOW = 1e-300
 
 #: Multipliers smaller than this count as 0, so that products stay above `UNDERFLOW`.

@@ -34,8 +34,8 @@ GRACE_S = 1.2
 #: Seconds after which a script says that it waits at its end for a solver that was left behind.
 LEFT_S = 10.0
 
-#: Seconds of computing that it has for a first plan even then: on a busy machine the imports alone
-#: can outlast the deadline.
+#: CPU seconds that a solver gets for a first plan whatever the deadline: on a busy machine the
+#: imports alone can outlast it.
 FIRST_CPU_S = 2.0
 
 #: Seconds on the clock after which a solver that computes nothing, not even `PROGRESS_S`, is stuck.

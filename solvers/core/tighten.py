@@ -74,7 +74,7 @@ SMALL, NARROW = 1e-9, 1e-7
 #: Rows whose entries are all smaller are scaled up: a solver drops what is below 1e-9.
 TINY_ROW = 2.0**-10
 
-#: By which share of the cutoff solutions may be above it and still stay.
+#: Largest excess over the cutoff, as a share of it, of solutions that stay.
 CUTOFF_SLACK = 1e-9
 
 

@@ -19,7 +19,7 @@ from .search import Found, News, Peers, Proved, Search, Withdrawn
 #: Cases at most: with more, bounds of single cases say nothing, and time ends before.
 MOST_CASES = 200
 
-#: What bounds of several cases are the least of.
+#: Origin of the bound that is the least of the bounds of all cases.
 ORIGIN = "the least over all cases of the placement rules"
 
 

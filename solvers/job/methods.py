@@ -15,7 +15,7 @@ from ..core.method import READS_SOLVER, Method, SolverName, Strategy
 from ..core.search import Search
 from ..learned.options import LEARNED_OPTIONS, no_policy
 
-#: Strategy that runs beside others.
+#: Name of the annealing that runs beside `auto`.
 ANNEALING = "annealing"
 
 #: Actions of all numbers of stages together, that the program has variables for.
@@ -23,7 +23,7 @@ MOST_ACTIONS = 50_000
 
 
 def _beside(task: Task[PipelineJob]) -> Sequence[Strategy]:
-    """Return what runs beside `auto`: what is no chain; annealing, and the program where small."""
+    """Return the strategies beside `auto`: pieces; or annealing, and the program where small."""
     problem = task.problem
     if is_stream(problem):
         return ()
@@ -143,7 +143,7 @@ def _no_rules(name: str, task: Task[PipelineJob]) -> str | None:
     )
 
 
-#: What frameworks do by default.
+#: Methods that split as frameworks do by default.
 RULES = (
     "megatron",
     "vllm",
@@ -155,7 +155,7 @@ RULES = (
     "block-dp",
 )
 
-#: By name.
+#: Methods for pipelines by name.
 METHODS: dict[str, Method[PipelineJob]] = {
     "auto": Method(SolverName("stagecut.solvers.job.auto.auto"), refuses=(_links,), beside=_beside),
     "dp": Method(SolverName("stagecut.solvers.job.auto.dp"), refuses=(_links,)),

@@ -20,7 +20,7 @@ from ..core.search import Search
 from .iteration.frameworks import first_plans
 from .stream.dp import stream_dp
 
-#: The objective in the program's unit of time, about.
+#: Rough objective in the program's unit of time.
 TIME_SCALE = 1000.0
 
 

@@ -38,13 +38,13 @@ from ..core.session import interrupts
 
 @dataclass(frozen=True, eq=False)
 class ProgramEnd:
-    """How a program ended."""
+    """Outcome of a program: bound and best solution."""
 
-    #: No solution is below; infinite if there is none.
+    #: Lower bound on the objective; infinite if there is no solution.
     bound: float
     #: The best solution, if one was found.
     x: Floats | None
-    #: Its objective.
+    #: Objective of that solution; infinite without one.
     value: float
 
 
@@ -101,7 +101,7 @@ MANY_STAGES = 16
 
 @dataclass(frozen=True)
 class JobProgress:
-    """What a search knows: seconds of the best plan, bound for all, points left below it."""
+    """Progress of a search: seconds of the best plan, bound on those of all, points left."""
 
     seconds: float
     bound: float
@@ -110,9 +110,9 @@ class JobProgress:
 
 @dataclass
 class JobSearch:
-    """What a search has found."""
+    """State of a search: the best plan, and bounds on the seconds of all."""
 
-    #: What is searched.
+    #: Space that is searched.
     space: JobSpace
     prices: LayerPrices
     judge: Judge
@@ -120,16 +120,16 @@ class JobSearch:
     gap: float
     #: `time.monotonic()` at which to stop.
     deadline: float
-    #: Told of better plans and bounds.
+    #: Function that is told of better plans and bounds.
     on_progress: Callable[[JobProgress], None] | None = None
-    #: What layers take in it; None where time was up before they were priced.
+    #: Rates of the layers in it; None where time was up before they were priced.
     table: Rates | None = None
     #: The best plan and its seconds.
     best: Layout | None = None
     seconds: float = np.inf
-    #: Shape (points,): no plan at a point is faster.
+    #: Shape (points,): lower bounds on the seconds of plans.
     bound: Floats = field(default_factory=lambda: np.zeros(0))
-    #: Of each point, why.
+    #: Reason of the bound of each point.
     reason: list[Reason] = field(default_factory=list)
     #: Judged plans by seconds.
     tried: dict[Layout, float] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class JobSearch:
 
     @property
     def least_bound(self) -> float:
-        """No plan of the space is faster."""
+        """Lower bound on the seconds of all plans of the space."""
         return float(min(self.bound.min(), self.seconds))
 
     @property
@@ -167,7 +167,7 @@ class JobSearch:
         return found
 
     def say(self) -> None:
-        """Tell of the state."""
+        """Report the progress to `on_progress`."""
         if self.on_progress is not None:
             left = int((self.bound < self.threshold).sum())
             self.on_progress(JobProgress(self.seconds, self.least_bound, left))
@@ -343,7 +343,7 @@ class _Points:
         self.costs: dict[int, PointCosts] = {}
 
     def builder(self, point: int) -> tuple[ProgramBuilder, JobPaths]:
-        """Return what a point's program is built from."""
+        """Return the builder of a point's program, and the paths of its schedule."""
         space, prices = self.search.space, self.search.prices
         if point not in self.costs:
             self.costs[point] = point_costs(space, point, prices)

@@ -56,10 +56,10 @@ PATH_BOUND = "path-interval bound"
 #: Units of work between two looks at the clock: some tenths of a second.
 SLICE = 1_000_000
 
-#: How much a target is raised when it is proved to be a bound.
+#: Factor by which a target is raised when it is proved to be a bound.
 ESCALATION = 1.015
 
-#: A target is undercut by this much, relatively: rounding in sums of times.
+#: Relative margin by which a target is undercut: rounding in sums of times.
 MARGIN = 1e-9
 
 #: Bytes at which a run gives up.

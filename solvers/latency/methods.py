@@ -35,7 +35,7 @@ def _beside(task: Task[Latency]) -> Sequence[Strategy]:
     )
 
 
-#: By name.
+#: Methods for latency by name.
 METHODS: dict[str, Method[Latency]] = {
     "auto": Method(SolverName("stagecut.solvers.latency.auto.auto"), beside=_beside),
     "dp": Method(SolverName("stagecut.solvers.latency.auto.label_dp")),

@@ -42,18 +42,18 @@ class CutScratch(NamedTuple):
     Vertices are source, sink, undecided units and two for each net; arcs come in pairs.
     """
 
-    side: NDArray[np.int8]  # of each unit: UNDECIDED, INSIDE or OUTSIDE
-    counted: Bools  # of each colour: whether its bytes are counted
+    side: NDArray[np.int8]  # side of each unit: UNDECIDED, INSIDE or OUTSIDE
+    counted: Bools  # whether the bytes of each colour are counted
 
-    vertex: Ints  # of each unit
+    vertex: Ints  # vertex of each unit
     seen_net: Bools
     touched: Ints  # nets
-    queue: Ints  # of vertices, as all below that are not of arcs
+    queue: Ints  # queue, first, level, at, path: an entry per vertex
     first: Ints
     level: Ints
     at: Ints
     path: Ints
-    following: Ints  # of arcs
+    following: Ints  # following, to, room: an entry per arc
     to: Ints
     room: Floats
 
@@ -194,7 +194,7 @@ def _arc(scratch, m, a, b, forth, back):
 
 @inner
 def _max_flow(size, arcs, scratch):
-    """Dinic's algorithm from vertex 0 to vertex 1; arcs 2i and 2i+1 are each other's reverse."""
+    """Return the maximum flow from vertex 0 to 1 (Dinic); arcs 2i and 2i+1 are reverses."""
     queue, first, level, at = scratch.queue, scratch.first, scratch.level, scratch.at
     path, following, to, room = scratch.path, scratch.following, scratch.to, scratch.room
     largest = 0.0

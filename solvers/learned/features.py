@@ -18,7 +18,7 @@ from ...formulations.throughput.hypergraph import Hypergraph
 from ...instances import Problem
 from ...instances.common.arrays import Floats, Ints
 
-#: Changes with what the features mean: a policy for others is refused.
+#: Version of the set of features: a policy for another one is refused.
 FEATURE_SET = 2
 #: Features of a unit.
 UNIT_FEATURES = 13
@@ -61,7 +61,7 @@ class Scene:
 
     @cached_property
     def most_cut(self) -> Floats:
-        """Shape (E,): what a cut net costs at most."""
+        """Shape (E,): greatest cost of each net, if cut, over the kinds in use."""
         dearest: Floats = self.cut[self.count > 0].max(axis=0)
         return dearest
 
@@ -84,7 +84,7 @@ class Scene:
 
 
 def scene(task: Task[Problem], graph: Hypergraph, edges: Ints | None = None) -> Scene:
-    """Return what a policy sees of a task, with the edges of chains, or others, between units."""
+    """Return the scene of a task, with the edges of chains, or others, between units."""
     costs = task.costs
     used = costs.count > 0
     with np.errstate(all="ignore"):

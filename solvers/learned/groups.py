@@ -1,4 +1,4 @@
-"""Partitions in the making, what their groups cost, and orders in which units join groups.
+"""Partitions under construction, costs of their groups, and orders in which units join groups.
 
 All B samples of a batch take the units in one order, so that one step is a few operations on
 arrays. Groups are numbered in the order in which they get their first unit: an empty group is like
@@ -23,7 +23,7 @@ from .features import Scene
 
 @dataclass(frozen=True, eq=False)
 class GroupCosts:
-    """What B partitions into G groups cost on K kinds, relative to an even load."""
+    """Costs of B partitions into G groups on K kinds; loads are relative to an even load."""
 
     load: Floats  # (B, G, K): compute, and what the group pays for nets that it cuts
     memory: Floats  # (B, G): bytes
@@ -39,9 +39,9 @@ _LIMIT = 4.0
 
 @dataclass(frozen=True)
 class Rules:
-    """Which groups a unit may join."""
+    """Rules for the groups that a unit may join."""
 
-    groups: int  # how many there are, G
+    groups: int  # number of groups, G
     contiguous: bool = False  # a unit joins the group of the unit before it, or the next one
     # no group may stay empty (then there are at least as many units as groups)
     all_used: bool = False
@@ -143,7 +143,7 @@ class Partitions:
 
 
 def group_costs(of: Scene, group: Ints, groups: int) -> GroupCosts:
-    """Return what partitions cost, shape (B, U)."""
+    """Return the costs of partitions, given by the group of each unit, shape (B, U)."""
     member = (group[:, None, :] == np.arange(groups)[:, None]).astype(np.float64)  # (B, G, U)
     compute = member @ np.where(of.supported > 0, of.compute, 0.0).T
     compute += incident(of, member) @ of.cut.T

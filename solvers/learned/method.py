@@ -29,8 +29,8 @@ OFFERED = 4
 LOWEST_AIM, HIGHEST_AIM = 0.8, 1.05
 #: Batches that aim at any load, of so many.
 FREE_AIM = 4
-#: Of contiguous splits, one batch in so many takes branches in turns, not one after the other,
-#: and one in so many keeps the groups of the best placement drawn so far side by side.
+#: Periods, in batches of contiguous splits, of orders that take branches in turns, not one after
+#: the other, and of orders that keep the groups of the best placement drawn so far side by side.
 INTERLEAVED, KEPT = 3, 2
 
 
@@ -104,7 +104,7 @@ def _order(of: Subject, group: Ints | None, number: int, rng: np.random.Generato
 
 
 class _Stopped(Exception):
-    """Raised in the midst of a batch when the search must stop and has a plan."""
+    """Exception within a batch: the search must stop, and has a plan."""
 
 
 def _check(search: Search[Solution]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from ...formulations.task import Task
 from ...instances.common.errors import quote
 
-#: What it reads: a policy file, and for how many seconds it learns from what it draws.
+#: Options by name: a policy file, and seconds of learning from the placements drawn.
 LEARNED_OPTIONS: dict[str, tuple[str, ...]] = {"policy": (), "fine-tune": ()}
 
 

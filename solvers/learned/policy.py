@@ -49,7 +49,7 @@ class Decisions:
     features: Floats  # (B, T, C, F)
     allowed: Bools  # (B, T, C)
     chosen: Ints  # (B, T)
-    log_probability: Floats  # (B, T): of what was chosen, under the policy that chose
+    log_probability: Floats  # (B, T): of the choices, under the policy that made them
 
     def take(self, rows: Ints) -> Decisions:
         """Return the decisions of some samples."""
@@ -85,7 +85,7 @@ class Drawn:
 
     @property
     def log_probability(self) -> Floats:
-        """Shape (B, T + G): of each decision, first those of the partition."""
+        """Shape (B, T + G): log-probability of each decision, those of the partition first."""
         both = (self.partition.log_probability, self.schedule.log_probability)
         return np.concatenate(both, axis=1)
 
@@ -198,7 +198,7 @@ def _scheduled(
 
 
 def shares(of: Subject, rules: Rules, count: int, rng: np.random.Generator) -> Floats:
-    """Return what part of a target each group is told to aim at, `count` times, (B, G).
+    """Return the part of a target that each group is told to aim at, `count` times, (B, G).
 
     They are the speeds of devices in a random order, so that each group is made for some device;
     hosts are among them only if there are more groups than others. Groups that all have to be used

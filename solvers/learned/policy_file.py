@@ -34,10 +34,10 @@ WIDEST, MOST_BYTES = 1024, 5 << 26
 
 @dataclass(frozen=True, eq=False)
 class PolicyFile:
-    """What a policy file holds."""
+    """Contents of a policy file."""
 
-    width: int  # of its layers
-    seed: int  # that it began with
+    width: int  # width of the policy's layers
+    seed: int  # seed of its first weights
     tensors: Mapping[str, Floats]  # weights, and, under ``adam/``, the optimiser's moments
     about: Mapping[str, object]  # command, training set (names and fingerprints), numbers of steps
     # what continuing the training needs; empty if it is not kept
@@ -124,7 +124,7 @@ def _arrays(data: bytes) -> dict[str, Any]:
 
 
 def _checked(name: str, header: Mapping[str, Any], arrays: Mapping[str, Floats]) -> PolicyFile:
-    """Return what a file says, if the arrays are those of a policy of its width."""
+    """Return the contents of a file, if its arrays are those of a policy of its width."""
     try:
         width, seed = int(header["width"]), int(header["seed"])
         wanted = new_policy(0, width).state_dict() if 0 < width <= WIDEST else {}

@@ -1,4 +1,4 @@
-"""What a policy is asked, by problem: which splits it may make, and what placements are worth.
+"""Subjects of a policy, by problem: the splits that it may make, and objectives of placements.
 
 Many placements are valued at once. The verifier has the last word on what is offered.
 
@@ -67,7 +67,7 @@ class _Makespans:
         return np.array([self._one(*each) for each in zip(used, member, cut, strict=True)])
 
     def _one(self, devices: Ints, member: Floats, cut: Floats) -> float:
-        """Return the makespan of stages on devices; of stages are their units and cut nets."""
+        """Return the makespan of stages on devices, by the units and cut nets of each stage."""
         stages = len(devices)
         member, cut = member[:stages], cut[:stages]
         kind = np.array([self._place[k] for k in self.seen.kind_of[devices].tolist()])
@@ -156,7 +156,7 @@ def _iteration(task: Task[PipelineJob]) -> Subject:
 def _devices_of_stages(
     problem: PipelineJob, of: Scene, *, given: bool
 ) -> Callable[[Ints, Ints], Ints]:
-    """Return what gives the devices of the stages in use; accelerators, if the schedule says."""
+    """Return a function of placements: devices of the stages in use; the schedule's if `given`."""
     by_host = np.argsort(of.host[of.kind_of], kind="stable")
 
     def devices(group: Ints, device: Ints) -> Ints:

@@ -1,4 +1,4 @@
-"""A task, as a policy is asked for placements of it."""
+"""Subjects: tasks as policies place them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ...instances.common.arrays import Floats, Ints
 from .features import Scene
 from .groups import Rules
 
-#: More groups than there are.
+#: Number of groups of a device that has no limit.
 ANY_NUMBER = 2**31
-#: Of groups of units, (B, U), and devices of groups, (B, G): objectives, (B,).
+#: Function of groups of units, (B, U), and devices of groups, (B, G), to objectives, (B,).
 Values = Callable[[Ints, Ints], Floats]
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A task, as a policy is asked for placements of it."""
+    """A task as a policy places it: scene, rules for groups, objectives of placements."""
 
-    scene: Scene  # what it sees
+    scene: Scene  # the policy's input
     # which splits are allowed, by the number of groups; one is drawn for each batch
     rules: tuple[Rules, ...]
     most: Ints  # (D,): groups that each device takes at most
@@ -32,13 +32,13 @@ class Subject:
     values: Values
     # a placement of it: groups of units, (U,), and devices of groups, (G,)
     solution: Callable[[Ints, Ints], Solution]
-    unit: float  # what an objective of 1 is in the workload's unit
+    unit: float  # an objective of 1 in the workload's unit
     # groups run one after the other, so that objectives reach that of one device alone
     one_after_another: bool = False
 
 
 def numbers_of_groups(of: Scene, most: int) -> list[int]:
-    """Return the devices that are no hosts, and all, if there are so many units."""
+    """Return numbers of groups: one per accelerator, and one per device; at most `most` and U."""
     accelerators = int(of.count[of.host == 0].sum())
     numbers = {min(n, most, of.graph.size) for n in (accelerators, int(of.count.sum()))}
     return sorted(n for n in numbers if n > 0)

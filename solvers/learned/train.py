@@ -41,7 +41,7 @@ from .policy import (
 )
 from .subject import Subject
 
-#: Of a batch, the placements that are imitated, and how fast.
+#: Number of placements of a batch that are imitated, and the learning rate.
 ELITE, LEARNING_RATE = 8, 1e-3
 
 #: Batches of one step each, and steps of those after: more steps pay where many batches are drawn,
@@ -91,7 +91,7 @@ Evaluate = Callable[[Ints], tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train; the defaults are the source's."""
+    """Settings of training; the defaults are the source's."""
 
     placements: int = 20  # placements, schedules: placements of an update, and of each partition
     schedules: int = 10
@@ -104,7 +104,7 @@ class Settings:
     gradient_norm: float = 1.0
 
 
-#: Values of a subject that its mean is taken over: the newest.
+#: Number of newest values of a subject that its mean is taken over.
 HISTORY = 200
 
 #: Loads that a policy is told to aim at, relative to an even one: their least, and the spread.
@@ -117,7 +117,7 @@ class TrainingRun:
 
     policy: Any  # policy, optimiser: what is trained, and Adam with its moments
     optimiser: Any
-    rng: np.random.Generator  # of everything random
+    rng: np.random.Generator  # source of all random numbers
     steps: int = 0  # updates so far
     # the newest values by the subject's number
     history: dict[int, list[float]] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class UpdateRecord:
-    """What one update saw: its number, the subject's, the placements drawn, the mean entropy."""
+    """Record of an update: its number, the subject's, the placements drawn, the mean entropy."""
 
     number: int
     subject: int

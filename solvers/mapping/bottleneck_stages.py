@@ -59,41 +59,42 @@ from .state import MappingState
 def bottleneck_programs(mapping: MappingState) -> None:
     """Raise the bound by messages and rings of the same devices, and complete their solutions.
 
-    Thresholds rise step by step until one is not refuted, then they are bisected: to the optimum
-    where no stage has both. While another process anneals, this has no time limit of its own as
-    long as thresholds are refuted. Nothing happens on too many devices.
+    Thresholds rise by ever longer steps until one is not refuted, then they are bisected: to the
+    optimum where no stage has both. While another process anneals, this has no time limit of its
+    own as long as thresholds are refuted. Nothing happens on too many devices.
     """
     costs, search = mapping.costs, mapping.search
     trades = (costs.boundary.any(axis=1) & costs.ring.any(axis=1)).any()
     beside = ANNEALING in search.beside
     most, least_width = PROGRAMS.max_devices_one_kind, BISECTION_WIDTH
+    step = PROGRAMS.step_one_kind
     if trades:
         most = PROGRAMS.max_devices_beside if beside else PROGRAMS.max_devices
-        least_width = PROGRAMS.width
+        least_width, step = PROGRAMS.width, PROGRAMS.step
     if costs.size > most or (trades and (costs.unlike or not mapping.rings_only)):
         return
-    begun, left, high, step = search.seconds, search.seconds_left, np.inf, PROGRAMS.step
+    begun, left, high = search.seconds, search.seconds_left, np.inf
     refuted, leaves = True, all_splits(costs.stages)
     relaxation = CombinedRelaxation(search, costs, mapping.lower_bounds, mapping.block)
     with search.phase("programs"):
         while not search.should_stop() and search.gap > OPTIMAL_GAP:
             endless = refuted and beside
             given = left if endless else PROGRAMS.share * left
-            low, at = mapping.bound_s, search.seconds
+            low = mapping.bound_s
             width = min(mapping.objective_s, high) - low
-            if at > begun + given or width <= least_width * low:
+            if search.seconds > begun + given or width <= least_width * low:
                 return
             threshold = min(low * (1 + step), (low + min(high, mapping.objective_s)) / 2)
             verdict, devices = branch_on_splits(
-                relaxation, leaves, threshold, PROGRAMS.test_share * left
+                relaxation, leaves, threshold, PROGRAMS.share * left
             )
             refuted = verdict is Verdict.INFEASIBLE
             if devices:
                 _repair_at_margins(mapping, devices, threshold)
-            if not refuted:
-                high = threshold
-            elif search.seconds - at < PROGRAMS.quick_share * left:
+            if refuted:
                 step *= 2
+            else:
+                high = threshold
             bound = refuted_threshold(leaves)
             mapping.raise_bound(bound, "messages and rings of bottlenecks (HiGHS)")
 
@@ -213,7 +214,7 @@ class CombinedRelaxation(Generic[S]):
 
     @cached_property
     def _apart(self) -> Bools:
-        """Which pairs of devices are in different blocks, shape (D, D); all if there are none."""
+        """Mask of pairs of devices in different blocks, shape (D, D); all pairs if none are."""
         blocks = self.block
         apart: Bools = (blocks[:, None] != blocks[None, :]) | (not blocks.any())
         return apart

@@ -122,32 +122,29 @@ class StageEnds(NamedTuple):
 
 
 @kernel
-def add_stage(ends, before, after, came, low, high):
+def add_stage(ends, begins, before, after, came, low, high):
     """Extend the chains of `before` by a stage that ends at ideals `low` to `high`, in `after`.
 
-    `before` and `after`, (N, Q), are the least maximum by state, which only falls; `came`, (N, Q),
-    (j Q + q) K + k of the ideal j and state q before, and the speed k. From state 0 all is allowed
-    that is from another, so that only values below its own are of use there.
+    `begins` are the ideals that chains of `before` reach, ascending. `before` and `after`, (N, Q),
+    are the least maximum by state, which only falls; `came`, (N, Q), (j Q + q) K + k of the ideal j
+    and state q before, and the speed k. From state 0 all is allowed that is from another, so that
+    only values below its own are of use there.
     """
+    work, reached = ends.work[begins], np.empty(len(begins))
+    for b in range(len(begins)):
+        reached[b] = before[begins[b]].min()
     for i in range(low, high):
-        first = np.searchsorted(ends.work[:i], ends.work[i] - after[i, 0])
-        for j in range(first, i):
-            worst = after[i, 0]
+        first = np.searchsorted(work, ends.work[i] - after[i, 0])
+        for b in range(first, np.searchsorted(begins, i)):
+            j, worst = begins[b], after[i, 0]
+            if reached[b] >= worst:
+                continue
             compute = ends.work[i] - ends.work[j]
             least = ends.prices[0] * (ends.held[i] - ends.held[j]) + ends.sent[0, i]
             if (max(least, compute) if ends.overlap else least + compute) >= worst:
                 continue
-            if reaches(before, j, worst) and is_inside(ends.members, j, i):
+            if is_inside(ends.members, j, i):
                 extend(ends, before, after, came, j, i)
-
-
-@kernel
-def reaches(before, j, worst):
-    """Whether a chain to ideal j is below the worst value to be improved."""
-    for q in range(before.shape[1]):
-        if before[j, q] < worst:
-            return True
-    return False
 
 
 @kernel

@@ -85,7 +85,7 @@ class StagePrices(NamedTuple):
 
 
 class StageStates(NamedTuple):
-    """How stages may follow each other."""
+    """States of the DP over all cuts: the order in which stages may follow each other."""
 
     table: Ints  # (Q, K, 2, 2): as of `run_states`
     counts: list[list[tuple[int, ...]]]  # as of `speed_counts`
@@ -200,13 +200,14 @@ def best_cut(
             # what is left to the later stages has to fit into them
             enough = ideals.work[-1] - cutoff * float(room) * (1 + 1e-9)
             begin = size - 1 if last else max(1, int(np.searchsorted(ideals.work, enough)))
+            reached = np.flatnonzero(before.min(axis=1) < cutoff)
             ends = StageEnds(
                 ideals.members, float(prices[s].slow[k]) * ideals.work, ideals.held, sent,
                 prices[s].reduced, table, k, problem.overlap,
             )  # fmt: skip
             for low in range(begin, size - (not last), IDEAL_SLICE):
                 high = min(low + IDEAL_SLICE, size - (not last))
-                add_stage(ends, before, after[then], came[then], low, high)
+                add_stage(ends, reached, before, after[then], came[then], low, high)
                 if clock.should_stop():
                     return 0.0, None
         layer = {then: np.where(came[then] >= 0, value, np.inf) for then, value in after.items()}

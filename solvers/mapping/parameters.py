@@ -13,11 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# First stages (partition.py)
-
-#: A coarse unit takes at most this share of the time of an even stage.
-COARSE_UNIT_SHARE = 0.1
-
 # Cuts for memory (partition.py)
 
 #: Numbers of stages by size of device, at most: the states of a DP.
@@ -47,12 +42,11 @@ class BottleneckPrograms:
     max_devices_one_kind: int
     # pairs between blocks, per device, up to which a boundary or a ring is in the program
     pairs: float
-    share: float  # share, test_share: share of the time for all thresholds, and for one
-    test_share: float
-    # step, quick_share: first step above the bound, relative; steps are doubled while a threshold
-    # takes less than this share of the time
+    share: float  # share of the time for all thresholds
+    # step, step_one_kind: first step above the bound, relative, doubled with each threshold that is
+    # refuted; where a stage has both messages and a ring, high thresholds take long
     step: float
-    quick_share: float
+    step_one_kind: float
     width: float  # relative width at which the bisection ends where some stage has both
     # a solution is repaired at targets that lie by these margins above its threshold, relative
     margins: tuple[float, ...]
@@ -65,9 +59,8 @@ PROGRAMS = BottleneckPrograms(
     max_devices_one_kind=1024,
     pairs=4.0,
     share=0.5,
-    test_share=0.3,
     step=1e-3,
-    quick_share=0.02,
+    step_one_kind=1e-2,
     width=2e-4,
     margins=(0.0, 1e-3, 2e-3, 4e-3),
 )
@@ -153,8 +146,9 @@ MOST_SPEEDS = 64
 ALL_CUTS_SHARE = 0.7
 #: Bytes in which the DP over all cuts keeps where its chains come from, at most.
 CUT_BYTES = 1 << 30
-#: How far above the work shared out a DP over all cuts looks at first, and how much further then:
-#: of 10,000 ideals at 1.6 times the optimum it takes four times the CPU seconds of one below it.
+#: Part by which the first cutoff of the DP over all cuts is above the work shared out, and by which
+#: later ones grow: of 10,000 ideals, at a cutoff of 1.6 times the optimum, the DP takes four times
+#: the CPU seconds that it takes at one below the optimum.
 FIRST_CUTOFF, CUTOFF_STEP = 0.05, 0.1
 #: Ideals of a DP between two looks at the clock.
 IDEAL_SLICE = 500

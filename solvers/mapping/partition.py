@@ -1,11 +1,9 @@
-"""Balanced partition of large operator graphs: coarsen, split by DP, uncoarsen and refine.
+"""Balanced partition of large operator graphs: topological orders, split by DP and refined.
 
-1. *Coarsen*: merge an edge u → v where v is u's only successor or u is v's only predecessor (this
-   never makes a cycle), as long as the two stay small against a stage.
-2. *DP*: along a topological order, stage (i, j] costs C_j − C_i + κ·cut_j; the least T at which
+1. *DP*: along a topological order, stage (i, j] costs C_j − C_i + κ·cut_j; the least T at which
    S runs reach the end is found by bisection. Several orders are tried.
-3. *Uncoarsen and refine*: level by level, units move to neighbouring stages as long as that
-   lowers the sum of the stages' eighth powers, which is ruled by the longest.
+2. *Refine*: units move to neighbouring stages as long as that lowers the sum of the stages' eighth
+   powers, which is ruled by the longest.
 
 Where memory is short or devices are of unlike speed (`cut_for_devices`), runs of topological orders
 come first: at a time T, and with so many stages on devices of each kind, how far an order can be
@@ -38,7 +36,7 @@ from ...instances.common.quantities import show_bytes, show_count
 from ..core.highs import run_highs, whole
 from ..core.search import Search
 from .cuts_kernel import UnitGraph, move_units
-from .parameters import COARSE_UNIT_SHARE, MEMORY_COUNTS, MEMORY_LACK, MEMORY_SHARE
+from .parameters import MEMORY_COUNTS, MEMORY_LACK, MEMORY_SHARE
 
 
 def balanced_partition(
@@ -60,50 +58,17 @@ def balanced_partition(
             f"{workload.name}: {stages} stages, but its nodes can be cut into {units.size} at "
             "most; take fewer stages"
         )
-    levels, groups = [units], []
-    limit = COARSE_UNIT_SHARE * units.seconds.sum() / stages
-    while levels[-1].size > 20 * stages:
-        group = coarsen(levels[-1], limit)
-        if int(group.max()) + 1 > 0.95 * levels[-1].size:
-            break
-        groups.append(group)
-        levels.append(levels[-1].merged(group))
     best, least = np.zeros(units.size, np.int64), np.inf
-    for depth in {len(levels) - 1, 0}:  # the finest level has orders that the coarse have not
-        for order in orders(levels[depth]):
-            stage, value = split_along(levels[depth], order, stages, coefficient)
-            for level in range(depth, -1, -1):
-                moved, longest = refine(levels[level], stage, stages, coefficient)
-                if (
-                    longest < value
-                ):  # a smaller sum of powers is mostly, not always, a shorter stage
-                    stage, value = moved, longest
-                if level:
-                    stage = stage[groups[level - 1]]
-            if value < least:
-                best, least = stage, value
-            if should_stop():
-                break
+    for order in orders(units):
+        stage, value = split_along(units, order, stages, coefficient)
+        moved, longest = refine(units, stage, stages, coefficient)
+        if longest < value:  # a smaller sum of powers is mostly, not always, a shorter stage
+            stage, value = moved, longest
+        if value < least:
+            best, least = stage, value
         if should_stop():
             break
     return best[unit_of]
-
-
-def coarsen(units: Units, limit: float) -> Ints:
-    """Return a group of each unit: pairs along edges that never make a cycle."""
-    group = np.arange(units.size)
-    outs = np.bincount(units.edges[:, 0], minlength=units.size)
-    ins = np.bincount(units.edges[:, 1], minlength=units.size)
-    taken = np.zeros(units.size, np.bool_)
-    for u, v in units.edges.tolist():
-        if taken[u] or taken[v] or not (outs[u] == 1 or ins[v] == 1):
-            continue
-        if units.seconds[u] + units.seconds[v] <= limit:
-            taken[u] = taken[v] = True
-            group[v] = u
-    # one merge leaves the other edges' condition as it is, so that all may be made at once
-    _, numbered = np.unique(group, return_inverse=True)
-    return numbered.astype(np.int64).ravel()
 
 
 def orders(units: Units) -> Iterator[Ints]:

@@ -28,7 +28,7 @@ from ...instances.model.tensor_program import COPIED, PARTIAL
 from ..core.search import Search
 from .elimination import cheapest
 
-#: Baseline → the rule of all axes but the last, and of the last.
+#: Rules by baseline: that of all axes but the last, and that of the last.
 AXES = {
     "replicate": ("replicate", "replicate"),
     "data-parallel": ("data", "data"),
@@ -119,7 +119,7 @@ class _Walk:
         return int(np.where(allowed, cost, np.inf).argmin())
 
     def _led(self, v: int) -> Bools:
-        """Return where each choice reads in parts a tensor made so; shape (choices, axes)."""
+        """Return where a choice reads an input split as it was made; shape (choices, axes)."""
         choices, operator = self.costs.choices[v], self.costs.program.operators[v]
         found = np.zeros(choices.signature.shape, np.bool_)
         for t, needs in zip(operator.inputs, choices.needs, strict=True):
@@ -148,7 +148,7 @@ class _Walk:
         return np.asarray(fine.all(axis=1) | (not operator.inputs), np.bool_)
 
     def _adds_up(self, v: int, t: int) -> Bools:
-        """Return where the rule for tensors adds t up before v reads it: shape of `_led`.
+        """Return where the rule for tensors adds t up before v reads it; shape (choices, axes).
 
         It does for products, and where the backward pass computes from a partial gradient and from
         others: what that makes would be partial in turn, and added up one by one.
@@ -161,7 +161,7 @@ class _Walk:
         return found
 
     def _allowed(self, v: int, slot: int, led: Bools) -> Bools:
-        """Return which choices the rules allow for one input; `led` as `_led` has it."""
+        """Return which choices the rules allow for one input; `led` as `_led` returns it."""
         t = self.costs.program.operators[v].inputs[slot]
         needs = self.costs.choices[v].needs[slot]
         wanted = self.states[t][needs]
@@ -239,7 +239,7 @@ class _Walk:
         self._take(v, k)
 
     def _whole_parts(self, t: int, makes: Ints) -> Floats:
-        """Return what is left on a device of a parameter, the first axis that divides preferred."""
+        """Return the part of a parameter on a device, by choice; ties go to the first axis."""
         states = self.states[t][makes]
         left = np.where(states >= 0, 1.0 / np.array(self.costs.problem.mesh.shape), 1.0)
         order = np.where(states >= 0, states, 0).sum(axis=1)

@@ -19,7 +19,7 @@ from .least_memory import is_too_small
 #: Variables of a part, entries that its tables may have, and parts that may fail in a row.
 PART, ENTRIES, FAILURES = 60, 2_000_000, 60
 
-#: What is gained until a plan is judged, relatively, as that takes as long as some parts do.
+#: Relative gain from which on a plan is judged, as that takes as long as some parts do.
 OFFERED = 1e-3
 
 

@@ -53,10 +53,10 @@ MOST_PAIRS = 200_000
 #: Entries of all tables that elimination over the choices left may have.
 MOST_ENTRIES = 20_000_000
 
-#: The gap that a mixture's least is sought to, as a part of the gap of the search.
+#: Gap to which a mixture's minimum is sought, as a part of the gap of the search.
 MIXTURE_SHARE = 0.1
 
-#: What rounding can make a bound too high by, relatively.
+#: Largest relative excess of a bound by rounding.
 ROUNDING = 1e-10
 
 

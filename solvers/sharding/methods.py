@@ -15,19 +15,19 @@ def _links(_method: str, task: Task[Sharding]) -> str | None:
     return "cluster: a sharding has the links of its mesh; remove the cluster's"
 
 
-#: What frameworks do by rule.
+#: Names of the baselines.
 RULES = ("data-parallel", "fully-sharded", "megatron", "replicate", "communication-only")
 
 
 def _beside(task: Task[Sharding]) -> Sequence[Strategy]:  # noqa: ARG001
-    """Return what runs beside `auto`, whose elimination may take long."""
+    """Return the strategies beside `auto`, whose elimination may take long."""
     return (
         Strategy("milp", SolverName("stagecut.solvers.sharding.milp.milp")),
         Strategy("local search", SolverName("stagecut.solvers.sharding.local_search.local_search")),
     )
 
 
-#: By name.
+#: Methods for sharding by name.
 METHODS: dict[str, Method[Sharding]] = {
     "auto": Method(
         SolverName("stagecut.solvers.sharding.auto.auto"), refuses=(_links,), beside=_beside

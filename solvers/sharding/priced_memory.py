@@ -34,7 +34,7 @@ from .messages import approach, choices_left
 #: Pairs of cost and bytes that are added up, and entries of tables, at most.
 MOST = 300_000
 
-#: How much more than the memory a plan may hold, relatively, for rounding.
+#: Relative excess over the memory that a plan may hold, for rounding.
 SLACK = 1e-9
 
 #: Cost, bytes, and what they are of: a variable with its value, or two of these.
@@ -63,7 +63,7 @@ class _Both:
         self.network = CostNetwork(none, pairs, count)
 
 
-#: By how much rounding of sums may make a bound too high, relatively.
+#: Largest relative excess of a bound by rounding of sums.
 ROUNDING = 1e-9
 
 #: Prices that are tried, at most.
@@ -72,7 +72,7 @@ STEPS = 24
 #: The first price, as part of one at which all memory costs as much as a plan at least.
 NEXT_TO_NONE = 1e-9
 
-#: A price's plan is sought to this gap.
+#: Gap to which the plan at a price is sought.
 ENOUGH = 1e-5
 
 

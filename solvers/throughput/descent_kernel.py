@@ -30,7 +30,7 @@ def _value(work, moved, gpipe, overlap):
 
 @inner
 def _add_flow(g, where, i, sign, moved, entered):
-    """Add what the output of node i costs to the transfer times, (D, 2), `sign` times."""
+    """Add the costs of node i's output to the transfer times, (D, 2), `sign` times."""
     a, side = where[g.source[i]], g.side[i]
     first, last = g.target_start[i], g.target_start[i + 1]
     for j in range(first, last):

@@ -45,7 +45,7 @@ TRIAL_SECONDS = 1.0
 
 @dataclass(frozen=True, eq=False)
 class ChainFound:
-    """What the dynamic program returns."""
+    """Result of the dynamic program: a chain of stages, with its value and the work done."""
 
     # whether it came to its end. If so, and without plan, nothing keeps to the limits.
     complete: bool
@@ -62,7 +62,7 @@ class ChainFound:
 
 @dataclass(frozen=True, eq=False)
 class DeviceStates:
-    """How many devices of each kind are used, s = (s_1, …, s_K), as one number Σ stride · s."""
+    """Numbers of devices in use of each kind, s = (s_1, …, s_K), as one number Σ stride · s."""
 
     stride: NDArray[np.int64]  # (K,)
     used: NDArray[np.int64]  # used, left: (S, K)
@@ -154,7 +154,7 @@ def least_maximum(
 
 
 def _table(alive: Bools, reachable: Bools, limit: float) -> LatticeTable:
-    """Return what is known at the beginning: the empty ideal."""
+    """Return the table at the beginning: only the empty ideal has a plan."""
     value = np.where(alive[reachable], limit, -1.0)
     table = LatticeTable(
         row=np.where(reachable, np.cumsum(reachable) - 1, -1),
@@ -172,7 +172,7 @@ def _steps(lattice: Lattice) -> LatticeSteps:
 
 
 def _left(table: LatticeTable, now: Ints, ideal: int, devices: int) -> float:
-    """Return how many times the work up to an ideal is left, for this device and so many more."""
+    """Return the work left for this device and so many more, over that up to an ideal."""
     extended = np.logical_or.reduce(table.keep[:, now], axis=1)
     done = extended[: table.row[:ideal].max(initial=-1) + 1].sum()
     return float((extended.sum() - done + devices * extended.sum()) / max(done, 1))
@@ -278,7 +278,7 @@ def _read_back(
 #: Ideals that are simply listed; beyond, they are counted first, by as many classes at most.
 LISTED_AT_ONCE = 300_000
 
-#: What is left where ideals are not listed.
+#: Note on the plan where ideals are not listed.
 FALLBACK = "the plan is the best of some topological orders"
 
 #: Ideals for each unit, and bytes of them all, up to which they are few.
@@ -301,7 +301,7 @@ ORIGIN = "dp over ideals"
 
 @dataclass
 class LatticeWork:
-    """What the dynamic program did, for notes and benchmarks."""
+    """Work done by the dynamic program, for notes and benchmarks."""
 
     reachable: int = 0
     pairs: int = 0
@@ -309,7 +309,7 @@ class LatticeWork:
     refuted: float = 0.0  # no plan of the lattice has a lower objective
 
     def add(self, found: ChainFound) -> None:
-        """Add one run."""
+        """Add the work of one run."""
         self.reachable = max(self.reachable, found.reachable)
         self.pairs += found.pairs
         self.projected_seconds = max(self.projected_seconds, found.projected_seconds)
@@ -328,7 +328,7 @@ class _LatticeRun:
 
     @cached_property
     def weight(self) -> float:
-        """Sum of all times and transfers: what rounding is relative to where nothing limits it."""
+        """Sum of all times and transfers: the scale of rounding errors where no limit gives one."""
         rows = [row for row in self.pipe.rows if row.criterion != "memory"]
         return float(sum(row.unit[np.isfinite(row.unit)].sum() + 2 * row.net.sum() for row in rows))
 
@@ -568,7 +568,7 @@ def _targets(run: _LatticeRun, coarse: bool) -> list[float]:
 
 
 def _share(pipe: IdealPipeline) -> float:
-    """Return what each device has to do at least on average."""
+    """Return an even share of all work, by the least time of each unit."""
     time = np.array([row.unit for row in pipe.rows if row.criterion == "load"])
     return float(time.min(axis=(0, 1)).sum() / pipe.count.sum())
 

@@ -25,7 +25,7 @@ class LatticeSteps(NamedTuple):
 
 
 class LatticeTable(NamedTuple):
-    """What is known of R reachable ideals in S states."""
+    """Best plans up to R reachable ideals in S states."""
 
     row: Ints  # (N,) row of each ideal below; −1 for ideals out of reach
     value: Floats  # (R, S) least max-load, −1 where the state is out of reach

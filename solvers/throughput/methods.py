@@ -22,7 +22,7 @@ def _learned(task: Task[Throughput], search: Search[Solution]) -> None:
 
 
 def _beside_auto(task: Task[Throughput]) -> Sequence[Strategy]:
-    """Return what runs beside `auto`: nothing that ends in time for large graphs.
+    """Return the strategies beside `auto`: none for large graphs, as none ends in time.
 
     The DP alone prices relayed data.
     """
@@ -36,7 +36,7 @@ def _beside_auto(task: Task[Throughput]) -> Sequence[Strategy]:
 
 
 def _beside_set_partitioning(_: Task[Throughput]) -> Sequence[Strategy]:
-    """Return what runs beside set partitioning, which is left with the bounds."""
+    """Return the strategies beside set partitioning, which is left with the bounds."""
     from .set_partitioning import SPLITS, splits  # only here: other splits do not wait for it
 
     return (Strategy(SPLITS, splits, seeded=True),)
@@ -64,7 +64,7 @@ def _hosts_alone(method: str, task: Task[Throughput]) -> str | None:
     return f"method {method}: it needs at least one accelerator"
 
 
-#: By name.
+#: Methods for throughput by name.
 METHODS: dict[str, Method[Throughput]] = {
     "auto": Method(
         SolverName("stagecut.solvers.throughput.auto.auto"), READS_SOLVER, beside=_beside_auto

@@ -25,13 +25,13 @@ from ..core.search import Search
 #: States after which the search gives up.
 STATES = 50_000
 
-#: What is left in the rooms of each class, in increasing order.
+#: Sizes left in the rooms of each class, in increasing order.
 Left = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """What is known about assignments of units to devices that keep all memories."""
+    """Result of the search for an assignment of units to devices that keeps all memories."""
 
     device: Ints | None  # (U,): device of each unit; None if no assignment was found
     why_infeasible: str | None  # in words, where it is proved that there is none; else None
@@ -88,7 +88,7 @@ class RoomClass:
     """Rooms of one size."""
 
     room: int  # size of each
-    count: int  # how many there are
+    count: int  # number of rooms
 
 
 @dataclass(frozen=True)

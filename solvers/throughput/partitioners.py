@@ -26,7 +26,7 @@ from ..core.search import Search
 #: Partitioners take whole numbers: weights are scaled so that their sum is about this.
 WEIGHT_SUM = 10_000_000
 
-#: What Scotch's program is called, by itself and in Debian's package.
+#: Names of Scotch's program: its own, and that in Debian's package.
 GPART = ("gpart", "scotch_gpart")
 
 

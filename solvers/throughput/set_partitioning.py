@@ -54,7 +54,7 @@ NEAR = 0.01
 #: Inverse part of the gap that a target leaves.
 STRIDE = 4
 
-#: How often a target is tried before one halfway to it is.
+#: Attempts at a target before one halfway to it is tried.
 TRIES = 2
 
 #: A target that differs from a hopeless one by less than this, relatively, is hopeless too.

@@ -61,14 +61,14 @@ class Fixed(NamedTuple):
     load_b: float
     memory_a: float
     memory_b: float
-    least_compute: float  # of the free units
+    least_compute: float  # least compute time of the free units
     pins_left: Ints
     fixed: Ints  # 1: has a pin that stays on A, 2: on B
     outside: Bools  # has a pin on neither
 
 
 class LabelSetting(NamedTuple):
-    """Label setting of one pair: what each extension needs."""
+    """Inputs of each extension in the label setting of one pair."""
 
     pair: DevicePair
     layers: PairLayers

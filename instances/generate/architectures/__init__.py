@@ -22,7 +22,7 @@ class Architecture:
     """An architecture that workloads are generated from."""
 
     title: str  # for people
-    #: Describes it, given batch, size, and how many times its blocks it has.
+    #: Generator of its network, from batch, size, and how many times its own blocks it has.
     network: Callable[[int, int, int], Network]
     batch: int  # samples per pass (per microbatch, in training)
     size: int  # tokens per sample, or pixels per side of an image or latent

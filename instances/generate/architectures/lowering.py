@@ -68,9 +68,9 @@ from ...to_workload import (
 )
 from ...to_workload import to_workload as grouped_workload
 from ..roofline import Machine
-from .network import Network, NetworkOperator
+from .network import Network, NetworkOperator, NetworkTensor
 
-#: What a microbatch has of its own; the other columns of `Workload.extra` are there once.
+#: Columns of `Workload.extra` that count for every microbatch; the others count once.
 OF_EACH = frozenset({"flops", "activation_bytes"})
 
 #: Bytes per number of a tensor, and per parameter of a gradient and of Adam's state.
@@ -100,7 +100,7 @@ def to_workload(
     can be planned. By default there are 4 accelerators, doubled until everything fits with a fifth
     to spare, and a CPU core. Linear in operators and edges.
     """
-    graph = graph_of([*network.operators, *([loss(network)] if training else [])], training)
+    graph = graph_of(with_loss(network) if training else network.operators, training)
     grouping, times = _grouping(graph, granularity), estimated_times(graph, machine)
     more = (microbatches - 1) * sum(op.activation_bytes for op in graph.operators)
     once = grouped_workload(
@@ -130,28 +130,19 @@ def _grouping(graph: OperatorGraph, granularity: Granularity) -> Grouping:
     return Grouping(tuple(node), tuple(numbers))
 
 
-def loss(network: Network) -> NetworkOperator:
-    """The loss of everything that nobody reads: one pass over it."""
+def with_loss(network: Network) -> list[NetworkOperator]:
+    """Return the operators, and the loss of everything that nobody reads: one pass over it."""
     read = {u for op in network.operators for u in op.inputs}
-    sinks = tuple(v for v in range(len(network.operators)) if v not in read)
-    size = sum(network.operators[v].output_elements for v in sinks)
-    return NetworkOperator(
-        name="loss",
-        kind="loss",
-        layer="loss",
-        inputs=sinks,
-        flops=5.0 * size,
-        parameters=0,
-        shared=0,
-        owner="",
-        weights_read=0,
-        input_elements=size,
-        output_elements=1,
-        saves="inputs",
-        products=False,
-        backward_flops=float(size),
-        cached=False,
-    )
+    longer = replace(network, operators=list(network.operators))
+    sinks = [
+        NetworkTensor((op.output_elements,), v)
+        for v, op in enumerate(network.operators)
+        if v not in read
+    ]
+    with longer.layer("loss"):
+        size = sum(sink.elements for sink in sinks)
+        longer.add("loss", "", sinks, (1,), flops=5 * size, saves="inputs")
+    return longer.operators
 
 
 def graph_of(operators: Sequence[NetworkOperator], training: bool) -> OperatorGraph:
@@ -223,7 +214,7 @@ def _backward_kernels(op: NetworkOperator) -> tuple[KernelCall, ...]:
 
 
 def _moved(op: NetworkOperator) -> float:
-    """Bytes of inputs, weights and output."""
+    """Bytes of an operator's inputs, weights and output."""
     return float(NUMBER_BYTES * (op.input_elements + op.weights_read + op.output_elements))
 
 

@@ -41,7 +41,7 @@ class NetworkTensor:
 
     @property
     def elements(self) -> int:
-        """Numbers in it."""
+        """Number of elements."""
         return math.prod(self.shape)
 
 
@@ -83,8 +83,9 @@ class Reads:
 INPUTS_ALONE = Reads()
 
 #: FLOPs of the backward pass over those of the forward pass, by kind of operator; of others 2 for
-#: products, one for each operand's gradient, and else 1. Attention has five products, not two.
-BACKWARD_RATIO = {"attention": 2.5}
+#: products, one for each operand's gradient, and else 1. Attention has five products, not two; a
+#: loss takes five operations a number, and one for its gradient.
+BACKWARD_RATIO = {"attention": 2.5, "loss": 0.2}
 
 
 @dataclass

@@ -193,7 +193,7 @@ _TENSOR = object()
 #: Makes a graph of a model, while the parts are stood in for.
 Export = Callable[[], fx.GraphModule]
 
-#: What `checkpoint` keeps for itself.
+#: Options of `checkpoint` itself; all others go to the function.
 _OPTIONS = ("context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
 
 

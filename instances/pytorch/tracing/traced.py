@@ -21,7 +21,7 @@ from ...common.units import ON_NUMBERS, TO_RUN
 _LONGEST = 200
 _UNKNOWN = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
-#: How `torch.export` says that the way through the code, or a size, depends on numbers.
+#: Names of `torch.export`'s errors about control flow or sizes that depend on numbers.
 _BY_NUMBERS = frozenset(
     {"GuardOnDataDependentSymNode", "DataDependentOutputException", "UserError"}
     | {"DynamicOutputShapeException", "PendingUnbackedSymbolNotFound"}

@@ -35,13 +35,13 @@ import torch.distributed as dist
 from ....instances import InfeasibleError, InputError, StagecutError
 from ..own_loop import transport
 
-#: Longest that a rank may compute between actions, or start after another one, by default.
+#: Longest time that a rank may compute between actions, or start after another one, by default.
 TIMEOUT_S = 120.0
-#: How often a rank looks for errors and says that it lives.
+#: Seconds between two times that a rank looks for errors and reports that it is alive.
 POLL_S = 0.25
-#: A rank without a sign of life for this long is gone.
+#: Longest silence of a rank; after that it counts as gone.
 SILENCE_S = 15.0
-#: The same once a connection broke or the launcher ends the ranks.
+#: Longest silence once a connection broke or the launcher ends the ranks.
 SUSPICION_S = 3.0
 #: Time that a rank has to end by itself after an error.
 GRACE_S = 5.0

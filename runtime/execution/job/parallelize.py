@@ -200,7 +200,7 @@ class JobMesh:
 
     @property
     def part(self) -> tuple[int, int]:
-        """Which part of the batch this rank has, and which part of its sequences."""
+        """Number of this rank's part of the batch, and of its part of the sequences."""
         place = self.rank("replicate") * int(self.mesh["shard"].size()) + self.rank("shard")
         return divmod(place, 1 if self.context is None else int(self.context.size()))
 

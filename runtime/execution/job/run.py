@@ -44,9 +44,9 @@ from .parallelize import ParallelizePlan
 from .running import RunningJob
 from .transformer import transformer
 
-#: Makes an optimizer of groups of parameters.
+#: Function that makes an optimizer of groups of parameters.
 MakeOptimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]
-#: Returns a model, the same on every rank, and how it is divided.
+#: Function that returns a model, the same on every rank, and how it is divided.
 MakeJob = Callable[[], tuple[nn.Module, ParallelizePlan]]
 #: Optimizer states by the names of parameters, as other layouts find them.
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)

@@ -53,7 +53,7 @@ from .parallelize import (
     ties_of,
 )
 
-#: Runs this rank's part of tokens and targets, and returns losses by microbatch.
+#: Function that runs this rank's part of tokens and targets, and returns losses by microbatch.
 Passes = Callable[[Tensor, Tensor], list[Tensor]]
 #: Schedules by the classes of `torch.distributed.pipelining`; ``zb-h1`` and ``zb-h2`` are ours.
 TORCH_SCHEDULES = {
@@ -65,9 +65,9 @@ TORCH_SCHEDULES = {
     "zb-v": "ScheduleZBVZeroBubble",
     "dualpipe-v": "ScheduleDualPipeV",
 }
-#: Those with one model stage per rank.
+#: Schedules with one model stage per rank.
 _SINGLE = ("gpipe", "1f1b", "zb-h1", "zb-h2")
-#: Those that torch runs by loops without actions for FSDP2.
+#: Schedules that torch runs by loops without actions for FSDP2.
 _LOOPS = ("gpipe", "1f1b")
 
 
@@ -124,7 +124,7 @@ class RunningJob:
             self._experts |= shard(stage, plan, layout, self.mesh, once=once)
         self._tied = [(names, self._tie_group(names, held)) for names in self.ties]
         self._given = plan.loss or cross_entropy
-        #: What runs outside of passes just now: ``loss``, ``sums``, ``norm``; else empty.
+        #: Work outside of passes that runs just now: ``loss``, ``sums``, ``norm``; else empty.
         self.phase = ""
         self.pipeline_stages: list[NeighbourStage] = []
         self.passes: Passes = self._accumulate

@@ -28,7 +28,7 @@ from ....instances.costs.description import (
 from ....instances.costs.layout import Recompute
 from .parallelize import ParallelizePlan
 
-#: Standard deviation of matrices at the start, as GPT-2 has it.
+#: Standard deviation of the initial matrices, GPT-2's.
 DEVIATION = 0.02
 #: Longest wave of rotary embeddings, in positions.
 ROTARY_BASE = 10000.0

@@ -29,9 +29,9 @@ from .teams import Teams
 from .transport import Message, P2PTransport, Ranks, routes_of
 from .versions import Weights, check_two_versions, round_sizes, with_updates
 
-#: Returns the model's inputs for a microbatch of a pass over the schedule.
+#: Function that returns the model's inputs for a microbatch of a pass over the schedule.
 Data = Callable[[int], Tensors]
-#: Makes an optimizer of parameters.
+#: Function that makes an optimizer of parameters.
 MakeOptimizer = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
 
 

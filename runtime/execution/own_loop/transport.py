@@ -25,7 +25,7 @@ from torch import Tensor
 from ...schedules import Kind, Schedule
 from ..split import PieceModule
 
-#: Tensors in one message begin at multiples of it.
+#: Alignment in bytes of the tensors in one message.
 ALIGNMENT = 64
 
 
@@ -49,7 +49,7 @@ class Message(NamedTuple):
     microbatch: int
 
 
-#: What goes from one rank to another, in the order of sending.
+#: Messages by sender's and receiver's rank, in the order of sending.
 Routes = Mapping[tuple[int, int], Sequence[Message]]
 #: Ranks of each piece: microbatch j runs on the one at j modulo their number.
 Ranks = Sequence[Sequence[int]]

@@ -20,7 +20,7 @@ from ....instances.model.tensor_program import COPIED, FIRST, PARTIAL, Property
 from ...measure.group import rank_device
 from .local import Exchange
 
-#: The names of its functions in Python change between versions; those of its operators do not.
+#: Operators of torch's collectives; unlike those of its functions in Python, their names stay.
 _TORCH = torch.ops._c10d_functional
 
 

@@ -32,7 +32,7 @@ class Exchange:
     axis: int
 
 
-#: Yields exchanges, is sent their results, and returns what the operator makes.
+#: Generator that yields exchanges, is sent their results, and returns the operator's.
 Computing = Generator[Exchange, Tensor, Any]
 
 

@@ -45,7 +45,7 @@ from .prices import check_prices
 from .sharding import check_sharding_bound
 from .stage_chains import no_chain_below
 
-#: How far a bound may be above what is computed anew, relatively: rounding of sums.
+#: Largest relative excess of a bound over the recomputed one: rounding of sums.
 CLAIM_TOLERANCE = 1e-9
 
 

@@ -1,4 +1,4 @@
-"""What stages of a training job take, probed once for each setting of a layout."""
+"""Costs of a training job's stages, probed once for each setting of a layout."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Path = tuple[Floats, float]
 
 @dataclass(frozen=True, eq=False)
 class ProbedStages:
-    """What stages take under a setting on some nodes, exactly."""
+    """Exact costs of stages under a setting on some nodes; K types of layers."""
 
     #: Shape (3, 15): quantities of the first, an inner and the last stage apart from their layers.
     ends: Floats
-    #: Shape (K, 15): of a layer of each type, and by how much recomputing it changes them.
+    #: Shape (K, 15): quantities of a layer of each type, and their changes when it is recomputed.
     layers: Floats
     again: Floats
     #: Shape (K,): bytes inside a layer's backward pass, by type; the least of a recomputed one.

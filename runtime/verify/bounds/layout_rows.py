@@ -368,7 +368,7 @@ class PointRefutation:
         return rows[self.of_rank].sum(axis=1), fixed[self.of_rank].sum(axis=1)
 
     def _state(self, least: float) -> None:
-        """State all rows but those of paths."""
+        """State all constraint rows but those of paths."""
         self._columns()
         n, unit = np.eye(self.columns)[self.at["n"]], 1 / least
         self.add(n.sum(axis=0), self.count, self.count)
@@ -393,7 +393,7 @@ class PointRefutation:
         self.add(end, -np.inf, 1.0 - self.constant * unit)
 
     def _alternating(self, n: Floats) -> None:
-        """A stage ends, and its recomputed layers do, where so many of each type are before.
+        """State rows of order: layers of each type before the ends of stages and recomputed layers.
 
         What the first layers have more of one type than its share beside another stays in a range.
         """
@@ -419,9 +419,9 @@ class PointRefutation:
             self.add(stages[1:] - stages[0], 0.0, 0.0)
 
     def _memory(self) -> None:
-        """Every rank has the bytes that it needs at its fullest moments.
+        """State rows of memory: every rank has the bytes that it needs at its fullest moments.
 
-        It works on the heaviest type of layer that it has.
+        A rank works on the heaviest type of layer that it has.
         """
         n, u = (np.eye(self.columns)[self.at[name]] for name in ("n", "u"))
         for j, kind in enumerate(self.heavier):
@@ -451,7 +451,7 @@ class PointRefutation:
             self.add(rows / each, -np.inf, free / limits)
 
     def _beside(self, unit: float) -> None:
-        """Traffic and the optimizer's step, every rank's and where weights wait every stage's."""
+        """State rows of traffic and optimizer for each rank, or, if weights wait, each stage."""
         one, table = np.ones(self.stages), self.prices.calibration
         (dense, d), (routed, e) = self._by_rank(one, DENSE), self._by_rank(one, ROUTED)
         eye = np.eye(self.columns)
@@ -479,7 +479,7 @@ class PointRefutation:
             self.add(eye[self.g] - unit * (a + b), unit * (x + y), np.inf)
 
     def _host_memory(self, unit: float) -> None:
-        """Passes wait for what comes from host memory, or goes there, as far as none hides it."""
+        """State rows of host memory: passes wait for data from and to it that they do not hide."""
         each, on = host_weights(self.layout), [self.on[rank] for rank in self.rank_of]
         links = [one.cluster.accelerator.host_bandwidth for one in on]
         hidden = np.array([one.calibration.hidden for one in on])
@@ -494,7 +494,7 @@ class PointRefutation:
             self.add(unit * rows, least, np.inf)
 
     def _waits(self, unit: float) -> None:
-        """Passes wait for sharded weights: what they do not hide, and for one layer in any case.
+        """State rows of sharded weights: passes wait for traffic not hidden, at least a layer's.
 
         What they hide slows them.
         """

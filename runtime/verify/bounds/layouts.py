@@ -36,7 +36,7 @@ MARGIN = 1e-5
 
 @dataclass(frozen=True)
 class JobBoundCheck:
-    """How a bound was proved again: points, and how many of them by a program."""
+    """Check of a bound: outer points refuted, how many of them by a program, and seconds."""
 
     points: int
     programs: int

@@ -64,11 +64,11 @@ SIZE_STEP = 1.02
 DIVISIONS, LEAST_STEP = 3, 1.2
 #: Cycles that are looked at in search of a ring.
 CYCLES = 20_000
-#: What sums of floating-point numbers may lose, relatively.
+#: Largest relative error of sums of floating-point numbers.
 ROUNDING = 1e-12
 #: Numbers of stages by speed that are told apart, at most.
 MOST_SPEEDS = 200
-#: More stages than any.
+#: Number above any number of stages.
 NONE = 1 << 30
 
 

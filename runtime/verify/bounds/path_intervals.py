@@ -40,7 +40,7 @@ MOST_NODES = 1 << 18
 
 @dataclass(frozen=True, eq=False)
 class _Places:
-    """Where blocks and nets lie along the path; B blocks, E nets, P pins of them."""
+    """Places of blocks and nets along the path; B blocks, E nets, P pins of them."""
 
     path: Ints  # (L,) its blocks
     # (B,) and (P,): blocks and pins by f, with f and g of each

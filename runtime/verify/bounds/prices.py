@@ -38,8 +38,8 @@ from .max_load import merged, net_costs, summed
 MOST_GROUPS = 400_000
 
 
-#: Of each group of partial sets after a block, whose completions cost the same: the group before,
-#: whether the block is taken, and the transfer time that this adds.
+#: Arcs to each group of partial sets after a block, whose completions cost the same: the group
+#: before, whether the block is taken, and the transfer time that this adds.
 _Arcs = tuple[tuple[tuple[int, bool, float], ...], ...]
 
 #: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
@@ -48,7 +48,7 @@ COARSE, STEPS = 400, (4_000, 64_000, 1_000_000)
 #: Most parts of all prices together: a label of a group for each, at most.
 MOST_PARTS = 10_000_000
 
-#: By which part of Σ |π_v| the inequality must hold, for rounding.
+#: Margin of the inequality for rounding, as a part of Σ |π_v|.
 ROUNDING = 1e-10
 
 

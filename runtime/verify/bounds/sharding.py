@@ -76,16 +76,16 @@ MEMORY_SLACK = 1e-9
 #: Sweeps over the operators before a first attempt at elimination, and at most.
 FIRST, SWEEPS = 4, 1024
 
-#: Twice the sweeps that close a smaller part of what the bound is below the target are the last.
+#: Least part of the rest up to the target that twice the sweeps must gain, to go on.
 PROGRESS = 0.01
 
-#: The two columns of a front.
+#: Columns of a front.
 COST, BYTES = 0, 1
 
-#: Entries of all tables of elimination, before the last try and in it.
+#: Most entries of all tables of elimination, before the last try and in it.
 MOST_AT_FIRST, MOST_ENTRIES = 4_000_000, 200_000_000
 
-#: Sums of pairs of cost and bytes, where both are eliminated.
+#: Most sums of pairs of cost and bytes, where both are eliminated.
 MOST_PAIRS = 10_000_000
 
 

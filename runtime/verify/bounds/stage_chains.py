@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 #: Chains of GPipe that are left out one by one, and numbers of devices used times ideals, at most.
 CHAINS, STATES = 60, 100_000_000
 
-#: Of what no chain reaches.
+#: Backward pass of an ideal that no chain reaches.
 NEVER = 1 << 62
 
 #: Numbers of devices used, by kind, and the largest backward pass on the way (GPipe; else 0).
@@ -164,7 +164,7 @@ class Ideals:
 
 
 class EndsInReach:
-    """Where stages can end whose nodes, on the fastest devices, take less than the target."""
+    """Ends of the stages whose nodes, on the fastest devices, take less than the target."""
 
     def __init__(self, inside: Callable[[int, Ints], Bools], least: Ints) -> None:
         self.inside = inside  # whether an ideal is a proper part of others

@@ -6,8 +6,7 @@ It begins with equal parts, and again with the best chain of so many stages so f
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +16,8 @@ from ....formulations.job.orders import Chain, order_of
 from ....instances.common.arrays import Floats, Ints
 from ...core.lattice import Lattice
 from . import annealing_kernel as kernel
-from .sized import Run
+from .chains import Run, StageCount
+from .frameworks import equal_ends
 from .stage_list import bits, boundary_costs
 
 #: Work of a step of annealing, in actions executed and nets looked at: some 0.1 CPU s; and where
@@ -39,24 +39,24 @@ JUMPS = 0.3
 
 
 class ChainTimes(NamedTuple):
-    """What the stages of a chain take, by the ideals between them; K kinds, N ideals, E nets."""
+    """Times and bytes of a chain of stages, by ideals between them; K kinds, N ideals, E nets."""
 
     #: Shape (K, 2, N): forward and backward compute of each ideal.
     work: Floats
-    #: Shape (K, 2, N): what the boundary costs the stages on both sides, where data is relayed.
+    #: Shape (K, 2, N): cost of each ideal's boundary to both its stages, where data is relayed.
     crossing: Floats
-    #: Shape (K, 2, E): what a device pays for a net; no nets where data is relayed.
+    #: Shape (K, 2, E): cost of each net to a device that cuts it; no nets where data is relayed.
     weight: Floats
     #: Shape (N, E): pins in each ideal.
     held: Ints
-    #: Shape (E,).
+    #: Shape (E,): number of pins of each net.
     pins: Ints
-    #: Shape (N,): bytes.
+    #: Shape (N,): bytes of each ideal, resident, and per microbatch in flight.
     resident: Floats
     activation: Floats
-    #: Shape (D,): of each device.
+    #: Shape (D,): kind of each device.
     kind: Ints
-    #: Shape (K,): bytes.
+    #: Shape (K,): memory of a device in bytes.
     room: Floats
     #: Shape (D, V, v): microbatches that its stages hold at once; rows of 0 fill up.
     in_flight: Ints
@@ -74,50 +74,24 @@ class Steps(NamedTuple):
     down: Ints
 
 
-#: Annealings of a number of stages, and steps of those that cool more slowly.
+#: Quick annealings of a number of stages, and steps of each later one, which cools more slowly.
 ANNEALINGS, LONG_STEPS = 10, 10
 
 
-class Number(Protocol):
-    """A number of stages."""
-
-    @property
-    def size(self) -> int:
-        """P."""
-
-    @property
-    def bound(self) -> float:
-        """No plan with P stages has a smaller makespan."""
-
-    @property
-    def chain(self) -> Chain:
-        """The order of P stages."""
+#: Steps without a better plan after which annealing ends, if these are half of all, too.
+ENOUGH = 50
 
 
-@dataclass(frozen=True)
-class Size:
-    """What is known of a number of stages without a list of them: what divisible work says."""
+def restarts(run: Run, numbers: Sequence[StageCount], seeds: Iterable[int]) -> Iterator[None]:
+    """Offer annealed chains of each number of stages that may be better, a step at a time.
 
-    size: int
-    bound: float
-    chain: Chain
-
-
-#: By number of stages: the least makespan met, and the ideals of its chain.
-Best = dict[int, tuple[float, Ints]]
-
-
-def restarts(
-    run: Run, numbers: Sequence[Number], seeds: Iterable[int], steps: int, best: Best
-) -> Iterator[None]:
-    """Offer what annealing makes of each number of stages that may be better, a step at a time.
-
-    Even `seeds` begin with equal parts, odd ones with the best chain; `steps` are those of an
-    annealing, and `best` is kept between calls.
+    Even `seeds` begin with equal parts, odd ones with the best chain.
     """
     chunks = run.line.problem.chunks_per_device
-    for seed in seeds:
-        idle = True
+    best: dict[int, tuple[float, Ints]] = {}  # by number of stages: makespan, and ideals
+    done, better = 0, 0  # steps, and the last one of them that found a better plan
+    for n, seed in enumerate(seeds):
+        begun = done
         for number in sorted(numbers, key=lambda number: number.bound):
             start = equal_parts(run.line, run.lattice, number.size)
             if start is None or number.bound >= run.search.objective:
@@ -129,17 +103,22 @@ def restarts(
                 if run.line.count[kind] < devices:
                     continue
                 kinds = (kind,) * devices
+                steps = 1 if n < ANNEALINGS else LONG_STEPS
                 for found in anneal(run.line, run.lattice, number.chain, kinds, start, seed, steps):
-                    idle = False
+                    done, least = done + 1, run.search.objective
                     if found[0] < best.get(number.size, (np.inf,))[0]:
                         best[number.size] = found
                         run.offer_ideals(found[1], (kind,) * number.size, found[0])
+                    if run.search.objective < least:
+                        better = done
                     yield
-        if idle:
+                    if done - better >= max(ENOUGH, done // 2):
+                        return
+        if done == begun:
             return
 
 
-def sizes_of(statement: Line) -> list[Size]:
+def sizes_of(statement: Line) -> list[StageCount]:
     """Return the numbers of stages that plans can have, without listing stages."""
     problem = statement.problem
     least = statement.compute.min(axis=0)  # annealing ends at once where a unit runs nowhere
@@ -147,7 +126,7 @@ def sizes_of(statement: Line) -> list[Size]:
     found = []
     for size in statement.sizes():
         own = Chain(order_of(problem, size, statement.trains), problem.weight_share)
-        found.append(Size(size, divide(own, forward, compute).bound, own))
+        found.append(StageCount(own, divide(own, forward, compute).bound))
     return found
 
 
@@ -186,7 +165,7 @@ def anneal(
 
 
 def times_of(line: Line, lattice: Lattice, chain: Chain, kinds: tuple[int, ...]) -> ChainTimes:
-    """Return what stages between ideals take."""
+    """Return the times and bytes of stages between ideals."""
     inside = bits(lattice)
     by_unit = inside[:, np.argsort(lattice.order)]
     number, size = len(line.kinds), lattice.size
@@ -219,7 +198,7 @@ def times_of(line: Line, lattice: Lattice, chain: Chain, kinds: tuple[int, ...])
 
 
 def steps_of(lattice: Lattice) -> Steps:
-    """Return the ideals next to each."""
+    """Return, for each ideal, those with one unit more or less."""
     start = np.repeat(np.arange(lattice.size), np.diff(lattice.start))
     back = np.argsort(lattice.to, kind="stable")
     first = np.searchsorted(lattice.to[back], np.arange(lattice.size + 1))
@@ -240,8 +219,4 @@ def equal_parts(line: Line, lattice: Lattice, parts: int) -> Ints | None:
     if len(path) <= parts:
         return None
     work = bits(lattice)[path] @ np.nan_to_num(line.compute.sum(axis=1).min(axis=0))[lattice.order]
-    ends = np.searchsorted(work, work[-1] * np.arange(1, parts) / parts)
-    number = np.arange(1, parts)
-    ends = np.maximum.accumulate(ends - number) + number
-    ends = np.clip(ends, number, len(path) - 1 - parts + number)
-    return np.array([0, *(path[i] for i in ends), path[-1]], np.int64)
+    return np.array([0, *(path[i] for i in equal_ends(work, parts)), path[-1]], np.int64)

@@ -5,6 +5,8 @@ is an ideal, and how many of the stages before it each kind of device holds. An 
 a stage of the list on a kind of device, leads from a state to one of the next layer. It is left out
 where paths that stay on it show that no chain below the target has it (`stage_list`), where the
 cheapest stages before and behind it do at given prices, or where it does not fit into memory.
+Stages on one device exchange data for nothing, so an option pays for a net only once no chain below
+the target has pins of it in two stages of a device: that is asked for each net and two stages.
 
 A *root* stands for all chains of P stages. It becomes a tree once its bound is the least of all.
 Where the chains below the incumbent have too many options, the tree is that of the chains below a
@@ -22,17 +24,18 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import count, islice
+from itertools import combinations, count, islice
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ....formulations.job.iteration_bounds import divide
 from ....formulations.job.line import Line
 from ....instances.common.arrays import Bools, Floats, Ints
+from .chains import SLACK, TIME, MetChain, Run, StageCount, Used
 from .refine_kernel import refine
-from .sized import SLACK, TIME, Cheapest, Run, Sized, Used
-from .stage_list import StagePaths
+from .stage_list import OutOfTime, StagePaths
 
 #: Rounds of the first node of a graph, and of all others.
 FIRST, ROUNDS = 60, 12
@@ -42,26 +45,38 @@ FIRST, ROUNDS = 60, 12
 ALIKE = 1e-12
 
 
+#: Factor by which options of a node must become fewer before `_pay` is called on them again.
+SHRUNK = 4
+
+
 #: Chains of a node that are judged one by one at most.
 MOST_ALIKE = 1_000
 
 
 class OptionGraph(NamedTuple):
-    """T options of P stages."""
+    """Graph of T options for P stages; its paths are chains."""
 
     #: Shape (P + 1,): where the options of each stage begin.
     begin: Ints
-    #: Shape (T,): the stage.
+    #: Shape (T,): stage of each option.
     layer: NDArray[np.int32]
     #: Shape (T,): number of the state before and behind, each numbered in its layer from 0; the
     #: first and the last layer have state 0 alone.
     source: NDArray[np.int32]
     sink: NDArray[np.int32]
-    #: Shape (T, A): of the actions; A is 2 where backward passes are whole.
+    #: Shape (T, A): durations of the actions; A is 2 where backward passes are whole.
     duration: Floats
     #: Shape (T,): number in the list of stages, and kind of device.
     number: Ints
     kind: Ints
+
+    def part(self, options: Ints) -> OptionGraph:
+        """Return the graph of some options, which are numbered anew."""
+        return OptionGraph(
+            np.searchsorted(options, self.begin), self.layer[options],
+            self.source[options], self.sink[options], self.duration[options],
+            self.number[options], self.kind[options],
+        )  # fmt: skip
 
     def chains(self, options: Ints, layer: int = 0, state: int = 0) -> Iterator[list[int]]:
         """Yield every chain of some options."""
@@ -78,7 +93,7 @@ class OptionGraph(NamedTuple):
 class ChainOptions:
     """The options of all chains of P stages."""
 
-    #: Of the P stages.
+    #: Bounds by path of chains of P stages.
     paths: StagePaths
 
     @property
@@ -107,22 +122,18 @@ class ChainOptions:
                 if (behind := self.used[s + 1].get(_one_more(used, k))) is not None:
                     yield before, behind, k
 
-    @cached_property
-    def _by_start(self) -> Ints:
-        return np.argsort(self.paths.stages.start, kind="stable")
-
     def _durations(self) -> list[Floats]:
-        """Return how long the actions of each stage take by kind, (A, R), by their start."""
+        """Return the durations of the actions of stages by kind, (A, R), ordered by start."""
         actions = 4 if self.paths.chain.order.splits else 2
         kinds = range(len(self.paths.line.kinds))
-        return [self.paths.durations(k)[:actions, self._by_start] for k in kinds]
+        return [self.paths.durations(k)[:actions, self.paths.by_start] for k in kinds]
 
     def tables(self, prices: Floats) -> list[Floats]:
         """Return the least cost of stages s, … P − 1 at prices, shape (Q, P, 4).
 
         It is that from each of `used` and each ideal on, shape (Q, used, N), for s = 0 … P.
         """
-        stages, order = self.paths.stages, self._by_start
+        stages, order = self.paths.stages, self.paths.by_start
         size, end = stages.lattice.size, stages.end[order]
         least = [np.full((len(prices), len(used), size), np.inf) for used in self.used]
         least[-1][:, :, -1] = 0.0
@@ -140,13 +151,13 @@ class ChainOptions:
         return float(tables[0][:, 0, 0].max())
 
     def _bounds(self) -> list[list[Floats]]:
-        """Return what each stage costs every plan that has it at a place on a kind, by start."""
+        """Return bounds of plans with a stage at a place on a kind, (R,) each, ordered by start."""
         size = self.paths.chain.order.stages
         time = np.broadcast_to(TIME, (1, size, 4))
         work = self.least(self.tables(time)) * (1 - SLACK)
         kinds = range(len(self.paths.line.kinds))
         return [
-            [self.paths.least_makespan(s, k, work)[self._by_start] for k in kinds]
+            [self.paths.least_makespan(s, k, work)[self.paths.by_start] for k in kinds]
             for s in range(size)
         ]
 
@@ -154,7 +165,7 @@ class ChainOptions:
         self, target: float, prices: Floats, tables: list[Floats], most: int
     ) -> OptionGraph | None:
         """Return the options of chains below a target; None if there are more than `most`."""
-        stages, order = self.paths.stages, self._by_start
+        stages, order = self.paths.stages, self.paths.by_start
         size, start, end = stages.lattice.size, stages.start[order], stages.end[order]
         durations, bounds = self._durations(), self._bounds()
         spent = np.full((len(prices), 1, size), np.inf)
@@ -204,15 +215,15 @@ def _priced(prices: Floats, duration: Floats) -> Floats:
 
 
 class Refined(NamedTuple):
-    """The outcome for a node."""
+    """Result of bounding a node: bound, options left, and mixtures."""
 
-    #: Of its chains; `inf` for none.
+    #: Lower bound on the makespans of its chains; `inf` for none.
     bound: float
     #: Numbers of the options that are left.
     alive: Ints
-    #: Those that gave the bound.
+    #: Shape (P, 4): prices that gave the bound.
     prices: Floats
-    #: Of the best mixtures: paths, shape (R, P, 4), and options of chains, shape (C, P).
+    #: Best mixtures: their paths, shape (R, P, 4), and options of their chains, shape (C, P).
     paths: Floats
     chains: Ints
     #: Options of the best chain met, shape (P,), and its makespan; `inf` for none.
@@ -222,21 +233,23 @@ class Refined(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A graph to be searched."""
+    """Graph of options that nodes search."""
 
-    #: What the options are of.
+    #: All options of chains of P stages, of which the graph has some.
     options: ChainOptions
     graph: OptionGraph
+    #: Shape (nets, P): whether options pay for a net of `StagePaths.unpaid` all the same.
+    paid: Bools
 
     @cached_property
     def states(self) -> int:
         """Most states of a layer."""
         return int(max(self.graph.source.max(initial=0), self.graph.sink.max(initial=0))) + 1
 
-    def chain(self, chosen: Ints | list[int], makespan: float) -> Cheapest:
+    def chain(self, chosen: Ints | list[int], makespan: float) -> MetChain:
         """Return a chain of options."""
         number, kind = self.graph.number[chosen], self.graph.kind[chosen]
-        return Cheapest(makespan, tuple(number.tolist()), tuple(kind.tolist()))
+        return MetChain(makespan, tuple(number.tolist()), tuple(kind.tolist()))
 
     def refine(
         self, alive: Ints, paths: Floats, chains: Ints, target: float, rounds: int
@@ -316,52 +329,62 @@ MAX_OPTIONS = 400_000
 
 
 @dataclass
-class Root:
+class Root(StageCount):
     """The chains of P stages."""
 
-    #: What is known of them.
-    plans: Sized
+    #: Bounds by stage.
+    paths: StagePaths
+    #: Prices of actions that gave bounds, shape (P, 4) each, the newest last; at first those of
+    #: divisible work.
+    pool: list[Floats]
     #: Part of the way from its bound to the target that the next tree is built for.
     step: float = 1.0
-    #: How many of the prices in the pool of `plans` have bounded its chains.
+    #: How many of the prices in the pool have bounded its chains.
     asked: int = 0
-    #: What they have proved.
-    bound: float = -np.inf
 
     @cached_property
     def options(self) -> ChainOptions:
-        """Of the chains."""
-        return ChainOptions(self.plans.paths)
+        """Options of the chains."""
+        return ChainOptions(self.paths)
 
     def newest(self, since: int = 0) -> Floats:
         """Return the newest prices behind so many of the pool, of which tables have room."""
-        entries = self.plans.paths.stages.lattice.size * sum(map(len, self.options.used))
+        entries = self.paths.stages.lattice.size * sum(map(len, self.options.used))
         few = min(POOL, max(1, MOST_ENTRIES // entries))
-        return np.array(self.plans.pool[max(since, len(self.plans.pool) - few) :])
+        return np.array(self.pool[max(since, len(self.pool) - few) :])
+
+
+def root(paths: StagePaths, enough: float) -> Root:
+    """Return the chains of P stages with their bound of divisible work, up to `enough` or above."""
+    forward, compute = paths.stages.ahead[:, -1].tolist()
+    divided = divide(paths.chain, forward, compute, enough=enough)
+    return Root(paths.chain, divided.bound * (1 - SLACK), paths, [divided.prices])
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
     """Some options of a tree, for chains below a target."""
 
-    plans: Sized
+    root: Root
     tree: Tree
     target: float
     alive: Ints
     prices: Floats
     paths: Floats
     chains: Ints
+    #: How many options there were when nets were asked about.
+    asked: int
 
 
 @dataclass
 class BestFirst:
     """A best-first search over roots and nodes."""
 
-    #: Returns the makespan below which a plan is asked for.
+    #: Function of no argument: the makespan below which a plan is asked for.
     aim: Callable[[], float]
-    #: Takes a chain, whose price is its makespan by its options.
-    met: Callable[[StagePaths, Cheapest], None]
-    #: Takes the least bound of all chains.
+    #: Function that is called with each chain met.
+    met: Callable[[StagePaths, MetChain], None]
+    #: Function that is called with the least bound of all chains.
     raise_bound: Callable[[float], None]
     #: Least makespan, or bound, of the chains that are not divided further.
     closed: float = np.inf
@@ -392,7 +415,7 @@ class BestFirst:
 
     def _grow(self, bound: float, root: Root) -> None:
         options, fresh = root.options, root.newest(root.asked)
-        root.asked = len(root.plans.pool)
+        root.asked = len(root.pool)
         if len(fresh):
             own = options.least(options.tables(fresh)) * (1 - SLACK)
             root.bound = max(root.bound, own)
@@ -412,12 +435,60 @@ class BestFirst:
         if target < self.aim():
             self.push(target, root)
         if len(graph.source):
-            none, every = np.zeros((0, root.plans.size), np.int64), np.arange(len(graph.source))
+            none, every = np.zeros((0, root.size), np.int64), np.arange(len(graph.source))
             paths = prices[-1:]
-            node = Node(root.plans, Tree(options, graph), target, every, paths[0], paths, none)
-            root.plans.pool.append(self._refine(bound, node, FIRST).prices)
+            tree = Tree(options, graph, np.zeros((len(root.paths.unpaid), root.size), np.bool_))
+            node = Node(root, tree, target, every, paths[0], paths, none, len(every))
+            if root.paths.unpaid:
+                first = node.tree.refine(every, paths, none, target, FIRST)
+                node = self._pay(replace(
+                    node, alive=first.alive, paths=first.paths, chains=first.chains
+                ))  # fmt: skip
+            root.pool.append(self._refine(bound, node, FIRST).prices)
+
+    def _pay(self, node: Node) -> Node:
+        """Let options pay for nets that no chain below the target has pins of twice on a device.
+
+        Whether there is such a chain, of a net and two stages, is asked for the options that leave
+        a pin for each of them.
+        """
+        paths, target = node.root.paths, min(node.target, self.aim())
+        tree = replace(node.tree, graph=node.tree.graph.part(node.alive))
+        chains, every = np.searchsorted(node.alive, node.chains), np.arange(len(node.alive))
+        graph, device = tree.graph, paths.chain.order.device
+        start, end = paths.stages.start[graph.number], paths.stages.end[graph.number]
+        pairs = [(s, t) for s, t in combinations(range(len(device)), 2) if device[s] == device[t]]
+        paid = tree.paid.copy()
+        for n, (e, held) in enumerate(paths.pins.items()):
+            inside = held[end] - held[start]
+            cut = (held[start] > 0) & (held[start] < held[-1])
+            free = np.zeros(len(device), np.bool_)
+            for s, t in pairs:
+                if (free[s] or paid[n, s]) and (free[t] or paid[n, t]):
+                    continue
+                both = np.where((graph.layer == s) | (graph.layer == t), inside > 0, True)
+                both &= cut | (graph.layer <= s) | (graph.layer > t)
+                if not both.any():
+                    continue
+                if paths.search.should_stop():
+                    raise OutOfTime
+                found = tree.refine(every[both], node.paths, chains, target, ROUNDS)
+                if found.bound < target and len(found.alive):
+                    free[[s, t]] = True
+            now = ~free & ~paid[n]
+            paid[n] |= now
+            pays = (inside > 0) & (inside < held[-1]) & now[graph.layer]
+            forward, backward = paths.line.weight[graph.kind, :, e].T
+            owed = np.stack((forward, backward, backward, np.zeros_like(forward)), axis=1)
+            duration = graph.duration + pays[:, None] * owed[:, : graph.duration.shape[1]]
+            graph = graph._replace(duration=duration)
+            tree = replace(tree, graph=graph, paid=paid)
+        return replace(node, tree=tree, alive=every, chains=chains, asked=len(every))
 
     def _divide(self, bound: float, node: Node) -> None:
+        if node.root.paths.unpaid and SHRUNK * len(node.alive) <= node.asked:
+            self._refine(bound, self._pay(node), ROUNDS)
+            return
         halves = node.tree.halves(node.alive, node.prices, node.chains)
         if halves is None:
             self._close(node)
@@ -426,7 +497,7 @@ class BestFirst:
             self._refine(bound, replace(node, alive=half), ROUNDS)
 
     def _close(self, node: Node) -> None:
-        """End with chains that take equally long by their options."""
+        """Close a node whose chains take equally long by their options."""
         tree = node.tree
         makespan = tree.refine(node.alive, node.paths, node.chains, np.inf, 1).makespan
         every: list[list[int]] = []
@@ -436,14 +507,14 @@ class BestFirst:
             self.closed = min(self.closed, makespan)
             return
         for chosen in every:
-            self.met(node.plans.paths, tree.chain(chosen, makespan))
+            self.met(node.root.paths, tree.chain(chosen, makespan))
 
     def _refine(self, bound: float, node: Node, rounds: int) -> Refined:
         """Bound a node, and push what is left of it."""
         target = min(node.target, self.aim())
         refined = node.tree.refine(node.alive, node.paths, node.chains, target, rounds)
         if np.isfinite(refined.makespan):
-            self.met(node.plans.paths, node.tree.chain(refined.best, refined.makespan))
+            self.met(node.root.paths, node.tree.chain(refined.best, refined.makespan))
         if refined.bound < target and len(refined.alive):
             left = replace(
                 node, target=target, alive=refined.alive, prices=refined.prices,
@@ -462,40 +533,25 @@ def _at(alive: Ints, begin: Ints, s: int, short: Bools) -> tuple[Ints, Ints]:
     return alive[low], alive[high]
 
 
-#: The next gap to be reached, in parts of the last, as much less is left below a lower target; and
-#: below what the next one is the last.
-STEP, LAST = 0.6, 1e-3
-
-
-#: How many times as long as the last such step the next one takes: 2 to 5 where gaps last. A search
-#: that does not end has raised the bound by next to nothing: so it must fit into `USABLE` of the
-#: time left, or the step becomes smaller, down to a power of `STEP`.
-GROWS, USABLE, LEAST = 4.0, 0.9, 0.2
-
-
-def best_first(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> Iterator[None]:
+def best_first(run: Run, roots: list[Root], raise_bound: Callable[[], None]) -> Iterator[None]:
     """Raise the bounds of all numbers of stages together, until plan and bound meet."""
     search = run.search
     longest = _longest(run.line)
     tried: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
 
-    def met(paths: StagePaths, found: Cheapest) -> None:
+    def met(paths: StagePaths, found: MetChain) -> None:
         if (chain := (found.stages, found.kinds)) not in tried:
             tried.add(chain)
-            run.offer(paths, found, found.price)
+            run.offer(paths, found)
 
     def raise_all(bound: float) -> None:
-        for plans in numbers:
-            plans.bound = max(plans.bound, bound)
+        for root in roots:
+            root.bound = max(root.bound, bound)
         raise_bound()
 
-    roots = [Root(plans) for plans in numbers if plans.bound < run.aim()]
-    gap, part = 1.0, STEP
-    while search.next_gap < gap:  # a search is for chains below its aim: one for each gap
-        begun = search.seconds
-        gap = part * min(gap, search.gap)
-        if gap < max(LAST, search.next_gap):
-            gap = search.next_gap
+    gap = 1.0
+    while search.next_gap < gap:  # a search is for chains below its aim: one for each half of a gap
+        gap = max(search.next_gap, min(gap, search.gap) / 2)
 
         def aim(gap: float = gap) -> float:
             return min(run.aim(gap), longest)
@@ -503,21 +559,13 @@ def best_first(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) 
         best = BestFirst(aim, met, raise_all)
         for root in roots:
             root.step = 1.0
-            best.push(max(root.bound, root.plans.bound), root)
+            best.push(root.bound, root)
         while best.step():
             yield
-        if search.best is None and best.closed == np.inf:
-            for plans in numbers:
-                plans.bound = np.inf
-        part = next_step(search.seconds - begun, search.seconds_left)
-
-
-def next_step(took: float, left: float) -> float:
-    """Return the next gap to be reached, as a part of the last, which took so many seconds."""
-    if took <= 0 or np.isinf(left):
-        return STEP
-    power = np.log(max(USABLE * left / took, 1.0)) / np.log(GROWS)
-    return float(STEP ** np.clip(power, LEAST, 1.0))
+        if search.best is None:
+            for root in roots if best.closed == np.inf else ():
+                root.bound = np.inf
+            return
 
 
 def _longest(line: Line) -> float:

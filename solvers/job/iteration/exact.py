@@ -1,20 +1,18 @@
-"""Chains of stages for an iteration: candidates first, then bounds until both meet.
+"""Chains of stages for an iteration: plans and bounds until both meet.
 
-For each number of stages P: what divisible work says (`divisible`); the least worst stage, and
-candidates from it; then searches that take turns: annealing, and best first over sets of chains.
-The one that suits a case best comes to its end in a small multiple of the time that it would take
-alone. They share the incumbent. The bound of the problem is the least over P.
-First all this runs without proofs on chains of a few topological orders, then on the lattice of all
-ideals. `annealing` at the end runs beside `auto`, in processes of its own.
+For each number of stages P: what divisible work says (`divisible`); then searches that take turns:
+annealing, and best first over sets of chains. The one that suits a case best comes to its end in a
+small multiple of the time that it would take alone. They share the incumbent. The bound of the
+problem is the least over P. Before, some steps of best first are made on chains of a few
+topological orders, and all this on the lattice of all ideals. `annealing` at the end runs beside
+`auto`, in processes of its own.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count, islice
-from typing import NamedTuple
 
 import numpy as np
 
@@ -26,59 +24,30 @@ from ....formulations.task import Task
 from ....formulations.throughput.infeasible import why_infeasible
 from ....instances import PipelineJob, Solution
 from ...core.lattice import chain, list_ideals
-from ...core.search import Clock, Search
+from ...core.search import Search
 from ..methods import ANNEALING
-from .annealing import ANNEALINGS, LONG_STEPS, Best, restarts, sizes_of
-from .best_first import best_first
+from .annealing import ANNEALINGS, restarts, sizes_of
+from .best_first import Root, best_first, root
+from .chains import Run
 from .frameworks import first_plans
-from .sized import (
-    SLACK,
-    Run,
-    Sized,
-    candidates,
-    durations_of,
-    leave_out,
-    sized,
-)
 from .stage_list import OutOfTime, StageList, StagePaths, list_stages
-
-#: Steps of annealing without a better plan after which it ends, if these are half of all, too.
-ENOUGH = 50
-
 
 #: Seeds between those of two workers; even, as even seeds begin with equal parts.
 APART = 1 << 20
 
 
-class Turn(NamedTuple):
-    """When it is a search's turn: the one that has had the least time, as counted here, is next."""
-
-    #: By how much its time counts more than that of others.
-    weight: float = 1.0
-    #: Seconds that do not count.
-    ahead: float = 0.0
-
-
-#: Best first is ahead, as most cases with coarse layers end within that time, and the kernels of
-#: annealing take a while to compile on a machine's first call. Annealing that cools more slowly has
-#: no end of its own.
-TURNS = {
-    "best first": Turn(ahead=1.5), "annealing": Turn(2.0), "long annealing": Turn(6.0, -1.0),
-}  # fmt: skip
-
-#: What runs in other processes by this name, and the turns that are left to them then.
-LEFT_TO_OTHERS = ("annealing", "long annealing")
+#: Seconds of best first that do not count, as most cases with coarse layers end within that time,
+#: and the kernels of annealing take a while to compile on a machine's first call; and by how much
+#: the time of annealing counts more.
+AHEAD, WEIGHT = 1.5, 3.0
 
 ORIGIN = "paths of the schedule over chains of ideals"
 
-#: Ideals at most.
+#: Most ideals that are listed.
 IDEALS = 300_000
 
-#: Part of the time left for candidates.
-SHARE = 0.2
-
-#: Work of a stage that is tried first, in parts of what each device has to do on average.
-WORK = (2.0, 4.0, np.inf)
+#: Steps for chains of one topological order, and the part of the time left for them at most.
+STEPS, SHARE = 50, 0.2
 
 
 def chain_search(task: Task[PipelineJob], search: Search[Solution]) -> None:
@@ -117,7 +86,7 @@ def chain_search(task: Task[PipelineJob], search: Search[Solution]) -> None:
             if search.should_stop():
                 return
             with suppress(OutOfTime):
-                _heuristics(Run(task, statement, search, chain(one)))
+                _first_chains(Run(task, statement, search, chain(one)))
     if task.problem.split != "contiguous":
         return
     if not lattice.complete:
@@ -141,28 +110,23 @@ def _anneal(task: Task[PipelineJob], statement: Line, search: Search[Solution]) 
         sizes = sizes_of(statement)
         for order in statement.orders:
             run = Run(task, statement, search, chain(order))
-            for _ in restarts(run, sizes, range(ANNEALINGS), 1, Best()):
+            for _ in restarts(run, sizes, range(ANNEALINGS)):
                 if search.should_stop():
                     return
 
 
-def _heuristics(run: Run) -> None:
-    """Offer candidates for each number of stages."""
+def _first_chains(run: Run) -> None:
+    """Offer the chains that some steps of best first meet."""
     until = run.search.part(SHARE)
-    total = float(run.line.compute.min(axis=0).sum())
-    share = total / float(run.line.count.sum())
-    for part in WORK:
-        numbers = numbers_of_stages(run, min(part * share, most_work(run)), prove=False)
-        for plans in numbers or ():
-            if plans.bound >= run.search.objective * (1 - SLACK) or until.should_stop():
-                continue
-            try_candidates(run, plans, until)
-        if run.search.best is not None:
-            return
+    numbers = numbers_of_stages(run, most_work(run), prove=False)
+    if numbers is not None:
+        for _ in islice(best_first(run, numbers, lambda: None), STEPS):
+            if until.should_stop():
+                return
 
 
-def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Sized] | None:
-    """Return the numbers of stages, each with what divisible work says, the best first.
+def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Root] | None:
+    """Return the numbers of stages with their bounds of divisible work, the least bound first.
 
     Stages on one device exchange data for nothing. For a bound, only nets count whose pins cannot
     be as far apart as two stages of a device, and relayed ones if neighbours are on different
@@ -188,17 +152,13 @@ def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Sized] | No
                 return None
             lists[paid.tobytes()] = listed.keep(np.argsort(listed.end, kind="stable"))
         chain = Chain(order, problem.weight_share)
-        paths = StagePaths(run.line, lists[paid.tobytes()], chain, run.search)
-        found.append(sized(paths, run.search.objective))
+        unpaid = np.flatnonzero(~paid) if len(order.tables) > 1 and not problem.relayed else ()
+        listed = lists[paid.tobytes()]
+        paths = StagePaths(run.line, listed, chain, run.search, tuple(unpaid))
+        found.append(root(paths, run.search.objective))
         if run.search.should_stop():
             return None
-    return sorted(found, key=lambda plans: plans.bound)
-
-
-def try_candidates(run: Run, plans: Sized, until: Clock) -> None:
-    """Offer candidates of P stages."""
-    for found in candidates(plans, until):
-        run.offer(plans.paths, found, plans.chain.makespan(durations_of(plans.paths, found)))
+    return sorted(found, key=lambda own: own.bound)
 
 
 def most_work(run: Run) -> float:
@@ -215,33 +175,21 @@ def prove(run: Run) -> bool:
         return False
 
     def raise_bound() -> None:
-        bound = min(plans.bound for plans in numbers)
+        bound = min(own.bound for own in numbers)
         if np.isfinite(bound):
             search.raise_bound(bound, ORIGIN)
 
     raise_bound()
-    until = search.part(SHARE)
-    with search.phase("candidates"):
-        for plans in numbers:
-            if plans.bound < search.objective and not until.should_stop():
-                try_candidates(run, plans, until)
-        raise_bound()
     turns = {}
     if not (run.line.problem.order or run.line.rules):
-        best = Best()
-        turns["annealing"] = restarts(run, numbers, range(ANNEALINGS), 1, best)
-        turns["long annealing"] = restarts(run, numbers, count(ANNEALINGS), LONG_STEPS, best)
+        turns[ANNEALING] = restarts(run, numbers, count())
         if run.line.problem.chunks_per_device > 1:
-            with search.phase("annealing"):
+            with search.phase(ANNEALING):
                 for _ in range(4):
-                    next(turns["annealing"], None)
-    with search.phase("leave stages out"):
-        for plans in numbers:
-            if plans.bound < search.objective and not search.should_stop():
-                leave_out(plans, search.objective)
+                    next(turns[ANNEALING], None)
     turns["best first"] = best_first(run, numbers, raise_bound)
     take_turns(search, turns)
-    if search.best is None and all(plans.bound == np.inf for plans in numbers):
+    if search.best is None and all(own.bound == np.inf for own in numbers):
         under = " that keeps the placement rules" if run.line.rules else ""
         search.prove_infeasible(
             f"no contiguous split{under} fits into memory with the microbatches that this schedule "
@@ -253,22 +201,19 @@ def prove(run: Run) -> bool:
 def take_turns(search: Search[Solution], turns: dict[str, Iterator[None]]) -> None:
     """Run searches in steps, next always the one that has had the least time, until all have ended.
 
-    `turns` has the searches by the name of their phase. Long annealing has no end of its own. What
-    other processes do meanwhile has no turn.
+    `turns` has the searches by the name of their phase. Annealing has no turn while another process
+    anneals.
     """
 
     def had(name: str) -> float:
-        weight, ahead = TURNS.get(name, Turn())
-        spent = search.phases.get(name, 0.0) - ahead
-        return spent if spent < 0 else spent * weight
+        spent = search.phases.get(name, 0.0)
+        return WEIGHT * spent if name == ANNEALING else spent - AHEAD
 
     left = dict(turns)
-
-    def own() -> list[str]:
-        elsewhere = LEFT_TO_OTHERS if ANNEALING in search.beside else ()
-        return [name for name in left if name not in elsewhere]
-
-    while (names := own()) and names != ["long annealing"] and not search.should_stop():
+    while not search.should_stop():
+        names = [name for name in left if not (name == ANNEALING and ANNEALING in search.beside)]
+        if not names:
+            return
         name = min(names, key=had)
         with search.phase(name):
             try:
@@ -288,18 +233,9 @@ def annealing(task: Task[PipelineJob], search: Search[Solution]) -> None:
     lattice = list_ideals(statement.orders[0], statement.graph.edges, IDEALS, search)
     if not lattice.complete:
         return
-    numbers, best = sizes_of(statement), Best()
     run, first = Run(task, statement, search, lattice), APART * search.limits.seed
     nodes = search.limits.nodes
     seeds = (first + n for n in (count() if nodes is None else range(nodes)))
-    short = islice(seeds, ANNEALINGS)
-    idle, least = 0, search.objective
-    for step, _ in enumerate(
-        itertools.chain(
-            restarts(run, numbers, short, 1, best), restarts(run, numbers, seeds, LONG_STEPS, best)
-        )
-    ):
-        idle = 0 if search.objective < least else idle + 1
-        least = search.objective
-        if search.should_stop() or idle >= max(ENOUGH, step // 2):
+    for _ in restarts(run, sizes_of(statement), seeds):
+        if search.should_stop():
             return

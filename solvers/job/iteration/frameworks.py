@@ -40,29 +40,24 @@ import numpy as np
 
 from ....formulations.job.line import Line, line
 from ....formulations.job.modules import Modules, block_of, modules
-from ....formulations.job.orders import order_of
 from ....formulations.task import Task
 from ....instances import Cluster, PipelineJob, PipelinePlacement, Solution
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search
 
-#: Steps by which the part of its memory that every stage may take is halved.
-HALVINGS = 30
-
-
 #: Part of the largest block that Accelerate adds to each device's part of the weights.
 HEADROOM = 1.25
 
 
-#: Part of the time for all rules, where a search begins with what they give.
+#: Part of the time for all rules, where a search begins with their splits.
 RULES_SHARE = 0.25
 
 
 class Refused(Exception):
-    """Why a rule has no split, in one line."""
+    """Exception: a rule has no split, for a reason in one line."""
 
 
-#: Yields for each split the numbers of modules of its stages; reads modules, stages and options.
+#: Rule: reads modules, stages and options; yields each split as numbers of modules by stage.
 Rule = Callable[[Modules, int, str], Iterator[list[int]]]
 
 
@@ -127,7 +122,7 @@ def block_dp(found: Modules, stages: int, _: str) -> Iterator[list[int]]:
 
 
 def accelerate_balanced(found: Modules, stages: int, _: str) -> Iterator[list[int]]:
-    """Yield what filling the devices one after the other gives; some may stay empty.
+    """Yield the split that fills one device after the other; some may stay empty.
 
     The first device keeps room for the largest module that is still to come. What does not fit on
     a device goes on with the next, and the last takes all that is left.
@@ -144,7 +139,7 @@ def accelerate_balanced(found: Modules, stages: int, _: str) -> Iterator[list[in
     yield [count for count in counts if count]
 
 
-#: By the names of their methods.
+#: Rules by the names of their methods.
 BY_NAME: dict[str, Rule] = {
     "megatron": megatron,
     "vllm": vllm,
@@ -203,7 +198,7 @@ def _around(found: Modules, blocks: list[int]) -> list[int]:
 
 
 def splits(rule: Rule, task: Task[PipelineJob], statement: Line) -> Iterator[PipelinePlacement]:
-    """Yield what a rule gives, whether or not it keeps to the memory; `Refused` if nothing."""
+    """Yield the splits of a rule, whether or not they fit into memory; `Refused` if none."""
     devices = _devices(task)
     order = task.problem.order
     stages = len(order.device) if order else len(devices) * task.problem.chunks_per_device
@@ -227,7 +222,7 @@ def default_split(name: str, task: Task[PipelineJob], search: Search[Solution]) 
 
 
 def offer_defaults(task: Task[PipelineJob], search: Search[Solution]) -> None:
-    """Offer equal parts, then what all rules give, so that no plan of the search is behind them."""
+    """Offer equal parts, then the splits of all rules, so that the search ends with no worse."""
     statement = line(task)
     first_plans(task, statement, search)
     share = search.part(RULES_SHARE)
@@ -317,23 +312,13 @@ def _why_not(task: Task[PipelineJob], placement: PipelinePlacement) -> str:
 
 
 def first_plans(task: Task[PipelineJob], statement: Line, search: Search[Solution]) -> None:
-    """Offer equal parts of a topological order, on all devices and on one.
-
-    These are parts of the compute; where none fits, parts of the bytes.
-    """
+    """Offer equal parts of the compute of a topological order, on all devices and on one."""
     devices = accelerators(task.cluster)
     where = {size: task.problem.devices_of(size) for size in statement.sizes()}
     sizes = [size for size in where if max(where[size]) < len(devices)]
-
-    def offer(size: int, part: Ints | None) -> None:
-        if part is not None:
-            stage = statement.graph.expand(part)
-            search.offer(PipelinePlacement(stage, tuple(devices[p] for p in where[size])))
-
     for size in sorted({*sizes[:1], *sizes[-1:]}, reverse=True):
-        offer(size, _equal_parts(statement, size))
-    if search.best is None and sizes:
-        offer(sizes[-1], _equal_bytes(statement, sizes[-1]))
+        stage = statement.graph.expand(_equal_parts(statement, size))
+        search.offer(PipelinePlacement(stage, tuple(devices[p] for p in where[size])))
 
 
 def accelerators(cluster: Cluster) -> list[int]:
@@ -345,46 +330,21 @@ def accelerators(cluster: Cluster) -> list[int]:
 
 def _equal_parts(statement: Line, parts: int) -> Ints:
     """Return the part of each unit, none empty."""
-    order = statement.orders[0]
+    order, n = statement.orders[0], statement.graph.size
     work = np.nan_to_num(statement.compute.sum(axis=1).min(axis=0)[order], posinf=0.0)
-    ahead, n = np.cumsum(work), len(order)
-    ends = np.searchsorted(ahead, ahead[-1] * np.arange(1, parts) / parts)
-    ends = np.maximum.accumulate(ends - np.arange(1, parts)) + np.arange(1, parts)
-    ends = np.clip(ends, np.arange(1, parts), n - parts + np.arange(1, parts))
+    ends = equal_ends(np.append(0.0, np.cumsum(work)), parts)
     part = np.zeros(n, np.int64)
     part[order] = np.searchsorted(ends, np.arange(n), side="right")
     return part
 
 
-def _equal_bytes(statement: Line, parts: int) -> Ints | None:
-    """Return parts that need a like number of bytes, with what their stages hold in flight."""
-    order, n = statement.orders[0], statement.graph.size
-    schedule = order_of(statement.problem, parts, statement.trains)
-    held = np.zeros(parts)
-    for d, vectors in enumerate(schedule.in_flight):
-        held[schedule.device == d] = vectors.max(axis=0)
-    resident = np.concatenate(([0.0], np.cumsum(statement.resident[order])))
-    activation = np.concatenate(([0.0], np.cumsum(statement.activation[order])))
+def equal_ends(work: Floats, parts: int) -> Ints:
+    """Return the ends of parts of nearly equal work, none empty, without the last end.
 
-    def ends(most: float) -> list[int] | None:
-        found = [0]
-        for s in range(parts):
-            needed = resident + held[s] * activation
-            last = int(np.searchsorted(needed, needed[found[-1]] + most, side="right")) - 1
-            found.append(min(last, n - parts + s + 1))
-            if found[-1] == found[-2]:
-                return None
-        return found if found[-1] == n else None
-
-    low, high = 0.0, float(resident[-1] + held.max() * activation[-1])
-    best = ends(high)
-    for _ in range(HALVINGS):
-        if (found := ends((low + high) / 2)) is None:
-            low = (low + high) / 2
-        else:
-            high, best = (low + high) / 2, found
-    if best is None:
-        return None
-    part = np.zeros(n, np.int64)
-    part[order] = np.repeat(np.arange(parts), np.diff(best))
-    return part
+    `work` is that of the first 0 … n items, of which there are more than `parts` − 1.
+    """
+    number, last = np.arange(1, parts), len(work) - 1
+    ends = np.searchsorted(work, work[-1] * number / parts)
+    ends = np.maximum.accumulate(ends - number) + number
+    clipped: Ints = np.clip(ends, number, last - parts + number)
+    return clipped

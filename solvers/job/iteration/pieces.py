@@ -38,7 +38,8 @@ from ...throughput.neighbourhood import Neighbourhood
 SHARE = 0.6
 
 
-#: Moves at most of pairs of devices that divide anew what a chain gives them.
+#: Moves at most of pairs of devices that divide anew what a chain gives them, and of a few units
+#: while no placement fits into memory.
 MOVES = 100
 
 
@@ -107,8 +108,23 @@ def _divide_memory(task: Task[PipelineJob], search: Search[Solution]) -> None:
 
         inner = Search(Limits(), judge, within=search.part(SHARE))
         THROUGHPUT_METHODS["auto"].solve(like, inner)
+        if inner.best is not None:
+            _try_around(task, search, inner.best.device)
         if search.best is not None or search.should_stop():
             return
+
+
+def _try_around(task: Task[PipelineJob], search: Search[Solution], device: Ints) -> None:
+    """Offer placements that differ in a few random units, until one fits into memory."""
+    rng = np.random.default_rng(search.limits.seed)
+    units = colour_units(task)
+    count = int(units.max()) + 1
+    for _ in range(MOVES):
+        if search.best is not None or search.should_stop():
+            return
+        moved = rng.integers(count, size=rng.geometric(0.5))
+        to = rng.integers(task.cluster.size, size=count)
+        search.offer(as_pieces(np.where(np.isin(units, moved), to[units], device)))
 
 
 def _memory_task(task: Task[PipelineJob], in_flight: int) -> Task[Throughput]:

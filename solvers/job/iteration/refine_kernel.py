@@ -10,7 +10,7 @@ from ....instances.common.kernel import inner, kernel
 execute = chain_kernel.execute
 
 
-#: How close bound and value of the game must be.
+#: Relative gap between bound and value of the game at which rounds end.
 CLOSE = 5e-4
 
 
@@ -107,7 +107,7 @@ def mix(values, weight, count, mixed):
 
 @inner
 def priced(path, duration):
-    """Return what the actions on a path take."""
+    """Return the length of a path, by the durations of its actions."""
     total = 0.0
     for s in range(len(path)):
         for a in range(4):
@@ -231,7 +231,7 @@ def play(payoff, rows, columns, row_weight, column_weight):
     steps, the weights are still mixtures.
     """
     table = np.zeros((rows + 1, columns + 1))
-    largest = 0.0
+    largest = 1e-300  # where nothing takes time
     for i in range(rows):
         for j in range(columns):
             largest = max(largest, payoff[i, j])

@@ -30,24 +30,32 @@ LIGHT = 1e-3
 
 
 class OutOfTime(Exception):
-    """Raised in the midst of long computations when the search must stop."""
+    """Exception within a long computation: the search must stop."""
 
 
 @dataclass(frozen=True, eq=False)
 class StagePaths:
-    """Bounds of plans with P stages, from what one stage of them is."""
+    """Bounds of plans with P stages, given one of these."""
 
     #: The statement, and the stages that plans may have, by their end.
     line: Line
     stages: StageList
     #: The order of P stages.
     chain: Chain
-    #: Asked when to stop.
+    #: Clock that says when to stop.
     search: Clock
+    #: Nets that no stage in the list pays for, as stages on one device may have all their pins.
+    unpaid: tuple[int, ...] = ()
+
+    @cached_property
+    def pins(self) -> dict[int, Ints]:
+        """Numbers of pins of each net of `unpaid` in each ideal, shape (N,)."""
+        has, pins = self.stages.lattice.has, self.line.graph.pins
+        return {e: np.sum([has(unit) for unit in pins[e]], axis=0) for e in self.unpaid}
 
     @cached_property
     def paths(self) -> tuple[tuple[Floats, ...], ...]:
-        """For each stage the paths that are longest where it is much larger than all others."""
+        """Longest paths by stage, where this stage is much larger than all others."""
         count = self.chain.order.stages
         found = []
         for s in range(count):
@@ -62,52 +70,49 @@ class StagePaths:
 
     @cached_property
     def _around(self) -> tuple[tuple[tuple[Floats, Floats], ...], ...]:
-        """For each stage and each of its paths: the least that others add, before and behind.
+        """Least cost of the stages before and behind, for each stage and each of its paths.
 
         Shapes (N,): of the stages from the empty ideal to each, and from each to the last.
         """
+        stages, order = self.stages, self.by_start
+        up = stages.start, stages.end, np.arange(stages.size)
+        down = stages.end[order], stages.start[order], order
         return tuple(
-            tuple((self._ahead(counts[:s]), self._behind(counts[s + 1 :])) for counts in own)
+            tuple(
+                (self._reached(counts[:s], 0, *up), self._reached(counts[:s:-1], -1, *down))
+                for counts in own
+            )
             for s, own in enumerate(self.paths)
         )
 
-    def _ahead(self, prices: Floats) -> Floats:
-        """Return the least cost of the first stages up to each ideal, shape (N,)."""
-        stages = self.stages
-        ends, at = np.unique(stages.end, return_index=True)
-        least = np.full(stages.lattice.size, np.inf)
-        least[0] = 0.0
+    def _reached(self, prices: Floats, origin: int, begin: Ints, end: Ints, number: Ints) -> Floats:
+        """Return the least cost of stages at prices, in turn, from an ideal to each, shape (N,).
+
+        Stage `number` of the list leads from `begin` to `end`, which increases.
+        """
+        ends, at = np.unique(end, return_index=True)
+        least = np.full(self.stages.lattice.size, np.inf)
+        least[origin] = 0.0
         for price in prices:
-            reached = least[stages.start] + self._cheapest(price)
-            least = np.full(stages.lattice.size, np.inf)
+            reached = least[begin] + self._cheapest(price)[number]
+            least = np.full(self.stages.lattice.size, np.inf)
             least[ends] = np.minimum.reduceat(reached, at)
         return least
 
-    def _behind(self, prices: Floats) -> Floats:
-        """Return the least cost of the last stages from each ideal, shape (N,)."""
-        stages, order = self.stages, self._by_start
-        starts, at = np.unique(stages.start[order], return_index=True)
-        least = np.full(stages.lattice.size, np.inf)
-        least[-1] = 0.0
-        for price in prices[::-1]:
-            reached = (least[stages.end] + self._cheapest(price))[order]
-            least = np.full(stages.lattice.size, np.inf)
-            least[starts] = np.minimum.reduceat(reached, at)
-        return least
-
     @cached_property
-    def _by_start(self) -> Ints:
+    def by_start(self) -> Ints:
+        """The stages by the ideal that they begin with."""
         return np.argsort(self.stages.start, kind="stable")
 
     def _cheapest(self, price: Floats) -> Floats:
-        """Return what each stage costs at least on any kind of device, shape (R,)."""
+        """Return the least cost of each stage over all kinds of devices, shape (R,)."""
         kinds = range(len(self.line.kinds))
         costs = np.array([_cost(price, self.durations(k)) for k in kinds])
         least: Floats = costs.min(axis=0)
         return least
 
     def durations(self, kind: int) -> Floats:
-        """Return how long each action of a stage takes on a kind of device, shape (4, R)."""
+        """Return the duration of each action of a stage on a kind of device, shape (4, R)."""
         if self.search.should_stop():
             raise OutOfTime
         stages = self.stages
@@ -164,15 +169,6 @@ class StagePaths:
                 return False
         return True
 
-    def allowed(self, target: float, least_work: float = 0.0) -> tuple[tuple[Bools, ...], ...]:
-        """Return for each stage and kind which of the stages a plan below `target` can have."""
-        return tuple(
-            tuple(
-                self.least_makespan(s, k, least_work) < target for k in range(len(self.line.kinds))
-            )
-            for s in range(self.chain.order.stages)
-        )
-
 
 #: Stages listed between two looks at the clock; at most, of some 100 bytes each; and met at most.
 BLOCK, MAX_STAGES, MAX_LOOKED_AT = 500_000, 6_000_000, 20_000_000
@@ -196,9 +192,9 @@ class StageList:
     backward: Floats
     #: Shape (K, R): the compute of the backward pass alone.
     compute: Floats
-    #: Shape (K, R): what the copy engine does for a microbatch, where transfers overlap.
+    #: Shape (K, R): time of the copy engine per microbatch, where transfers overlap.
     engine: Floats
-    #: Shape (R,): bytes.
+    #: Shape (R,): bytes, resident, and per microbatch in flight.
     resident: Floats
     activation: Floats
     #: Shape (2, N): least forward and backward compute of the units in each ideal.
@@ -308,7 +304,7 @@ def bits(lattice: Lattice) -> Floats:
 
 
 def boundary_costs(line: Line, inside: Floats, nets: Floats) -> Floats:
-    """Return what each ideal's boundary costs the stages on both sides, shape (C, N).
+    """Return the cost of each ideal's boundary to the stages on both sides, shape (C, N).
 
     `inside`, shape (N, U), says which units are in each ideal; `nets` has shape (C, E).
     """
@@ -366,5 +362,5 @@ def keeps(rules: StageRules, lattice: Lattice, device: Ints, start: Ints, end: I
 
 
 def _cost(counts: Floats, duration: Floats) -> Floats:
-    """Return what stages cost at prices, shape (R,); what is not priced may last for ever."""
+    """Return the costs of stages at prices, shape (R,); unpriced actions may last for ever."""
     return counts @ np.where(counts[:, None] > 0, duration, 0.0)

@@ -42,7 +42,7 @@ from .dp_kernel import (
     price_stage,
 )
 
-#: What a file counts once per stage besides weights and gradients.
+#: Term of a stage's memory: fixed bytes besides weights, gradients and known optimizer state.
 FIXED = "fixed bytes besides (optimizer state in the file, recomputed activations)"
 
 
@@ -58,7 +58,7 @@ class StageChoice:
 
 
 class Planner:
-    """Answers for a task and a lattice which plans keep a cap.
+    """Planner of a stream on a lattice: finds plans whose stages keep a cap on TPS.
 
     Parameters
     ----------
@@ -251,11 +251,11 @@ CLOSE = 1e-9
 MOST_IDEALS = 3_000_000
 
 
-#: Ideals up to which the least memory that would do is looked for over all of them.
+#: Ideals up to which the least sufficient memory is sought over all of them.
 FEW_IDEALS = 2_000
 
 
-#: What proves bounds here.
+#: Origin of the bounds of this dynamic program.
 ORIGIN = "dynamic program over ideals"
 
 

@@ -53,7 +53,7 @@ class Labels(NamedTuple):
     tally: NDArray[np.int64]
 
 
-#: More microbatches than can be in flight.
+#: Number of microbatches above any that can be in flight.
 UNKNOWN = 2**62
 
 
@@ -99,7 +99,7 @@ class StreamData(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Which plans are wanted: a cap T on TPS, memories, and a cap on stages (0: none).
+    """Query for plans: a cap T on TPS, memories, and a cap on stages (0: none).
 
     `at` says, by number of stages, which ideals can be the last so many; no rows without pins.
     `rest` has for each ideal the speed (Σ 1 / slowdown) of the devices that the units outside it

@@ -33,7 +33,7 @@ _FIRST, _SECOND, _THIRD = np.uint64(12), np.uint64(25), np.uint64(27)
 
 _LOW, _FACTOR = np.uint64(11), np.uint64(2685821657736338717)
 
-#: By type of cost: the loop with its kernels.
+#: Loops of `anneal` with their kernels, by type of cost.
 _LOOPS: dict[type, Kernel] = {}
 
 #: Moves: two devices d, e exchange their slots; replicas i, j of stage s exchange their receivers;

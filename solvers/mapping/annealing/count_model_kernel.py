@@ -72,7 +72,7 @@ def _exchange(counts, inside, used, one, other, length, count):
 
 @inner
 def _copy(target, source):
-    """As `target[:] = source`, which takes numba seconds to compile."""
+    """Copy the source into the target; numba takes seconds to compile `target[:] = source`."""
     for b in range(source.shape[0]):
         for s in range(source.shape[1]):
             target[b, s] = source[b, s]

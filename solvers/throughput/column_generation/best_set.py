@@ -30,7 +30,7 @@ from .labels_kernel import (
     hope,
 )
 
-#: Part of the greatest value that sets have at least which are returned beside the best one.
+#: Part of the greatest value that a set must have to be returned beside the best one.
 NEAR = 0.998
 
 #: States between two looks at the clock.
@@ -42,12 +42,12 @@ T = TypeVar("T", bound=np.generic)
 #: many are tried.
 COARSE, FINER, RESOLUTIONS = 500, 4, 6
 
-#: Part of what the bound allows above the floor that a set must attain to be good enough, but for
-#: the square of the rest of what it allows in all; and how many sets are looked at.
+#: Part of the range from floor to bound that a good set's value must reach (and all of the bound
+#: but the part (1 − GOOD)²); number of sets that are looked at.
 GOOD, LOOKS = 0.9, 100
 
-#: How far slopes of value by load at which completions are bounded are from the best one, as parts
-#: of it; steps of the search for that; rounding of sums, as part of all prices.
+#: Distances from the best slope (value per load), as parts of it, of others at which completions
+#: are bounded; steps of the search for the best one; rounding of sums, as part of all prices.
 SLOPES, SECTIONS, ROUNDING = (0.1, 0.5), 12, 1e-12
 
 #: Most labels of one direction: 24 bytes each.
@@ -73,7 +73,7 @@ class BestSet:
 
 @dataclass(frozen=True, eq=False)
 class SetQuery:
-    """Which sets of units are asked for: of what value, within what load."""
+    """Query for a set of units: prices and loads of units, limits of value and load."""
 
     price: Floats  # price, load: (U,): of each unit; a unit of more load than the limit is left out
     load: Floats

@@ -39,7 +39,7 @@ from .pricing_problem import PricingProblem
 class Column:
     """Column of the program: a set of units on a device of a kind, its load as labels count it."""
 
-    kind: int  # of the device
+    kind: int  # kind of the device
     members: Bools  # (U,)
     # load, share, transfer: its load as the frontier counts it, the part of the device's memory
     # that it takes, its transfer time as part of the target

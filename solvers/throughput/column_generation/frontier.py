@@ -34,13 +34,13 @@ T = TypeVar("T", bound=np.generic)
 #: Most states of one layer and of all layers, before nets are given up.
 WIDTH, ROOM = 5_000, 200_000
 
-#: How many times as many may be made where some of them are left out after.
+#: Factor on the most states where some of them are left out afterwards.
 SURPLUS = 10
 
 #: Most states of one layer where nets are given up.
 RELAXED_WIDTH = 500
 
-#: Orders whose states are counted, while they are no more than so many.
+#: Orders that are compared at most, and states of an order up to which the next one is tried.
 TRIES, FEW = 8, 20_000
 
 

@@ -45,13 +45,13 @@ class FrontierLimits(NamedTuple):
 class FrontierScratch(NamedTuple):
     """Working arrays of `_build`."""
 
-    slot_of: Ints  # of each net; −1: none, −2: given up
-    net_of: Ints  # of each slot; any of them where nets share it
+    slot_of: Ints  # slot of each net; −1: none, −2: given up
+    net_of: Ints  # net of each slot; any of them where nets share it
     users: Ints  # nets of each slot
     shared: Floats  # (3, SLOTS): what nets cost A and B that leave a slot and end; sum of weights
-    bits_a: NDArray[np.uint64]  # of the states of two layers in turn, shape (2, 2·width)
+    bits_a: NDArray[np.uint64]  # bits of the states of two layers in turn, shape (2, 2·width)
     bits_b: NDArray[np.uint64]
-    paid: Floats  # at least, to reach them
+    paid: Floats  # least cost of reaching them
     table: Ints  # hash table of states
     merged: Ints  # number of each state after nets are given up
 

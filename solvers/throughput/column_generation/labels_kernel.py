@@ -14,7 +14,7 @@ from .frontier import Arcs
 class UnitTerms(NamedTuple):
     """Value and load of units, in order; shape (U,) each."""
 
-    value: Ints  # in whole parts
+    value: Ints  # values in whole parts
     load: Floats  # load, allowed: compute time, and whether it may be taken
     allowed: Bools
 
@@ -45,7 +45,7 @@ class Sweep(NamedTuple):
 
     forward: bool  # forward, arcs: the direction, and the steps into each state in it
     arcs: Arcs
-    terms: Terms  # of the value and the load
+    terms: Terms  # values and loads of units and transfers
     limit: float  # limit, floor: most load; the value that a set must exceed
     floor: float
 

@@ -66,7 +66,7 @@ class HubSets:
 
     kind: int  # kind, devices: k and n_k
     devices: int
-    limit: float  # of the load
+    limit: float  # limit of the load
     order: Ints  # (U,)
     frontier: tuple[Ints, Ints, Floats]  # layers, steps and costs, as of `build`
     work: Floats  # (U,): p
@@ -96,11 +96,11 @@ class HubPrices:
     load: Floats  # (H,): of the sets, as part of the limit
 
 
-#: Most rounds of prices, and by which part of the limit they must promise to be better for another.
+#: Most rounds of prices, and the least gain that another one must promise, as part of the limit.
 ROUNDS, PROMISED = 60, 1e-5
 
-#: How large prices and slopes may get for each device: where the least load of a case decides, they
-#: grow without end.
+#: Largest prices and slopes, per device: where the least load of a case decides, they grow without
+#: end.
 STEEP = 1e6
 
 #: First radius of the box, relative to prices and a part of their mean.

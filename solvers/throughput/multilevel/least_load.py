@@ -55,7 +55,7 @@ class CoverProblem:
     work: Floats  # work, value: (U,): p and a of each unit on the kind, a in steps
     value: Ints
     share: float  # w of (1)
-    steps: int = STEPS  # of value that make up the limit
+    steps: int = STEPS  # steps of value that make up the limit
 
 
 def raise_by_least_load(

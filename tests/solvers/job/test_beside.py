@@ -24,7 +24,7 @@ from stagecut.formulations.task import pose
 from stagecut.instances import Solution
 from stagecut.solvers import METHODS
 from stagecut.solvers.core.search import Search
-from stagecut.solvers.job.iteration import exact as beside
+from stagecut.solvers.job.iteration import annealing as beside
 from stagecut.solvers.job.iteration.exact import annealing, take_turns
 from stagecut.solvers.job.methods import ANNEALING
 
@@ -69,6 +69,14 @@ def test_annealing_alone_ends_without_a_deadline_and_the_same_each_time(
     workload, cluster = case(4)
     one, other = (annealed(workload, cluster, INTERLEAVED, None) for _ in range(2))
     assert one == other < math.inf
+
+
+def test_annealing_ends_where_none_of_its_plans_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "ENOUGH", 3)
+    workload, cluster = case(4)
+    search: Search[Solution] = Search(Limits(seconds=None), lambda _: math.inf)
+    annealing(pose(workload, cluster, INTERLEAVED), search)
+    assert search.best is None
 
 
 def test_what_annealing_cannot_keep_it_is_not_started_for() -> None:

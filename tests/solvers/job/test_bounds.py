@@ -17,12 +17,12 @@ from stagecut.formulations.job.iteration_bounds import divide
 from stagecut.formulations.job.line import line
 from stagecut.formulations.job.orders import Chain, order_of
 from stagecut.formulations.task import pose
+from stagecut.instances.common.arrays import Floats
 from stagecut.solvers.core.lattice import list_ideals
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.job.iteration import exact
-from stagecut.solvers.job.iteration.best_first import BestFirst, Root
-from stagecut.solvers.job.iteration.exact import take_turns
-from stagecut.solvers.job.iteration.sized import Cheapest, candidates, durations_of, sized
+from stagecut.solvers.job.iteration.best_first import BestFirst, root
+from stagecut.solvers.job.iteration.chains import MetChain
 from stagecut.solvers.job.iteration.stage_list import StagePaths, list_stages
 
 ROUNDING = 1 + 1e-9
@@ -63,7 +63,13 @@ def cases(part: int, most: int) -> Iterator[tuple[str, StagePaths]]:
             )
 
 
-def chains(paths: StagePaths) -> Iterator[tuple[Cheapest, float]]:
+def durations_of(paths: StagePaths, chain: MetChain) -> Floats:
+    """The durations of a chain's actions, shape (P, 4)."""
+    stages, own = paths.stages, (list(chain.kinds), list(chain.stages))
+    return paths.chain.durations(stages.forward[own], stages.backward[own], stages.compute[own])
+
+
+def chains(paths: StagePaths) -> Iterator[tuple[MetChain, float]]:
     """Every chain that fits into memory, with its makespan by equation 1."""
     stages, size = paths.stages, paths.chain.order.stages
     count = (paths.line.count * paths.line.problem.chunks_per_device).tolist()
@@ -81,7 +87,7 @@ def chains(paths: StagePaths) -> Iterator[tuple[Cheapest, float]]:
         kinds = [(*own, k) for own in kinds for k in range(len(count)) if own.count(k) < count[k]]
     for numbers in grow(0, ()):
         for own in kinds:
-            found = Cheapest(math.inf, numbers, own)
+            found = MetChain(math.inf, numbers, own)
             if paths.fits(np.array(numbers), np.array(own)):
                 duration = durations_of(paths, found)
                 engines = paths.stages.engine[list(own), list(numbers)]
@@ -125,18 +131,12 @@ def test_a_stage_costs_every_chain_that_has_it_what_is_said(part: int) -> None:
 
 @pytest.mark.parametrize("part", range(5))
 def test_bounds_of_a_number_of_stages_are_below_its_best_chain(part: int) -> None:
-    """Divisible work, and the least worst stage."""
+    """Divisible work."""
     infeasible = 0
     for where, paths in cases(part, 40):
         best = min((makespan for _, makespan in chains(paths)), default=math.inf)
         infeasible += math.isinf(best)
-        plans = sized(paths, np.inf)
-        assert plans.bound <= best * ROUNDING, where
-        for found in candidates(plans, never()):
-            assert plans.bound <= best * ROUNDING, where
-            makespan = paths.chain.makespan(durations_of(paths, found))
-            if paths.fits(np.array(found.stages), np.array(found.kinds)):
-                assert makespan >= best / ROUNDING or paths.line.problem.overlap, where
+        assert root(paths, np.inf).bound <= best * ROUNDING, where
     if part == 0:
         assert infeasible
 
@@ -151,18 +151,18 @@ def test_best_first_bounds_all_chains_and_finds_the_best(part: int) -> None:
             continue  # equation 1 is below the definition then
         reach = best if math.isfinite(best) else 100.0
         for target in (0.9 * reach, 1.3 * reach):
-            plans = sized(paths, np.inf)
+            plans = root(paths, np.inf)
             bounds, met = [0.0], [target]
 
             def aim(met: list[float] = met) -> float:
                 return min(met)
 
-            def take(of: StagePaths, found: Cheapest, met: list[float] = met) -> None:
+            def take(of: StagePaths, found: MetChain, met: list[float] = met) -> None:
                 if of.fits(np.array(found.stages), np.array(found.kinds)):
                     met.append(of.chain.makespan(durations_of(of, found)))
 
             search = BestFirst(aim, take, bounds.append)
-            search.push(0.0, Root(plans))
+            search.push(0.0, plans)
             while search.step():
                 assert max(bounds) <= best * ROUNDING, where
             assert search.complete, where
@@ -170,15 +170,6 @@ def test_best_first_bounds_all_chains_and_finds_the_best(part: int) -> None:
         assert min(met[1:], default=math.inf) == pytest.approx(best, rel=1e-9), where
         seen += math.isfinite(best)
     assert seen > 3
-
-
-def test_turns_end_with_the_searches_that_have_an_end() -> None:
-    def endless() -> Iterator[None]:
-        for _ in range(1000):
-            yield
-        raise AssertionError("it went on alone")
-
-    take_turns(never(), {"quick": iter([None]), "long annealing": endless()})
 
 
 @pytest.mark.parametrize("part", range(len(SCHEDULES)))
