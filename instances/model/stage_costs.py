@@ -82,14 +82,10 @@ def stage_costs(workload: Workload, stage: Ints, stages: int) -> StageCosts:
     u, v = workload.edges.T
     np.minimum.at(lowest, u, stage[v])
     np.maximum.at(highest, u, stage[v])
-    forward, backward = np.zeros(stages + 1), np.zeros(stages + 1)  # as differences
-    for array, begin, end in ((forward, stage, highest), (backward, lowest, stage)):
-        np.add.at(array, begin, workload.output_bytes)
-        np.add.at(array, end, -workload.output_bytes)
     return StageCosts(
         compute_s=np.bincount(stage, weights=time, minlength=stages).astype(np.float64),
-        forward_bytes=_exact(forward.cumsum()[: stages - 1]),
-        backward_bytes=_exact(backward.cumsum()[: stages - 1]),
+        forward_bytes=_crossing(stage, highest, workload.output_bytes, stages),
+        backward_bytes=_crossing(lowest, stage, workload.output_bytes, stages),
         parameter_bytes=np.bincount(
             stage, weights=parameter_bytes(workload), minlength=stages
         ).astype(np.float64),
@@ -166,6 +162,12 @@ def check_weights(workload: Workload, problem: DeviceMapping) -> None:
         )
 
 
-def _exact(values: Floats) -> Floats:
-    """Return bytes of messages; less than half a byte is rounding and becomes 0."""
-    return np.where(np.abs(values) < 0.5, 0.0, values)
+def _crossing(first: Ints, last: Ints, size: Floats, stages: int) -> Floats:
+    """Return the bytes that cross each boundary, shape (S−1,), given both ends of each tensor.
+
+    Each boundary sums its own tensors: differences of sums would leave rounding, below 0 too.
+    """
+    length = last - first
+    offset = np.arange(length.sum()) - np.repeat(length.cumsum() - length, length)
+    boundary = np.repeat(first, length) + offset
+    return np.bincount(boundary, np.repeat(size, length), stages - 1).astype(np.float64)

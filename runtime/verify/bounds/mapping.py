@@ -388,8 +388,7 @@ def _crossing(workload: Workload, ideals: Ideals) -> tuple[Floats, Floats]:
         has, read = ideals.members[:, maker], ideals.members[:, sorted(others)]
         down[has & ~read.all(axis=1)] += size
         up[~has & read.any(axis=1)] += size
-    # sums of so few bytes count as none, in stage costs as well
-    return np.where(down < 0.5, 0.0, down), np.where(up < 0.5, 0.0, up)
+    return down, up
 
 
 def _boundaries(links: _Links, messages: Ints, size: Floats) -> Floats:

@@ -147,6 +147,20 @@ def test_equal_to_brute_force(mode: str, shape: int) -> None:
     verify(workload, result.plan)
 
 
+def test_bytes_of_boundaries_are_sums_of_their_own_tensors() -> None:
+    # beside 2.9e16 bytes, differences of sums would lose 0.3 bytes, and leave some below 0
+    sizes = np.array([2.85523496e16, 2.85523496e7, 0.3, 2.85523496e16, 0.0])
+    edges = np.array([(0, 1), (1, 2), (2, 3), (3, 4)])
+    workload = Workload(
+        "wide", (*range(5),), edges, {"accelerator": np.ones(5)}, np.zeros(5), None,
+        output_bytes=sizes, time_unit="s",
+    )  # fmt: skip
+    assert stage_costs(workload, np.arange(5), 5).forward_bytes.tolist() == sizes[:4].tolist()
+    assert stage_costs(workload, np.arange(5)[::-1], 5).backward_bytes.tolist() == (
+        sizes[3::-1].tolist()
+    )
+
+
 @pytest.mark.parametrize("mode", ["p2p", "allr", "both"])
 @pytest.mark.parametrize("seed", range(6))
 def test_bounds_are_never_above_a_mapping(mode: str, seed: int) -> None:

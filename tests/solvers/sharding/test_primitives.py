@@ -128,6 +128,21 @@ def test_the_numbers_decide_which_collectives_convert() -> None:
     assert by("P", "B", "all-reduce", "reduce-scatter") == ("reduce", "broadcast")
 
 
+def test_bytes_go_through_one_device_where_a_split_is_given_up_and_taken_again() -> None:
+    def by(shape: tuple[int, int], objective: str, *own: PrimitiveLink) -> tuple[str, ...]:
+        problem = Sharding(DeviceMesh(shape, (LINK, LINK), own), ShardingObjective(objective))
+        steps = path(Tensor("t", (12, 12)), ("S0", "S0"), ("S1", "S0"), problem)
+        return tuple(step.collective for step in steps)
+
+    same = PrimitiveLink("gather", LINK)
+    assert by((2, 3), "distpar", same) == ("gather", "all-to-all", "scatter")
+    assert "gather" not in by((2, 3), "distpar")
+    for shape in ((2, 2), (3, 2)):
+        assert by(shape, "distpar", same) == by(shape, "distpar")
+    for shape in ((2, 3), (2, 2), (3, 2)):
+        assert by(shape, "time", same) == by(shape, "time")
+
+
 def test_methods_find_the_optimum_with_links_of_collectives(tmp_path: Path) -> None:
     compared, another = 0, 0
     for seed in range(40):
