@@ -11,15 +11,15 @@ from ...formulations.task import Task
 from ...formulations.throughput.certificate import Prices, certificate
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
-from ...instances import Solution, Throughput
+from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Ints
 from ..core.search import OPTIMAL_GAP, Clock, Search
 from .baselines import greedy
 from .column_generation.column_generation import DualState, Outcome, boxstep
 from .column_generation.frontier import orders
 from .column_generation.pricing_problem import first_prices, pricing_problem
-from .dp import contracted_dp
 from .neighbourhood import Neighbourhood
+from .split_kernels import linear_split
 
 ORIGIN = "set partitioning"
 
@@ -39,8 +39,8 @@ SPLIT_SHARE, BOUND_SHARE = 0.15, 0.4
 #: Rounds without progress after which a search without a deadline, or without patience, ends.
 MOST_IDLE = 12
 
-#: Orders that are cut into segments for the first splits.
-ORDERS = 10
+#: Orders that are cut into segments, and sequences of devices for each, for the first splits.
+ORDERS, SEQUENCES = 10, 2
 
 #: Load limits that are tried: the largest useful target, and halfway from the bound to the last.
 LIMITS = 4
@@ -120,13 +120,17 @@ def _begin(
     Those are greedy's, and orders cut into a segment for each device.
     """
     with search.phase("start"):
-        tried = orders(graph)
+        tried, rng = orders(graph), np.random.default_rng(search.limits.seed)
         if not known:
             greedy(task, search)
         for order in () if known else tried[:ORDERS]:
-            if search.should_stop():
-                break
-            contracted_dp(task, search, np.argsort(order)[graph.unit_of], any_order=True)
+            for _ in range(SEQUENCES):
+                devices = rng.permutation(task.cluster.size)
+                if search.should_stop():
+                    break
+                where = linear_split(task, graph, order, devices, search.objective)
+                if where is not None:
+                    search.offer(Placement(graph.expand(where)))
     if search.best is None:
         from .packing import packing  # only here, as Pyomo takes long to import
 
