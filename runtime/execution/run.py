@@ -62,7 +62,7 @@ def run(
         given = made if isinstance(made, Made) else made()
         prepared = prepare(plan, given.model, given.args, given.kwargs, workload)
         reference = copy.deepcopy(given.model) if options.check else None
-        options = _of_what_is_left(options.settled(prepared.plan, prepared.workload))
+        options = _for_remaining_steps(options.settled(prepared.plan, prepared.workload))
         alone_if_it_can_be(prepared.processes * options.replicas)
         torch.set_num_threads(options.threads or threads_per_process())
         if options.checkpoint is not None and not prepared.training:
@@ -100,8 +100,8 @@ def _ways(plan: Plan | Path) -> tuple[Callable[..., Any], Callable[..., Trainer]
     return split_model, PipelineTrainer
 
 
-def _of_what_is_left(options: RunOptions) -> RunOptions:
-    """Return the options of a run whose batches without a pause end where its steps do.
+def _for_remaining_steps(options: RunOptions) -> RunOptions:
+    """Return options by which a resumed asynchronous run empties its pipeline at the last step.
 
     Raises InputError if an asynchronous run that goes on cannot end there.
     """

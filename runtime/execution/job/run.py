@@ -295,7 +295,9 @@ def restore_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Op
             stage,
             optimizer,
             model_state_dict={name: state["model"][names[name]] for name in model},
-            optim_state_dict={name: _own(state["optimizer"], name, job) for name in kept},
+            optim_state_dict={
+                name: _unshared_state(state["optimizer"], name, job) for name in kept
+            },
             options=_FLAT,
         )
 
@@ -314,8 +316,8 @@ def _state(
     return state, names
 
 
-def _own(state: dict[str, Any], name: str, job: RunningJob) -> Any:
-    """Return a value of an optimizer, which two stages of a rank with one weight do not share."""
+def _unshared_state(state: dict[str, Any], name: str, job: RunningJob) -> Any:
+    """Return an optimizer state by name: a copy where stages of a rank share one weight."""
     first = _first_name(name, job)
     value = state[first]
     return value.clone() if isinstance(value, Tensor) and name != first else value

@@ -449,8 +449,8 @@ class BestFirst:
     def _pay(self, node: Node) -> Node:
         """Let options pay for nets that no chain below the target has pins of twice on a device.
 
-        Whether there is such a chain, of a net and two stages, is asked for the options that leave
-        a pin for each of them.
+        For each net and two stages of one device, the game over the options that have a pin in both
+        shows whether such a chain is left.
         """
         paths, target = node.root.paths, min(node.target, self.aim())
         tree = replace(node.tree, graph=node.tree.graph.part(node.alive))
