@@ -1,10 +1,10 @@
 """Table of efficiencies of this project's own runtime, from what `gpu_costs.py` measured on a GPU.
 
-Every second row of `results/gpu_kernels.csv`, and of the dense models in `results/gpu_ranks.csv`,
-is fitted on; the others judge. Kernels say what they reach of the device, the longer the more they
-count; the host's seconds per kernel are those of a rank's passes that no tensor rank divides, and
-passes that they divide say what it takes more for a linear layer. `fit_calibration.py` writes the
-table.
+Every second row of `results/gpu_kernels.csv`, `gpu_layouts.csv`, and of the dense models in
+`gpu_ranks.csv` is fitted on; the others judge. Kernels say what they reach of the device, the
+longer the more they count. Whole iterations say how much longer they take than their kernels, what
+the host takes for a kernel, and how much longer where it recomputes; passes that tensor ranks
+divide, what it takes more for a linear layer. `fit_calibration.py` writes the table.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import replace
 from statistics import median
 
 import gpu_kernels
+import gpu_layouts
 import gpu_ranks
 import numpy as np
 import results
@@ -27,6 +28,10 @@ KERNELS = (
     "kernels.product", "kernels.depth", "kernels.memory", "kernels.launch", "kernels.attention",
     "kernels.attention_backward", "optimizer",
 )  # fmt: skip
+#: Errors from which on a row counts less: where the device waits for the host, few are near.
+HOST_BOUND = 0.3
+#: What whole iterations are fitted for.
+WHOLE_PASSES = ("passes", "host", "checkpointed", "selective")
 #: Microseconds from which on a kernel counts whole; shorter ones hang on the gaps between them.
 WHOLE = 300.0
 
@@ -49,32 +54,59 @@ def fit(
     """Return a table fitted from the one given; `changed` and `value` set and get its numbers."""
 
     def best(
-        table: Calibration, names: Sequence[str], errors: Callable[[Calibration], list[float]]
+        table: Calibration,
+        names: Sequence[str],
+        errors: Callable[[Calibration], list[float]],
+        outlying: float = 0.05,
     ) -> Calibration:
         def residuals(x: np.ndarray) -> np.ndarray:
             return np.array(errors(changed(table, names, np.exp(x))))
 
         begin = np.log([value(table, name) for name in names])
-        found = least_squares(residuals, begin, loss="soft_l1", f_scale=0.05, diff_step=0.02)
+        found = least_squares(residuals, begin, loss="soft_l1", f_scale=outlying, diff_step=0.02)
         return changed(table, names, [float(f"{v:.3g}") for v in np.exp(found.x)])
 
     kernels, ranks = results.read("gpu_kernels")[::2], dense(results.read("gpu_ranks"))[::2]
     counts = np.sqrt([min(1.0, float(row["measured_us"]) / WHOLE) for row in kernels])
     table = best(table, KERNELS, lambda one: list(counts * kernel_errors(kernels, one)))
+    layouts = trained(results.read("gpu_layouts"))[::2]
+    table = replace(table, passes=1.1, host=3e-5, checkpointed=2e-3, selective=4.0)
     divided = [row for row in ranks if gpu_ranks.case_of(row).layout.tensor > 1]
-    issued = [
-        float(row["measured_issued_s"]) / float(row["measured_kernels"])
-        for row in ranks
-        if row not in divided
-    ]
-    table = replace(table, host=float(f"{median(issued):.3g}"), divided=1e-3)
-    table = best(table, ("divided",), lambda one: rank_errors(divided, one))
-    machine = kernels[0]["machine"].partition(", ")[2]
+    alone = [row for row in ranks if row not in divided]
+    table = best(
+        table,
+        WHOLE_PASSES,
+        lambda one: layout_errors(layouts, one) + rank_errors(alone, one),
+        outlying=HOST_BOUND,
+    )
+    issued = [float(row["measured_issued_s"]) / float(row["measured_kernels"]) for row in alone]
+    # ranks ran behind a profile, after which the host takes longer for every launch
+    behind = replace(table, host=float(f"{median(issued):.3g}"), divided=1e-3)
+    behind = best(behind, ("divided",), lambda one: rank_errors(divided, one))
+    machines = sorted({row["machine"].partition(", ")[2] for row in (*kernels, *layouts)})
     return replace(
         table,
-        fitted=f"{len(kernels)} kernels and {len(ranks)} ranks of jobs, measured on one {machine}: "
-        "every second row of gpu_kernels.csv and gpu_ranks.csv",
+        divided=behind.divided,
+        fitted=f"{len(kernels)} kernels, {len(ranks)} ranks of jobs and {len(layouts)} layouts of "
+        f"whole models, measured on one {' and one '.join(machines)}: every second row of "
+        "gpu_kernels.csv, gpu_ranks.csv and gpu_layouts.csv",
     )
+
+
+def trained(rows: Sequence[results.Row]) -> list[results.Row]:
+    """Return the layouts that fit into the memory."""
+    return [row for row in rows if row["measured_s"]]
+
+
+def layout_errors(rows: Sequence[results.Row], table: Calibration) -> list[float]:
+    """Return the logarithms of predicted over measured seconds of iterations."""
+    found = []
+    for row in rows:
+        chip = accelerator(row["machine"].partition(", ")[2])
+        one = gpu_layouts.case_of(row)
+        seconds = gpu_layouts.predicted(one, chip.name, table)["predicted_s"]
+        found.append(float(np.log(seconds / float(row["measured_s"]))))
+    return found
 
 
 def kernel_errors(rows: Sequence[results.Row], table: Calibration) -> list[float]:

@@ -282,59 +282,70 @@ def fill(_name: str, parameter: Tensor) -> None:
         local(parameter).normal_(0.0, 0.02)
 
 
-def run(
+@contextmanager
+def rank_of(
     one: RankCase, model: ModelDescription, device: torch.device
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return what a rank takes, medians of seconds and GiB, and microseconds of kernels by name."""
+) -> Iterator[tuple[TimedJob, Tensor, Tensor, int]]:
+    """Make a rank, its tokens and targets; yield them with the bytes held before."""
+    layout, before = one.layout, held_now(device)
     try:
-        with fake_group(one.layout.devices):
-            return _run(one, model, device)
+        with fake_group(layout.devices):
+            torch.manual_seed(0)
+            made, plan = transformer(model)
+            job = TimedJob(made, replace(plan, initialize=fill), layout, device=device)
+            for name, parameter in job.named_parameters():
+                fill(name, parameter)  # what ranks send each other when they divide it is not there
+            if layout.compiled:
+                for name in sorted(job.module.blocks):
+                    job.module.get_submodule(name).compile()
+            shape = (layout.microbatch, layout.sequence)
+            x, y = (torch.randint(model.vocabulary, shape, device=device) for _ in range(2))
+            yield job, x, y, before
     finally:
         gc.collect()  # modules and their hooks hold each other
         if device.type == "cuda":
             torch.cuda.empty_cache()
 
 
-def _run(
+def run(one: RankCase, model: ModelDescription, device: torch.device) -> dict[str, float]:
+    """Return what a rank takes: medians of seconds and GiB."""
+    cuda = device.type == "cuda"
+    with rank_of(one, model, device) as (job, x, y, before):
+        parameters = [group for stage in job.stages for group in job.parameter_groups(stage)]
+        optimizer = torch.optim.AdamW(parameters, lr=1e-5, fused=cuda)
+        found: dict[str, list[float]] = {}
+        for step in range(WARM_UP + STEPS):
+            if cuda:
+                torch.cuda.synchronize()
+                torch.cuda.reset_peak_memory_stats()
+            times = _step(job, optimizer, x, y)
+            if cuda:
+                times["peak_gib"] = (torch.cuda.max_memory_allocated() - before) / GIB
+            times["state_gib"] -= before / GIB
+            for name, value in times.items() if step >= WARM_UP else ():
+                found.setdefault(name, []).append(value)
+        return {name: statistics.median(values) for name, values in found.items()}
+
+
+def by_term(
     one: RankCase, model: ModelDescription, device: torch.device
 ) -> tuple[dict[str, float], dict[str, float]]:
-    layout, cuda = one.layout, device.type == "cuda"
-    before = held_now(device)
-    torch.manual_seed(0)
-    made, plan = transformer(model)
-    job = TimedJob(made, replace(plan, initialize=fill), layout, device=device)
-    for name, parameter in job.named_parameters():
-        fill(name, parameter)  # what ranks send each other when they divide it is not there
-    if layout.compiled:
-        for name in sorted(job.module.blocks):
-            job.module.get_submodule(name).compile()
-    parameters = [group for stage in job.stages for group in job.parameter_groups(stage)]
-    optimizer = torch.optim.AdamW(parameters, lr=1e-5, fused=cuda)
-    shape = (layout.microbatch, layout.sequence)
-    x, y = (torch.randint(model.vocabulary, shape, device=device) for _ in range(2))
-    found: dict[str, list[float]] = {}
-    for step in range(WARM_UP + STEPS):
-        if cuda:
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-        times = _step(job, optimizer, x, y)
-        if cuda:
-            times["peak_gib"] = (torch.cuda.max_memory_allocated() - before) / GIB
-        times["state_gib"] -= before / GIB
-        for name, value in times.items() if step >= WARM_UP else ():
-            found.setdefault(name, []).append(value)
-    result = {name: statistics.median(values) for name, values in found.items()}
-    if not cuda:
-        return result, {}
-    kernels = _by_kernel(job, x, y)
+    """Return seconds of kernels by term with their number, and microseconds by their names.
+
+    Behind a profile the host takes longer for every launch: what is timed runs before.
+    """
+    with rank_of(one, model, device) as (job, x, y, _):
+        for _ in range(WARM_UP):
+            with job.running():
+                job.passes(x, y)
+        kernels = _by_kernel(job, x, y)
     seconds = dict.fromkeys((*TERMS, "pointwise"), 0.0)
-    for name, duration in kernels:
-        seconds[_term(name)] += 1e-6 * duration
     by_name: Counter[str] = Counter()
     for name, duration in kernels:
+        seconds[_term(name)] += 1e-6 * duration
         by_name[name[:160]] += duration
-    result |= {f"{term}_s": value for term, value in seconds.items()}
-    return result | {"kernels": float(len(kernels))}, dict(by_name.most_common(40))
+    found = {f"measured_{term}_s": value for term, value in seconds.items()}
+    return found | {"measured_kernels": float(len(kernels))}, dict(by_name.most_common(40))
 
 
 def _step(
@@ -393,16 +404,22 @@ def _term(kernel: str) -> str:
     return next(found, "pointwise")
 
 
+def sized(one: RankCase, small: bool) -> tuple[RankCase, ModelDescription]:
+    """Return a case and its description, of less work and narrow layers if `small`."""
+    one = smaller(one) if small else one
+    return one, shrunk(one.description()) if small else one.description()
+
+
 def compared(
     one: RankCase, device: torch.device, chip: Accelerator, small: bool
-) -> tuple[Mapping[str, object], dict[str, float]]:
-    """Return the row of a case, predicted beside measured, and its kernels by name."""
-    one = smaller(one) if small else one
-    model = shrunk(one.description()) if small else one.description()
+) -> Mapping[str, object]:
+    """Return the row of a case, predicted beside measured."""
+    one, model = sized(one, small)
     said = predicted(one, model, chip)
-    seen, kernels = run(one, model, device)
+    seen = run(one, model, device)
     row: dict[str, object] = {"model": one.model, "layers": one.layers, "layout": one.text}
     for key, value in said.items():
         row[f"predicted_{key}"] = value
         row[f"measured_{key}"] = seen.pop(key, None)
-    return row | {f"measured_{key}": value for key, value in seen.items()}, kernels
+    row |= {f"measured_{key}": value for key, value in seen.items()}
+    return {**row, "measured_copies_s": None, "measured_kernels": None}  # `by_term` knows them

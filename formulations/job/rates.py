@@ -25,9 +25,9 @@ import numpy as np
 from ...instances.common.arrays import Floats
 from ...instances.costs.activations import Tokens, element_bytes, fused
 from ...instances.costs.description import ModelDescription
-from ...instances.costs.layers import LayerPrices, LayerTime, rank_parameters
+from ...instances.costs.layers import LayerPrices, LayerTime
 from ...instances.costs.layout import Layout, Software
-from ...instances.costs.memory import RankStages, ends_held, loss_bytes, stage_kept
+from ...instances.costs.memory import RankStages, ends_held, loss_bytes, rank_parameters, stage_kept
 from .space import JobSpace
 
 

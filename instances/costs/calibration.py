@@ -151,6 +151,9 @@ class Calibration:
     name: str = "default"  # device family and software family, such as ``a100/megatron``
     kernels: Efficiency = _KERNELS  # of kernels
     links: LinkEfficiency = _LINKS  # of collectives
+    # seconds of a pass over those of its kernels, each timed by itself: gaps between them, and what
+    # is copied beside them
+    passes: float = 1.0
     host: float = 1e-5  # seconds in which the host issues one kernel
     # seconds that a sharded optimizer adds to each layer's backward pass in a pipeline: DeepSpeed
     # handles each gradient on the host as it arrives, in every microbatch
@@ -163,6 +166,10 @@ class Calibration:
     # seconds that the host takes longer, in either pass, for a linear layer that tensor-parallel
     # ranks divide: PyTorch finds out by each operation how its result lies (DTensor)
     divided: float = 0.0
+    # seconds that the host takes longer for a module whose activations are recomputed, and how
+    # many times as long for a kernel that runs again if each operation is asked whether it is kept
+    checkpointed: float = 0.0
+    selective: float = 1.0
     optimizer: float = 0.774  # part of the memory bandwidth that the optimizer's step reaches
     hidden: float = 0.9  # part of overlapped communication that computation really hides
     # seconds that computation takes longer for each second of replicas' collectives beside it:

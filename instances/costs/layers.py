@@ -47,10 +47,12 @@ from .experts import (
     router_bytes,
 )
 from .hardware import NumberFormat, TrainingCluster
-from .layout import ContextKind, Graphs, Layout, Recompute, Software
+from .layout import ContextKind, Graphs, Layout, Recompute, Software, axis_stride
 
 #: Terms of a pass's time.
 TERMS = ("products", "attention", "pointwise", "tensor", "context", "experts", "layers")
+#: Those of kernels that compute.
+COMPUTED = TERMS[:3]
 
 
 @dataclass(frozen=True)
@@ -114,16 +116,6 @@ class Setting:
         """Precision of attention's and the router's products: at least 16 bits."""
         compute = self.precision
         return compute if compute in WIDE else NumberFormat.BF16
-
-
-def axis_stride(layout: Layout, axis: str) -> int:
-    """Return how many ranks lie between two neighbours on an axis."""
-    stride = 1
-    for inner in layout.order:
-        if inner == axis:
-            break
-        stride *= getattr(layout, inner)
-    return stride
 
 
 def linear(
@@ -451,6 +443,13 @@ def recomputed(part: LayerPart, layout: Layout) -> float:
     return float(Recompute.MOE in modules and part.module.startswith(("moe", "shared_experts")))
 
 
+def checkpointed_modules(parts: Sequence[LayerPart], layout: Layout) -> int:
+    """Return how many modules of a layer are checkpointed, each by itself."""
+    if layout.recompute & {Recompute.FULL, Recompute.OPERATORS}:
+        return 1
+    return len({part.module for part in parts if recomputed(part, layout)})
+
+
 def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
     """Return the passes of some parts; the host issues their kernels no faster than it can.
 
@@ -460,6 +459,8 @@ def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
     """
     host = 0.0 if at.layout.graphs is Graphs.ITERATION else at.calibration.host
     divided = at.calibration.divided if at.layout.tensor > 1 and host else 0.0
+    if (longer := at.calibration.passes) != 1.0:
+        parts = [_lengthened(part, longer) if part.term in COMPUTED else part for part in parts]
     again = [(part, recomputed(part, at.layout)) for part in parts]
     forward = sum(part.forward for part in parts)
     inputs = sum(part.inputs for part in parts)
@@ -467,6 +468,10 @@ def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
     repeated = sum(share * part.forward for part, share in again)
     issued = host * sum(_issued(part, at) for part in parts)
     issued_again = host * sum(share * _issued(part, at) for part, share in again)
+    if Recompute.OPERATORS in at.layout.recompute:
+        issued_again *= at.calibration.selective
+    if host:
+        issued_again += at.calibration.checkpointed * checkpointed_modules(parts, at.layout)
     placed = divided * sum(part.term == "products" for part in parts)
     placed_again = divided * sum(share for part, share in again if part.term == "products")
     terms = dict.fromkeys(TERMS, 0.0)
@@ -488,6 +493,13 @@ def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
     return LayerTime(ahead, backward, weights, tuple(terms.items()), tuple(busy))
 
 
+def _lengthened(part: LayerPart, factor: float) -> LayerPart:
+    """Return a part whose kernels take so many times as long."""
+    times = (factor * seconds for seconds in (part.forward, part.inputs, part.weights))
+    forward, inputs, weights = times
+    return replace(part, forward=forward, inputs=inputs, weights=weights)
+
+
 def _issued(part: LayerPart, at: Setting) -> float:
     """Return the kernels of a part's forward pass that the host issues one by one."""
     if at.layout.graphs is Graphs.MODULES and part.module not in ("moe", "moe_act"):
@@ -502,15 +514,6 @@ def _both(device: float, host: float, at: Setting) -> float:
     q = at.calibration.sharpness
     longer = max(device, host)
     return float(longer * (1 + (min(device, host) / longer) ** q) ** (1 / q))
-
-
-def rank_parameters(block: Block, hidden: int, layout: Layout) -> tuple[float, float]:
-    """Return the weights of a block on one rank: those all replicas hold, and routed experts'."""
-    if block.profiled is not None:
-        return block.profiled.weights * block.profiled.at(layout.tensor).held, 0.0
-    routed = block.routed_parameters(hidden)
-    dense = block.parameters(hidden) - routed
-    return dense / layout.tensor, routed / (layout.expert * layout.expert_tensor)
 
 
 @dataclass(frozen=True)

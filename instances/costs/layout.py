@@ -376,6 +376,16 @@ class Layout:
         return self.microbatch * self.sequence / self.context
 
 
+def axis_stride(layout: Layout, axis: str) -> int:
+    """Return how many ranks lie between two neighbours on an axis."""
+    stride = 1
+    for inner in layout.order:
+        if inner == axis:
+            break
+        stride *= getattr(layout, inner)
+    return stride
+
+
 def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingCluster) -> None:
     """Refuse a layout that contradicts itself, the model or the cluster.
 

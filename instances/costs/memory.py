@@ -251,6 +251,15 @@ def passes_in_flight(layout: Layout, rank: int) -> list[Mapping[int, int]]:
     return [counts]
 
 
+def rank_parameters(block: Block, hidden: int, layout: Layout) -> tuple[float, float]:
+    """Return the weights of a block on one rank: those all replicas hold, and routed experts'."""
+    if block.profiled is not None:
+        return block.profiled.weights * block.profiled.at(layout.tensor).held, 0.0
+    routed = block.routed_parameters(hidden)
+    dense = block.parameters(hidden) - routed
+    return dense / layout.tensor, routed / (layout.expert * layout.expert_tensor)
+
+
 # The rank.
 
 

@@ -18,9 +18,9 @@ from .activations import fused
 from .calibration import Calibration
 from .collectives import Group, UsedLinks, all_gather, all_reduce, links_of, message
 from .hardware import TrainingCluster
-from .layers import LayerPrices, LayerTimes, axis_stride, rank_parameters
-from .layout import Layout, Recipe
-from .memory import RankStages, stage_kept, stays_gathered
+from .layers import LayerPrices, LayerTimes
+from .layout import Layout, Recipe, axis_stride
+from .memory import RankStages, rank_parameters, stage_kept, stays_gathered
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ import numpy as np
 
 from ....instances.common.arrays import Floats, Ints
 from ....instances.costs.activations import element_bytes
-from ....instances.costs.layers import LayerPrices, rank_parameters
+from ....instances.costs.layers import LayerPrices
 from ....instances.costs.layout import JobSchedule, Layout
 from ....instances.costs.memory import (
     RankStages,
     ends_held,
     loss_bytes,
     passes_in_flight,
+    rank_parameters,
     stage_held,
     stage_kept,
 )

@@ -11,14 +11,18 @@ pytest.importorskip("torch")
 sys.path.append(str(ROOT / "benchmarks"))
 import gpu_fit
 import gpu_kernels
+import gpu_layouts
 import gpu_ranks
 import results
 
 from stagecut.instances.costs.calibration import calibration
-from stagecut.instances.costs.clusters import accelerator
+from stagecut.instances.costs.clusters import accelerator, training_cluster
+from stagecut.instances.costs.hardware import Accelerator
+from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout, Software
 from stagecut.instances.costs.memory import rank_memory
 from stagecut.instances.costs.models import shipped_model
+from stagecut.instances.costs.stages import stage_times
 
 H100 = accelerator("h100")
 TABLE = calibration("h100", Software.STAGECUT)
@@ -35,21 +39,50 @@ def test_a_row_names_its_kernel() -> None:
 def test_rows_of_the_tables_are_predicted_as_the_costs_say_now() -> None:
     for row in results.read("gpu_kernels")[::40]:
         one = gpu_kernels.parsed(row["what"], row["shape"])
-        seconds = gpu_kernels.predicted(one, H100, TABLE)
+        seconds = gpu_kernels.predicted(one, chip_of(row), TABLE)
         assert 1e6 * seconds == pytest.approx(float(row["predicted_us"]), rel=1e-4)
     for row in results.read("gpu_ranks")[::4]:
-        for name, value in gpu_ranks.predicted_again(row, H100).items():
+        for name, value in gpu_ranks.predicted_again(row, chip_of(row)).items():
             if name in row:
                 assert value == pytest.approx(float(row[name]), rel=1e-4, abs=1e-12), name
+    for row in results.read("gpu_layouts")[::4]:
+        for name, value in gpu_layouts.predicted_again(row, chip_of(row).name).items():
+            assert value == pytest.approx(float(row[name]), rel=1e-4, abs=1e-12), name
+
+
+def chip_of(row: results.Row) -> Accelerator:
+    """Return the device that a row was measured on."""
+    return accelerator(row["machine"].partition(", ")[2])
 
 
 def test_the_rows_that_judge_are_near() -> None:
-    """The median of kernels within 7 %, and every peak of a rank without experts within 3 %."""
+    """The median of kernels within 8 %, and every peak of a rank without experts within 3 %.
+
+    Of whole models the median iteration within 11 %, every peak within 4 %.
+    """
     errors = sorted(map(abs, gpu_fit.kernel_errors(results.read("gpu_kernels")[1::2], TABLE)))
-    assert errors[len(errors) // 2] < 0.07
+    assert errors[len(errors) // 2] < 0.08
     for row in gpu_fit.dense(results.read("gpu_ranks")):
         measured = float(row["measured_peak_gib"])
         assert float(row["predicted_peak_gib"]) == pytest.approx(measured, rel=0.03)
+    layouts = gpu_fit.trained(results.read("gpu_layouts"))[1::2]
+    errors = sorted(map(abs, gpu_fit.layout_errors(layouts, TABLE)))
+    assert errors[len(errors) // 2] < 0.11
+    for row in layouts:
+        measured = float(row["measured_peak_gib"])
+        assert float(row["predicted_peak_gib"]) == pytest.approx(measured, rel=0.04)
+
+
+def test_what_is_recomputed_keeps_the_host_busy() -> None:
+    """Of narrow layers in short sequences, where the device waits for the host."""
+    model, cluster = shipped_model("gpt2-xl"), training_cluster("h100:1")
+    taken = {}
+    for name in ((), ("full",), ("op",)):
+        layout = Layout(recompute=name, global_batch=1, sequence=128, software="stagecut")  # type: ignore[arg-type]
+        taken[name] = stage_times(layout, LayerPrices(model, cluster, TABLE))[0].backward
+    layers = len(model.blocks)
+    assert taken["full",] - taken[()] > layers * TABLE.checkpointed
+    assert taken["op",] > taken["full",]
 
 
 @pytest.mark.parametrize(("zero", "divided"), [(0, 1), (1, 8), (2, 8), (3, 8)])

@@ -9,7 +9,7 @@ import pytest
 from stagecut.instances.costs.calibration import Calibration
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.description import ModelDescription
-from stagecut.instances.costs.layers import LayerPrices, LayerTime, axis_stride
+from stagecut.instances.costs.layers import LayerPrices, LayerTime
 from stagecut.instances.costs.layout import (
     RECIPES,
     ContextKind,
@@ -17,6 +17,7 @@ from stagecut.instances.costs.layout import (
     Layout,
     Overlap,
     Recompute,
+    axis_stride,
 )
 from stagecut.instances.costs.models import shipped_model
 

@@ -35,7 +35,7 @@ from job_cases import (  # noqa: E402
 )
 from ranks import DEVICE, launched, on_ranks  # noqa: E402
 
-from stagecut.instances.costs.layers import axis_stride  # noqa: E402
+from stagecut.instances.costs.layout import axis_stride  # noqa: E402
 from stagecut.runtime.execution.checkpoint_folder import checkpoints  # noqa: E402
 from stagecut.runtime.execution.job.parallelize import (  # noqa: E402
     ParallelizePlan,
