@@ -447,7 +447,8 @@ def checkpointed_modules(parts: Sequence[LayerPart], layout: Layout) -> int:
     """Return how many modules of a layer are checkpointed, each by itself."""
     if layout.recompute & {Recompute.FULL, Recompute.OPERATORS}:
         return 1
-    return len({part.module for part in parts if recomputed(part, layout)})
+    again = [part.module for part in parts if recomputed(part, layout)]
+    return len(set(again)) + max(0, again.count("layernorm") - 1)
 
 
 def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:

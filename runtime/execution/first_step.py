@@ -21,6 +21,10 @@ Given = tuple[tuple[Any, ...], Mapping[str, Any]]
 TOLERANCE, COARSE = 1e-3, 5e-2
 #: Gradients below this part of the norm of all are compared with it: some are rounding alone.
 FLOOR = 1e-2
+_WRONG = (
+    "the plan's execution is wrong for this model, or it draws random numbers (dropout), which "
+    "differ between the stages of a pipeline, and between operators and modules on a GPU"
+)
 
 
 class FirstStep(NamedTuple):
@@ -64,7 +68,9 @@ def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None
     It names the first parameter whose gradient is another one.
     """
     if not abs(loss - expected.loss) <= COARSE * abs(expected.loss):
-        raise StagecutError(f"first step: loss {loss:g}, and {expected.loss:g} in one process")
+        raise StagecutError(
+            f"first step: the loss is {loss:g}, and {expected.loss:g} in one process; {_WRONG}"
+        )
     squares = [_norm(x) ** 2 for x in expected.gradients.values()]
     # of a model that has nothing left to learn all gradients are 0
     floor = max(FLOOR * sum(squares) ** 0.5, torch.finfo(torch.float32).tiny)
@@ -79,6 +85,5 @@ def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None
         if not error <= tolerance:
             raise StagecutError(
                 f"first step: the gradient of {name} is off by {error:.2g} of its norm from that "
-                "of one process; the plan's execution is wrong for this model, or it draws random "
-                "numbers (dropout), which differ between the stages of a pipeline"
+                f"of one process; {_WRONG}"
             )

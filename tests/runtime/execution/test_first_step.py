@@ -99,7 +99,7 @@ def test_parts_are_compared_with_parts() -> None:
 def test_another_loss_is_told() -> None:
     model, given = Net(), batch()
     expected = by_one_process(model, given, HERE)
-    with pytest.raises(StagecutError, match="first step: loss"):
+    with pytest.raises(StagecutError, match="first step: the loss"):
         check_first_step(expected.loss * 1.2, Trained({}, {}, []), expected)
 
 
