@@ -41,9 +41,9 @@ def simulate(
         str | None,
         typer.Option(
             autocompletion=names.complete_simulated,
-            help="gpipe, 1f1b, interleaved, pipedream, 2bw, zb-h1, zb-h2, single, inference; "
-            "or a CSV file with a row of actions such as 0F0,0B0 per device. "
-            "Default: 1f1b, for latency plans single, for pipelines their own.",
+            help="gpipe, 1f1b, interleaved, pipedream, 2bw, zb-h1, zb-h2, single, inference, or a "
+            "CSV file with a row of actions such as 0F0,0B0 per device; default: the plan's, else "
+            "1f1b, of latency plans single.",
         ),
     ] = None,
     microbatches: Annotated[
@@ -54,37 +54,34 @@ def simulate(
         str | None,
         typer.Option(
             autocompletion=names.one_of(*NETWORKS),
-            help="host: what the plan's problem says, for placements through host memory "
-            "(default); p2p; bus: one shared link; topology: of a mapped plan (its default).",
+            help="host (default): as the plan's problem says, through host memory; p2p; bus: one "
+            "shared link; topology (default if mapped).",
         ),
     ] = None,
     bandwidth: Annotated[
         str | None,
-        typer.Option(help="Of p2p links or the bus, such as 25GB/s; host: of all-reduces."),
+        typer.Option(help="Of p2p links or the bus: 25GB/s; host: of all-reduces."),
     ] = None,
-    latency: Annotated[float, typer.Option(help="Of p2p links or the bus, in seconds.")] = 0.0,
+    latency: Annotated[
+        float, typer.Option(show_default=False, help="Of p2p links or the bus, in seconds.")
+    ] = 0.0,
     sharing: Annotated[Sharing | None, typer.Option(help="On the bus; default: fair.")] = None,
     overlap: Annotated[
         bool | None,
-        typer.Option(
-            help="Transfers run beside compute; default: as the plan says, over links yes."
-        ),
+        typer.Option(help="Transfers beside compute; default: the plan's, over links yes."),
     ] = None,
     relayed: Annotated[
         bool | None,
-        typer.Option(
-            help="Pieces talk to their neighbours only, as PyTorch runs them; default: as the "
-            "plan says."
-        ),
+        typer.Option(help="Pieces talk to neighbours only; default: the plan's."),
     ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write a trace for Perfetto (Chrome JSON).")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the timeline: .svg, .png, .pdf, or a page: .html.")
+        Path | None, typer.Option(help="Draw the timeline: .svg, .png, .pdf, or .html.")
     ] = None,
     graph: Annotated[
-        Path | None, typer.Option(help="Draw the graph coloured by device: .svg, .png or .pdf.")
+        Path | None, typer.Option(help="Draw the graph by device: .svg, .png or .pdf.")
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the schedule as CSV.")] = None,
     as_json: options.AsJson = False,

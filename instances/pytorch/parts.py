@@ -30,7 +30,7 @@ from ..operator_graph import OperatorGraph, Recording, operator_graph
 from ..to_workload import Grouping, OperatorTimes, ties_of, to_workload
 from .record import Storages, is_free, record, written
 from .tracing.leaves import as_fake, has_no_data, mode_of, off_meta, own, swapped_tensors, tensors
-from .tracing.trace import trace
+from .tracing.trace import distinct, trace
 from .tracing.traced import Traced, as_exported, flat_inputs, on_inputs, parameters_of, quiet
 from .tracing.unchanged import unchanged
 
@@ -232,6 +232,7 @@ def check_complete(
     InputError if the run reads a parameter that no operator holds, or an output depends on a
     parameter or an input that it does not depend on in the graph.
     """
+    args, kwargs = distinct(args, kwargs)  # as they were traced
     own, traced = _of_run(model, args, kwargs, training), _of_graph(recording, graph)
     where = f"{type(model).__name__}: its trace is not the model"
     lost = sorted(own.read - traced.read)

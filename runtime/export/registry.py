@@ -120,8 +120,8 @@ def _as_script(workload: Workload, plan: Plan) -> None:
     if made.get("generator") != "stagecut.instances.pytorch":
         raise InputError(f"{workload.name} is of no PyTorch model; profile one")
     where = plan.placement.tolist()
-    if made.get("traced_by") == ON_NUMBERS and len(set(where)) > 1:
-        raise InputError("the model cannot be cut; plan with --for run")
+    if made.get("traced_by") == ON_NUMBERS:
+        raise InputError("its code depends on numbers; plan with --for run, and use stagecut run")
     for tie in workload.ties:
         if len({where[copy.holder] for copy in tie.copies}) > 1:
             raise InputError(
