@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map
 
 from ..common.choices import Tied
 from ..common.errors import InputError
-from ..common.units import NodeId
+from ..common.units import FROM_PYTORCH, NodeId
 from ..model.cluster import Cluster
 from ..model.tied_weights import with_ties
 from ..model.workload import Workload
@@ -196,7 +196,7 @@ def put_together(
 def _provenance(parts: ModelParts, grouping: Grouping) -> dict[str, str]:
     model = type(parts.model)
     kept = {
-        "generator": "stagecut.instances.pytorch",
+        "generator": FROM_PYTORCH,
         "model": f"{model.__module__}.{model.__qualname__}",
         "traced_by": parts.traced.how,
         "pass": "training" if parts.training else "inference",
