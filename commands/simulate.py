@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -157,13 +158,17 @@ def _show(
     from ..runtime.schedules import write_csv
 
     if trace is not None:
-        import json
-
         from ..runtime.pictures.trace import trace_events
 
-        write_whole(trace, json.dumps(trace_events(run), ensure_ascii=False))
-    if plot is not None:
-        _draw(run, plot, f"{name}: {run.schedule.name}, {method}")
+        _write_trace(trace, trace_events(run))
+    if plot is not None and plot.suffix.lower() in PAGES:
+        from ..runtime.pictures.html_page import html_page
+
+        write_whole(plot, html_page(run, title=f"{name}: {run.schedule.name}, {method}"))
+    elif plot is not None:
+        from ..runtime.pictures.gantt import draw_gantt
+
+        draw_gantt(run, plot)
     if csv is not None:
         write_whole(csv, write_csv(run.schedule))
     if as_json:
@@ -173,15 +178,8 @@ def _show(
         tell_written(trace, plot, csv)
 
 
-def _draw(run: Simulation, path: Path, title: str) -> None:
-    if path.suffix.lower() in PAGES:
-        from ..runtime.pictures.html_page import html_page
-
-        write_whole(path, html_page(run, title=title))
-    else:
-        from ..runtime.pictures.gantt import draw_gantt
-
-        draw_gantt(run, path)
+def _write_trace(path: Path, trace: dict[str, Any]) -> None:
+    write_whole(path, json.dumps(trace, ensure_ascii=False))
 
 
 def as_dict(name: str, run: Simulation) -> dict[str, Any]:
@@ -262,12 +260,9 @@ def show_sharded_timeline(
     timeline = sharded_timeline(workload, plan)
     marks = sharded_marks(timeline)
     if trace is not None:
-        import json
-
         from ..runtime.pictures.trace import trace_of
 
-        about = {"workload": workload.name, "mesh": timeline.mesh}
-        write_whole(trace, json.dumps(trace_of(marks, about), ensure_ascii=False))
+        _write_trace(trace, trace_of(marks, {"workload": workload.name, "mesh": timeline.mesh}))
     if plot is not None:
         title = f"{workload.name}: {plan.method}"
         if plot.suffix.lower() in PAGES:
