@@ -32,6 +32,7 @@ from ..instances import (
     is_stream,
 )
 from ..instances.common.quantities import show_bytes, show_percent
+from ..instances.common.units import FROM_PYTORCH
 from ..instances.model.tied_weights import are_copied, tied_as
 from ..instances.model.workload import kept_bytes
 from ..solvers import DEFAULT_LIMITS, Limits
@@ -177,7 +178,7 @@ def _faster_links(workload: Workload, cluster: Cluster, problem: Problem) -> Ite
 
 
 def _freed(workload: Workload, cluster: Cluster, problem: Problem) -> Iterator[_Case]:
-    """Yield the problem without tied weights, and without large colours."""
+    """Yield the problem without tied weights, and without large colours that can be left out."""
     tied = {int(workload.colours[copy.holder]) for tie in workload.ties for copy in tie.copies}
     if workload.ties and not are_copied(workload):
         microbatches = problem.batch if is_iteration(problem) else 1
@@ -185,6 +186,8 @@ def _freed(workload: Workload, cluster: Cluster, problem: Problem) -> Iterator[_
         yield _Case("tied weights in copies (--tied copies)", copies, cluster, problem)
     elif are_copied(workload):
         tied = set()
+    if workload.provenance.get("generator") == FROM_PYTORCH:
+        return  # other colours of a traced model are what cannot run apart
     work = min(workload.times.values(), key=lambda times: float(times.sum()))
     large = [
         c

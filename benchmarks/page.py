@@ -31,6 +31,10 @@ class Section:
     show: Callable[[], list[str]]
 
 
+#: Topologies that are one row of mappings.
+MESHES = ("mesh2d", "torus2d", "mesh3d", "torus3d")
+#: Kernels that read and write memory more than they compute.
+OTHER_KERNELS = "pointwise, norms, loss, optimizer, copies"
 #: Columns of times of an iteration.
 ERRORS = ("loss", "gradient")
 #: Reasons for which an outer point of a training job is ruled out.
@@ -81,11 +85,12 @@ def source(names: Sequence[str]) -> str:
 
 
 def written(sections: Iterable[Section]) -> list[str]:
-    """Return the lines of sections, each with the origin of its tables below it."""
+    """Return the lines of sections, each with the origin of its tables at its end."""
     lines: list[str] = []
     for section in sections:
-        lines += ["", f"## {section.title}", "", section.text, *section.show(), ""]
-        lines.append(source(section.tables))
+        *shown, last = section.show()
+        end = [f"{last} {source(section.tables)}"] if last else [last, source(section.tables)]
+        lines += ["", f"## {section.title}", "", section.text, *shown, *end]
     return lines
 
 
@@ -133,6 +138,7 @@ def throughput() -> list[str]:
         f"{row['workload']}, {row['variant']}: gap {row['gap_percent']} %"
         for row in read("noncontiguous_variants")
     )
+    killed = read("cluster_loss")[-1]
     agree = [
         abs(number(row["optimum"]) / number(row["published"]) - 1) <= 1e-6
         for row in contiguous.values()
@@ -151,68 +157,46 @@ def throughput() -> list[str]:
         "",
         "![Time of the DP against ideal pairs](dp_growth.png)",
         "",
-        "PyTorch models of `models.py` with backward passes, gap asked for 1 %, limit 20 CPU s, "
-        "imports counted (`traced_models.py`). The iteration is of 8 microbatches under 1F1B.",
-        *traced(),
-    ]
-
-
-def traced() -> list[str]:
-    rows = []
-    cells = grouped(read("traced_models"), "split", "devices")
-    cells |= {
-        ("iteration", "2"): [row for row in read("traced_gaps") if row["split"] == "iteration"]
-    }
-    for (split, devices), group in cells.items():
-        gaps = [number(row["gap_percent"]) for row in group]
-        worst = max(group, key=lambda row: number(row["gap_percent"]))
-        rows.append(
-            (
-                split,
-                devices,
-                str(len(group)),
-                str(sum(gap <= 1 for gap in gaps)),
-                f"{max(gaps):.2f} % ({worst['model']})",
-                f"{median(number(row['cpu_seconds']) for row in group):.1f}",
-                f"{max(number(row['cpu_seconds']) for row in group):.1f}",
-            )
-        )
-    return table(
-        "problem | devices | models | within 1 % | largest gap | CPU s, median | longest",
-        sorted(rows),
-    )
-
-
-def large_graphs() -> list[str]:
-    rows = []
-    for (name, operators, devices), group in grouped(
-        read("large_graphs"), "workload", "operators", "devices"
-    ).items():
-        by = {row["split"]: row for row in group}
-        cells = [
-            text
-            for split in ("contiguous", "non-contiguous")
-            for row in [by.get(split)]
-            for text in (
-                [row["objective_ms"], percent(number(row["gap_percent"])), row["cpu_seconds"]]
-                if row
-                else [""] * 3
-            )
-        ]
-        peak = max(number(row["peak_gib"]) for row in group)
-        rows.append((name, f"{int(operators):,}", devices, *cells, f"{peak:.2f}"))
-    killed = read("cluster_loss")[-1]
-    return [
-        *table(
-            "workload | operators | devices | contiguous, ms | gap | CPU s "
-            "| non-contiguous, ms | gap | CPU s | GiB",
-            rows,
-        ),
-        "On a Dask cluster of four processes, one of which is killed after "
+        "PyTorch models of `models.py` with backward passes within 20 CPU s, iterations of 8 "
+        "microbatches under 1F1B (`traced_models.py`); and training graphs of the catalogue with "
+        "more blocks or microbatches within 50 to 60 s (`large_graphs.py`, [what bounds "
+        "them](decisions/large-graphs.md), and of Mixtral [what is "
+        "left](decisions/series-of-segments.md)). Gap asked for 1 %, imports counted.",
+        *more_graphs(),
+        f"Large graphs take at most {max(number(r['peak_gib']) for r in read('large_graphs'))} GiB "
+        f"of memory. On a Dask cluster of four processes, one of which is killed after "
         f"{killed['killed_after']}, nothing is lost: {killed['workload']} had "
         f"{killed['objective_then']} then and ends with {killed['objective']}, gap "
         f"{killed['gap_percent']} %.",
     ]
+
+
+def more_graphs() -> list[str]:
+    """Return gaps and times of traced models and of large graphs, by problem and size."""
+    iterations = [row for row in read("traced_gaps") if row["split"] == "iteration"]
+    traced = [row | {"graphs": "PyTorch models"} for row in [*read("traced_models"), *iterations]]
+    large = [
+        row | {"graphs": f"about {round(int(row['operators']), -4):,} operators"}
+        for row in read("large_graphs")
+    ]
+    rows = []
+    for (graphs, split), group in grouped([*traced, *large], "graphs", "split").items():
+        devices = sorted({int(row["devices"]) for row in group})
+        worst = max(group, key=lambda row: number(row["gap_percent"]))
+        inside = sum(number(row["gap_percent"]) <= 1 for row in group)
+        seconds = [number(row["cpu_seconds"]) for row in group]
+        rows.append(
+            (
+                graphs,
+                split.replace("noncontiguous", "non-contiguous"),
+                " to ".join(dict.fromkeys((str(devices[0]), str(devices[-1])))),
+                f"{inside} of {len(group)}",
+                f"{worst['gap_percent']} % ({worst.get('model') or worst['workload']})",
+                f"{median(seconds):.1f}",
+                f"{max(seconds):.1f}",
+            )
+        )
+    return table("graphs|problem|devices|within 1 %|largest gap|CPU s, median|longest", rows)
 
 
 def latency() -> list[str]:
@@ -290,10 +274,6 @@ def training() -> list[str]:
     rows = read("training")
     alike = sum(row["authors"] == row["greedy_rule"] == row["exact"] for row in rows)
     off = sum(row["switches"] != "" for row in rows)
-    versions = read("pipeline_versions")
-    equal = sum(row["before_objective"] == row["after_objective"] for row in versions)
-    proved = sum(number(row["after_bound"]) >= number(row["before_bound"]) for row in versions)
-    ratios = [number(row["after_seconds"]) / number(row["before_seconds"]) for row in versions]
 
     def span(column: str) -> str:
         values = [number(row[column]) for row in rows]
@@ -308,11 +288,6 @@ def training() -> list[str]:
         f"same optimum, of {min(number(row['exact']) for row in rows):g} to "
         f"{max(number(row['exact']) for row in rows):g} s; the exact search proves it to "
         f"{max(number(row['gap']) for row in rows):g} in {span('seconds')} s.",
-        "",
-        f"Since streams and iterations are one problem, {equal} of {len(versions)} cells "
-        f"(`pipeline_versions.py`) have the same objective, {proved} a bound as high or higher; "
-        f"CPU seconds after over before: {median(ratios):.2f} in the median, {max(ratios):.2f} at "
-        "most.",
     ]
 
 
@@ -321,7 +296,11 @@ def mapping() -> list[str]:
     limit = max(limited, key=lambda row: number(row["limit_s"]))["limit_s"]
     longest = [row for row in limited if row["limit_s"] == limit]
     rows, modes = [], ("p2p", "allr", "both")
-    for (topology,), group in grouped(longest, "topology").items():
+    kinds = [
+        row | {"kind": ", ".join(MESHES) if row["topology"] in MESHES else row["topology"]}
+        for row in longest
+    ]
+    for (topology,), group in grouped(kinds, "kind").items():
         shown = [_closed([row for row in group if row["mode"] == mode]) for mode in modes]
         rows.append((topology, *shown))
     single = read("mapping_open")
@@ -350,6 +329,8 @@ def mapping() -> list[str]:
         + ". *Proved of all runs*, then the most CPU seconds, or the worst gap where one is open.",
         "",
         *table("topology | p2p | all-reduce | both", rows),
+        "![time and memory of mapping over devices](mapping_growth.png)",
+        "",
         f"Cells of one seed with both terms and a longer limit, of an older revision: {inside} of "
         f"{len(small)} up to 256 devices are within 1 %, the largest gap is "
         f"{max(number(row['gap_percent']) for row in small):.2g} %. Beyond: {larger}.",
@@ -358,8 +339,6 @@ def mapping() -> list[str]:
         "together on 16 to 64 devices (`mapping_growth.py joint`), median and largest gap for "
         f"**all cuts**, and the gain over cutting first: {_joint_mapping()}. See [the "
         "decision](decisions/joint-mapping.md).",
-        "",
-        "![time and memory of mapping over devices](mapping_growth.png)",
     ]
 
 
@@ -551,6 +530,7 @@ def runtime() -> list[str]:
         f"{off['planned']:+.1f} and {off['equal layer counts']:+.1f} % off. Running a plan takes "
         f"{over:.1f} % more than the same split by hand on torch's pipelining.",
         *executors(),
+        *cold_start(),
     ]
 
 
@@ -567,8 +547,10 @@ def cold_start() -> list[str]:
     )
     return [
         "",
-        f"CPU seconds of the first call and of the next one: {longest}. These compile longest; the "
-        f"other {len(rows) - 3} take "
+        "CPU seconds of the first call on a machine, with no compiled kernels in its cache, and of "
+        f"the next one (`cold_start.py`, `first_plan.py`, [whose compiler]"
+        f"(decisions/own-compiler.md)): {longest}. These compile longest; the other "
+        f"{len(rows) - 3} take "
         f"{max(number(row['first_cpu_seconds']) for row in slow[3:]):g} at most. "
         + ", ".join(f"{row['case']} {row['first_cpu_seconds']}" for row in alone)
         + f". From a fresh clone to the first plan of an own model: "
@@ -684,40 +666,38 @@ def jobs() -> list[str]:
         for row in read("calculon")
     )
     found += ["", f"Calculon's best layouts over its own space: {peers}.", ""]
-    return [*found, *two_kinds(), *degrees_by_stage(), *uneven_chunks(), *random_jobs()]
+    return [*found, f"{two_kinds()} {degrees_by_stage()} {uneven_chunks()}", "", *random_jobs()]
 
 
-def two_kinds() -> list[str]:
+def two_kinds() -> str:
     """Return what jobs on nodes of two kinds gain."""
     rows = read("job_kinds")
     alone = [row for row in rows if row["faster_alone_s"]]
     gains = [100 * (1 - number(r["iteration_s"]) / number(r["faster_alone_s"])) for r in alone]
     models = ", ".join(dict.fromkeys(row["model"] for row in rows))
     gap = percent(100 * max(number(row["gap"]) for row in rows))
-    return [
+    return (
         f"On nodes of two kinds ({len(rows)} cells: {models}) the best layout takes "
         f"{min(gains):.0f} to {max(gains):.0f} % less than on the first kind alone; the gap is "
         f"{gap} at most, after {max(number(row['cpu_s']) for row in rows)} CPU s at most; "
-        f"`verify --bound` solves {max(int(row['programs']) for row in rows)} programs at most.",
-        "",
-    ]
+        f"`verify --bound` solves {max(int(row['programs']) for row in rows)} programs at most."
+    )
 
 
-def degrees_by_stage() -> list[str]:
+def degrees_by_stage() -> str:
     """Return what degrees of their own would save the stages of jobs, by sort of cluster."""
     rows = read("job_degrees")
     unlike = [number(row["saves_percent"]) for row in rows if "+" in row["cluster"]]
     alike = [number(row["saves_percent"]) for row in rows if "+" not in row["cluster"]]
-    return [
+    return (
         f"Degrees of their own on each kind of nodes would save {median(unlike):.1f} % in the "
         f"median and {max(unlike):.1f} % at most of {len(unlike)} clusters of two kinds, "
         f"{max(alike):.1f} % at most of {len(alike)} of one kind "
-        "([decision](decisions/degrees-by-stage.md)).",
-        "",
-    ]
+        "([decision](decisions/degrees-by-stage.md))."
+    )
 
 
-def uneven_chunks() -> list[str]:
+def uneven_chunks() -> str:
     """Return what chunks gain that need not be even."""
     even, uneven = (
         [row for row in read("job_chunks") if row["least"] == least] for least in ("even", "3")
@@ -726,11 +706,10 @@ def uneven_chunks() -> list[str]:
         100 * (1 - number(b["iteration_s"]) / number(a["iteration_s"]))
         for a, b in zip(even, uneven, strict=True)
     ]
-    return [
+    return (
         f"Chunks of three layers or more that need not be even save {min(gains):.1f} to "
-        f"{max(gains):.1f} % in {len(gains)} cells ([decision](decisions/uneven-chunks.md)).",
-        "",
-    ]
+        f"{max(gains):.1f} % in {len(gains)} cells ([decision](decisions/uneven-chunks.md))."
+    )
 
 
 def random_jobs() -> list[str]:
@@ -749,35 +728,22 @@ def random_jobs() -> list[str]:
 def gpu_costs() -> list[str]:
     """Return kernels by family and ranks of jobs by kind, predicted over measured."""
     families = {
-        "launch": "launches and copies", "copy": "launches and copies",
-        "RMS norm": "norms", "layer norm": "norms",
-        "residual": "pointwise", "SwiGLU": "pointwise", "GELU": "pointwise", "rotary": "pointwise",
-        "cross-entropy": "loss, optimizer", "AdamW": "loss, optimizer",
+        "attention": "attention", "attention by cuDNN": "attention",
+        "experts": "experts", "product": "matrix products",
     }  # fmt: skip
     kernels = [
-        {**row, "family": families.get(name := row["what"].split(",")[0], name)}
+        row | {"kind": families.get(row["what"].split(",")[0], OTHER_KERNELS)}
         for row in read("gpu_kernels")
     ]
     lines = []
-    for (family,), own in grouped(kernels, "family").items():
-        ratios = {
-            column: [number(row[column]) / number(row["measured_us"]) for row in own]
-            for column in ("predicted_us", "megatron_us")
-        }
-        errors = sorted(abs(ratio - 1) for ratio in ratios["predicted_us"])
-        times = [number(row["measured_us"]) for row in own]
-        lines.append(
-            (
-                family,
-                str(len(own)),
-                f"{min(times):,.0f} to {max(times):,.0f}",
-                *(f"{100 * (median(each) - 1):+.0f} %" for each in ratios.values()),
-                f"{100 * median(errors):.0f} %",
-                f"{100 * errors[-1]:.0f} %",
-            )
+    for (kind,), own in grouped(kernels, "kind").items():
+        columns = ("predicted_us", "megatron_us")
+        ours, megatron = (
+            [100 * (number(row[column]) / number(row["measured_us"]) - 1) for row in own]
+            for column in columns
         )
-    ranks = [{**row, "kind": rank_kind(row)} for row in read("gpu_ranks")]
-    cases = []
+        lines.append([kind, str(len(own)), *_spread(ours), f"{median(megatron):+.0f} %", ""])
+    ranks = [row | {"kind": rank_kind(row)} for row in read("gpu_ranks")]
     for (kind,), own in grouped(ranks, "kind").items():
         times, peaks = [], []
         for row in own:
@@ -789,24 +755,21 @@ def gpu_costs() -> list[str]:
             peaks.append(
                 100 * (number(row["predicted_peak_gib"]) / number(row["measured_peak_gib"]) - 1)
             )
-        cases.append(
-            (
-                kind,
-                str(len(own)),
-                f"{median(times):+.0f} % ({min(times):+.0f} to {max(times):+.0f})",
-                f"{median(peaks):+.1f} % ({min(peaks):+.1f} to {max(peaks):+.1f})",
-            )
-        )
-    return [
-        *table("kernels|calls|µs|own table: median|Megatron's|median error|most", lines),
-        *table("ranks|layouts|both passes over measured, median (range)|peak memory", cases),
-    ]
+        peak = f"{median(peaks):+.1f} % ({min(peaks):+.1f} to {max(peaks):+.1f})"
+        lines.append([f"ranks: {kind}", str(len(own)), *_spread(times), "", peak])
+    header = "what|cases|median of predicted / measured − 1|range|by Megatron's table|peak memory"
+    return table(header, lines)
+
+
+def _spread(errors: Sequence[float]) -> tuple[str, str]:
+    """Return the median and the range of errors in percent."""
+    return f"{median(errors):+.0f} %", f"{min(errors):+.0f} to {max(errors):+.0f} %"
 
 
 def rank_kind(row: Row) -> str:
     """Return how a rank's layout works, as far as it decides how well it is predicted."""
     if "expert" in row["layout"] or row["model"].startswith(("mixtral", "qwen3-30b", "deepseek")):
-        return "mixtures of experts (before their gradient was mended)"
+        return "mixtures of experts, before their gradient was mended"
     if "compiled" in row["layout"]:
         return "dense, blocks compiled"
     return "dense, tensor parallel" if "tensor" in row["layout"] else "dense"
@@ -838,10 +801,11 @@ def exports() -> list[str]:
     """Return which launchers took plans, by model, and why others take none."""
     rows = read("exports")
     names = list(dict.fromkeys(row["launcher"] for row in rows))
-    lines: list[list[str]] = []
+    alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for (model,), group in grouped(rows, "model").items():
-        taken = {row["launcher"]: row for row in group}
-        lines += [[model, *(_taken(taken[name]) if name in taken else "" for name in names)]]
+        taken = {row["launcher"]: _taken(row) for row in group}
+        alike[tuple(taken.get(name, "") for name in names)].append(model)
+    lines = [[", ".join(models), *cells] for cells, models in alike.items()]
     return [
         *table("model|" + "|".join(names), lines),
         "Small models trained by exported layouts with the launchers' own code, on CPUs and gloo "
@@ -856,18 +820,20 @@ def _taken(row: Row) -> str:
 
 
 def solvers() -> list[str]:
-    """Return six programs by solver and form, and random cases against brute force."""
+    """Return six programs in two forms by solver, and random cases against brute force."""
     rows = read("solvers")
     names = list(dict.fromkeys(row["solver"] for row in rows))
-    lines = [
-        [*program, *(solver_end(row) for name in names for row in group if row["solver"] == name)]
-        for program, group in grouped(rows, "problem", "instance", "form").items()
-    ]
+    lines = []
+    for (problem, instance), group in grouped(rows, "problem", "instance").items():
+        ends = grouped(group, "solver")
+        cells = ["; ".join(solver_end(row) for row in ends[name,]) for name in names]
+        forms = "; ".join(dict.fromkeys(row["form"] for row in group))
+        lines.append([f"{problem}, {instance}", forms, *cells])
     random = read("solvers_random")
     wrong = sum(int(row["wrong"]) for row in random)
     steps = ", ".join(f"{row['step']} {row['cpu']}" for row in read("first_model"))
     return [
-        *table("problem|instance|form|" + "|".join(names), lines),
+        *table("program|two forms|" + "|".join(names), lines),
         f"Of {sum(int(row['cases']) for row in random):,} runs on random cases of "
         f"{', '.join(dict.fromkeys(row['problem'] for row in random))} by "
         f"{len({row['solver'] for row in random})} solvers, each without and with a random "
@@ -894,17 +860,10 @@ SECTIONS = (
             "milp_build",
             "traced_models",
             "traced_gaps",
+            "large_graphs",
+            "cluster_loss",
         ),
         throughput,
-    ),
-    Section(
-        "Large graphs",
-        "Training graphs of the catalogue with more blocks or microbatches, gap asked for 1 %, "
-        "limit 50 to 60 s, one quiet core (`large_graphs.py`). See "
-        "[what bounds them](decisions/large-graphs.md), and of contiguous splits of Mixtral "
-        "[what is left](decisions/series-of-segments.md).",
-        ("large_graphs", "cluster_loss"),
-        large_graphs,
     ),
     Section(
         "Latency",
@@ -995,6 +954,8 @@ SECTIONS = (
             "job_run_overhead",
             "job_layouts",
             "job_resumed",
+            "cold_start",
+            "first_plan",
         ),
         runtime,
     ),
@@ -1037,13 +998,6 @@ SECTIONS = (
         "force; the first lines of [formulations](formulations.md) in a fresh environment.",
         ("solvers", "solvers_random", "first_model"),
         solvers,
-    ),
-    Section(
-        "Cold start",
-        "The first call on a machine, with an empty cache of compiled kernels, and the next one "
-        "(`cold_start.py`, `first_plan.py`). See [whose compiler](decisions/own-compiler.md).",
-        ("cold_start", "first_plan"),
-        cold_start,
     ),
     Section(
         "Certificates",

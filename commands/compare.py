@@ -48,7 +48,7 @@ def compare(
         str | None,
         typer.Option(
             autocompletion=names.complete_methods,
-            help="Separated by commas; default: auto, and what frameworks do or baselines are.",
+            help="With commas; default: auto, and usual rules or baselines.",
         ),
     ] = None,
     problems: Annotated[
@@ -56,7 +56,7 @@ def compare(
         typer.Option(
             "--problem",
             autocompletion=names.PROBLEM,
-            help="A name or a problem file, as for solve; given again: compared on each.",
+            help="As for solve; given again: compared on each.",
         ),
     ] = None,
     settings: options.Setting = None,
@@ -73,9 +73,11 @@ def compare(
         float | None, typer.Option(help="Seconds for each case; default: 60.")
     ] = None,
     gap: options.Gap = None,
-    jobs: Annotated[int | None, typer.Option(help="Cases at a time; default: 1.", min=1)] = None,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="<int>", help="Cases at a time; default: 1.", min=1)
+    ] = None,
     scheduler: Annotated[
-        str | None, typer.Option(help="Address of a Dask scheduler that runs the cases.")
+        str | None, typer.Option(help="Address of a Dask scheduler to run the cases.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the comparison: .png or .svg.")] = None,
     global_batch: options.GlobalBatch = None,
@@ -83,10 +85,9 @@ def compare(
 ) -> None:
     """Run every workload with every method, each case in a process of its own.
 
-    Resumes where it stopped: finished cases are kept in OUTPUT.jsonl; those of damaged lines run
-    again. A case that crashes is a row of the table. Gaps are those to the best bound that any
-    method has proved. With --global-batch, or plans of training jobs as WORKLOADS: what is usually
-    done beside them, planned or read.
+    Resumes where it stopped: finished cases are kept in OUTPUT.jsonl. A case that crashes is a row
+    of the table. Gaps are those to the best bound that any method has proved. With --global-batch,
+    or plans of training jobs as WORKLOADS: what is usually done beside them, planned or read.
     """
     check_outputs(output)
     record = None if output is None else output.with_name(output.name + RECORD)

@@ -39,8 +39,7 @@ def estimate(
         str,
         typer.Argument(
             autocompletion=names.complete_description,
-            help="A shipped description such as llama3-70b, a Hugging Face config.json, or a file "
-            "of profile --train --layers.",
+            help="Such as llama3-70b, a config.json, or a file of profile --train --layers.",
         ),
     ],
     cluster: Annotated[
@@ -50,36 +49,40 @@ def estimate(
     tensor: Annotated[int, typer.Option("--tp", help="Tensor-parallel degree.")] = 1,
     pipeline: Annotated[int, typer.Option("--pp", help="Pipeline ranks.")] = 1,
     data: Annotated[
-        int | None, typer.Option("--dp", help="Replicas; default: what the other degrees leave.")
+        int | None, typer.Option("--dp", help="Replicas; default: what the others leave.")
     ] = None,
     context: Annotated[int, typer.Option("--cp", help="Context-parallel degree.")] = 1,
     expert: Annotated[int, typer.Option("--ep", help="Expert-parallel degree.")] = 1,
     microbatch: Annotated[int, typer.Option(help="Sequences per pass.")] = 1,
     sequence: Annotated[
         int | None,
-        typer.Option(help="Tokens per sequence; default: 4096, or the model's learned positions."),
+        typer.Option(help="Tokens; default: the model's positions, else 4096."),
     ] = None,
     chunks: Annotated[int, typer.Option(help="Model stages per pipeline rank.")] = 1,
     schedule: Annotated[
         JobSchedule | None,
-        typer.Option(help="Default: 1f1b, with --chunks interleaved."),
+        typer.Option(
+            metavar="NAME",
+            help="1f1b (default), interleaved (default with --chunks), gpipe, zb-h1, zb-h2, zb-v, "
+            "dualpipe-v.",
+        ),
     ] = None,
     zero: Annotated[
         int,
-        typer.Option(help="What replicas divide: 0 nothing, 1 optimizer, 2 gradients, 3 weights."),
+        typer.Option(help="Divided: 0 nothing, 1 optimizer, 2 gradients, 3 weights."),
     ] = 1,
     recompute: Annotated[
         str,
         typer.Option(
-            help="none, full, or modules such as core_attn,layernorm,mlp,moe_act,mla_up_proj,op."
+            help="none, full, or modules: core_attn, layernorm, mlp, moe_act, mla_up_proj, op "
+            "(with commas)."
         ),
     ] = "none",
     recipe: Annotated[
         str | None,
         typer.Option(
             autocompletion=names.complete_recipe,
-            help="Precision and bytes per parameter; default: megatron-bf16, with --zero 3 "
-            "fsdp-bf16.",
+            help="Default: megatron-bf16, with --zero 3 fsdp-bf16.",
         ),
     ] = None,
     settings: Annotated[
@@ -87,19 +90,15 @@ def estimate(
         typer.Option(
             "--set",
             metavar="FIELD=VALUE",
-            help="Another field of a Layout: software=fsdp, overlap.tensor=true. May be given "
-            "again.",
+            help="A field of a Layout: software=fsdp. May be given again.",
         ),
     ] = None,
     measured: Annotated[
         Path | None,
-        typer.Option(
-            help="What stagecut measure --products --json printed: your own links and matrix "
-            "products."
-        ),
+        typer.Option(help="Links and products, as of measure --products --json."),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw time and memory by term: .svg, .png or .pdf.")
+        Path | None, typer.Option(help="Draw both by term: .svg, .png or .pdf.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

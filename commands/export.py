@@ -47,8 +47,10 @@ def export(
         To,
         typer.Option(
             "--to",
-            help="python: a script that needs torch alone; csv: torch's schedule; dtensor: the "
-            "placements of a sharding, as .py or .json.",
+            metavar="NAME",
+            help="python (a script that needs torch alone), csv (torch's schedule), torchtitan, "
+            "megatron, bridge, maxtext, deepspeed, vllm, accelerate, dtensor (the placements of a "
+            "sharding, as .py or .json).",
         ),
     ],
     output: Annotated[

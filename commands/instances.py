@@ -16,14 +16,14 @@ from ..instances.generate.published import fetch as fetch_files
 from ..instances.model.completed import filled
 from ..instances.model.tied_weights import tied_as
 from ..instances.model.training_layers import training_layers
+from .common import options
 from .common.console import ERR, OUT, check_outputs, parse_bytes, print_json, show_bytes, show_count
 
 app = typer.Typer(help="List, show and convert workloads.", no_args_is_help=True)
-JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command("list")
-def list_instances(as_json: JSON = False) -> None:
+def list_instances(as_json: options.AsJson = False) -> None:
     """List the workloads that come with Stagecut."""
     entries = [(name, entry.title) for name, entry in sorted(CATALOGUE.items())]
     if as_json:
@@ -41,8 +41,8 @@ def list_instances(as_json: JSON = False) -> None:
 
 @app.command()
 def show(
-    workload: Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")],
-    as_json: JSON = False,
+    workload: options.WorkloadArgument,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show how large a workload is and where it comes from."""
     loaded = load(workload)
@@ -77,7 +77,7 @@ def show(
 
 @app.command()
 def convert(
-    workload: Annotated[str, typer.Argument(help="A file, or the name of a shipped workload.")],
+    workload: options.WorkloadArgument,
     output: Annotated[Path, typer.Argument(help="The file to write, in Stagecut's own JSON.")],
     layers: Annotated[
         bool, typer.Option("--layers", help="As layers for training plans: backward nodes merged.")

@@ -46,12 +46,12 @@ def learn(
     family: Annotated[
         str | None,
         typer.Option(
-            help="Families of random graphs to train on, such as chain,residual,branches,"
-            "transformer,encoder-decoder,random; or all."
+            help="Random graphs: chain, residual, branches, transformer, encoder-decoder, random "
+            "(with commas), or all."
         ),
     ] = None,
     count: Annotated[
-        int, typer.Option(help="Graphs of the families together.", min=1, max=MOST_GRAPHS)
+        int, typer.Option(metavar="<int>", help="Graphs in all.", min=1, max=MOST_GRAPHS)
     ] = 32,
     workloads: Annotated[
         str | None, typer.Option(help="Files or shipped workloads to train on, instead.")
@@ -62,12 +62,15 @@ def learn(
     memory: options.Memory = None,
     problem: Annotated[str, typer.Option(help="throughput, pipeline or latency.")] = "throughput",
     split: Annotated[
-        Split | None, typer.Option(help="Throughput; default: contiguous and noncontiguous.")
+        Split | None,
+        typer.Option(
+            metavar="NAME", help="contiguous, noncontiguous, per-device; default: the first two."
+        ),
     ] = None,
     microbatches: options.Microbatches = None,
-    steps: Annotated[int, typer.Option(help="Updates in all.", min=1)] = 500,
+    steps: Annotated[int, typer.Option(metavar="<int>", help="Updates in all.", min=1)] = 500,
     imitate: Annotated[
-        int, typer.Option(help="How many of them imitate certified plans.", min=0)
+        int, typer.Option(metavar="<int>", help="Those that imitate certified plans.", min=0)
     ] = 0,
     seconds: Annotated[
         float | None, typer.Option(help="End after so many; go on with --resume.")
@@ -87,15 +90,14 @@ def learn(
             metavar="NAME=VALUE",
             help="reward=simulated, or measured (under torchrun) with model=FILE.py:FACTORY and "
             "rounds (of each placement, 5); schedules (of each partition, of 20 placements of an "
-            "update: 10); plan_seconds (to find each plan to imitate, at most: 5). May be given "
-            "again.",
+            "update: 10); plan_seconds (to find each plan to imitate, at most: 5).",
         ),
     ] = None,
 ) -> None:
     """Train a policy that places graphs, by imitation and PPO.
 
-    Then: stagecut solve WORKLOAD --method learned:FILE. Training that is resumed
-    with the same options goes the way of one that was never interrupted.
+    Then: stagecut solve WORKLOAD --method learned:FILE. Training that is resumed with the same
+    options goes the way of one that was never interrupted.
     """
     need("torch", "learned")
     from ..api.learn import LearnOptions, Reward, TrainingSet, family_set, workload_set

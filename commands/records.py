@@ -12,6 +12,7 @@ from rich.table import Table
 from ..api.records import SHIPPED, check_record, read_records, submit_record
 from ..instances import InputError, VerificationError
 from ..instances.generate.published import published_folder
+from .common import options
 from .common.console import OUT, print_json, show_count, show_gap
 
 app = typer.Typer(help="List, check and better the records.", no_args_is_help=True)
@@ -24,11 +25,10 @@ Instances = Annotated[
         help="Folder of the published instances; default: where `instances fetch` puts them."
     ),
 ]
-JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command("list")
-def list_records(folder: Folder = None, as_json: JSON = False) -> None:
+def list_records(folder: Folder = None, as_json: options.AsJson = False) -> None:
     """List instance, objective, bound and gap of every record."""
     records = read_records(folder or SHIPPED)
     if as_json:

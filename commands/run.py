@@ -51,29 +51,30 @@ def run(
     model: Annotated[
         str | None,
         typer.Option(
-            help="module:factory or file.py:factory, as profiled. Of a training job: the model and "
-            "its ParallelizePlan; default: the plan's own model.",
+            help="module:factory or file.py:factory, as profiled; of a training job the model and "
+            "its ParallelizePlan, default: the plan's own model.",
         ),
     ] = None,
     workload: Annotated[
         str | None,
-        typer.Option(help="What the plan was made for: the model is checked against it."),
+        typer.Option(help="What the plan was made for; the model is checked by it."),
     ] = None,
     steps: Annotated[int, typer.Option(help="Batches to run.")] = 10,
     schedule: Annotated[
         str | None,
         typer.Option(
             autocompletion=names.RUN_SCHEDULE,
-            help="gpipe, 1f1b, interleaved, zb-h1, zb-h2; asynchronous: pipedream, 2bw. "
-            "Default: what the plan was made for, else 1f1b.",
+            help="gpipe, 1f1b, interleaved, zb-h1, zb-h2, or asynchronous: pipedream, 2bw; "
+            "default: the plan's, else 1f1b.",
         ),
     ] = None,
     microbatches: Annotated[
         int | None,
-        typer.Option(help="Per batch and replica; default: what the plan was made for, else 8."),
+        typer.Option(help="Per batch and replica; default: the plan's, else 8."),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(help="Samples per microbatch, as for profile.", min=1)
+        int | None,
+        typer.Option(metavar="<int>", help="Samples per microbatch, as for profile.", min=1),
     ] = None,
     optimizer: Annotated[
         str,
@@ -87,10 +88,10 @@ def run(
     shape: options.SampleShape = None,
     weights: Annotated[
         Path | None,
-        typer.Option(help="state_dict to begin with, as checkpoint merge and torch.save write it."),
+        typer.Option(help="A state_dict to begin with, of checkpoint merge or torch.save."),
     ] = None,
     record: Annotated[
-        Path | None, typer.Option(help="Write when each action began and ended; needs --workload.")
+        Path | None, typer.Option(help="Write begin and end of each action; needs --workload.")
     ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Folder for checkpoints; one at the end in any case.")
@@ -104,11 +105,11 @@ def run(
     ] = False,
     tokens: Annotated[
         Path | None,
-        typer.Option(help="Training jobs: .npy, or .bin (16 bits), .u32; default: random ones."),
+        typer.Option(help="Training jobs: .npy, .bin (16 bits), .u32; default: random."),
     ] = None,
     show_report: Annotated[
         bool,
-        typer.Option("--report", help="Training jobs: the last step by term, beside the plan's."),
+        typer.Option("--report", help="Training jobs: the last step by term, and the plan's."),
     ] = False,
     settings: Annotated[
         list[str] | None,
@@ -117,7 +118,7 @@ def run(
             metavar="NAME=VALUE",
             help="timeout (s that a rank may keep others waiting), threads (per process), "
             "recompute=true, replicas (of the whole pipeline), clip (largest norm of gradients, "
-            "training jobs). May be given again.",
+            "training jobs).",
         ),
     ] = None,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,9 +42,9 @@ def simulate(
         str | None,
         typer.Option(
             autocompletion=names.complete_simulated,
-            help="gpipe, 1f1b, interleaved, pipedream, 2bw, zb-h1, zb-h2, single, inference; "
-            "or a CSV file with a row of actions such as 0F0,0B0 per device. "
-            "Default: 1f1b, for latency plans single, for pipelines their own.",
+            help="gpipe, 1f1b, interleaved, pipedream, 2bw, zb-h1, zb-h2, single, inference, or a "
+            "CSV file with a row of actions such as 0F0,0B0 per device; default: the plan's, else "
+            "1f1b, of latency plans single.",
         ),
     ] = None,
     microbatches: Annotated[
@@ -54,37 +55,34 @@ def simulate(
         str | None,
         typer.Option(
             autocompletion=names.one_of(*NETWORKS),
-            help="host: what the plan's problem says, for placements through host memory "
-            "(default); p2p; bus: one shared link; topology: of a mapped plan (its default).",
+            help="host (default): as the plan's problem says, through host memory; p2p; bus: one "
+            "shared link; topology (default if mapped).",
         ),
     ] = None,
     bandwidth: Annotated[
         str | None,
-        typer.Option(help="Of p2p links or the bus, such as 25GB/s; host: of all-reduces."),
+        typer.Option(help="Of p2p links or the bus: 25GB/s; host: of all-reduces."),
     ] = None,
-    latency: Annotated[float, typer.Option(help="Of p2p links or the bus, in seconds.")] = 0.0,
+    latency: Annotated[
+        float, typer.Option(show_default=False, help="Of p2p links or the bus, in seconds.")
+    ] = 0.0,
     sharing: Annotated[Sharing | None, typer.Option(help="On the bus; default: fair.")] = None,
     overlap: Annotated[
         bool | None,
-        typer.Option(
-            help="Transfers run beside compute; default: as the plan says, over links yes."
-        ),
+        typer.Option(help="Transfers beside compute; default: the plan's, over links yes."),
     ] = None,
     relayed: Annotated[
         bool | None,
-        typer.Option(
-            help="Pieces talk to their neighbours only, as PyTorch runs them; default: as the "
-            "plan says."
-        ),
+        typer.Option(help="Pieces talk to neighbours only; default: the plan's."),
     ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write a trace for Perfetto (Chrome JSON).")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the timeline: .svg, .png, .pdf, or a page: .html.")
+        Path | None, typer.Option(help="Draw the timeline: .svg, .png, .pdf, or .html.")
     ] = None,
     graph: Annotated[
-        Path | None, typer.Option(help="Draw the graph coloured by device: .svg, .png or .pdf.")
+        Path | None, typer.Option(help="Draw the graph by device: .svg, .png or .pdf.")
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the schedule as CSV.")] = None,
     as_json: options.AsJson = False,
@@ -160,13 +158,17 @@ def _show(
     from ..runtime.schedules import write_csv
 
     if trace is not None:
-        import json
-
         from ..runtime.pictures.trace import trace_events
 
-        write_whole(trace, json.dumps(trace_events(run), ensure_ascii=False))
-    if plot is not None:
-        _draw(run, plot, f"{name}: {run.schedule.name}, {method}")
+        _write_trace(trace, trace_events(run))
+    if plot is not None and plot.suffix.lower() in PAGES:
+        from ..runtime.pictures.html_page import html_page
+
+        write_whole(plot, html_page(run, title=f"{name}: {run.schedule.name}, {method}"))
+    elif plot is not None:
+        from ..runtime.pictures.gantt import draw_gantt
+
+        draw_gantt(run, plot)
     if csv is not None:
         write_whole(csv, write_csv(run.schedule))
     if as_json:
@@ -176,15 +178,8 @@ def _show(
         tell_written(trace, plot, csv)
 
 
-def _draw(run: Simulation, path: Path, title: str) -> None:
-    if path.suffix.lower() in PAGES:
-        from ..runtime.pictures.html_page import html_page
-
-        write_whole(path, html_page(run, title=title))
-    else:
-        from ..runtime.pictures.gantt import draw_gantt
-
-        draw_gantt(run, path)
+def _write_trace(path: Path, trace: dict[str, Any]) -> None:
+    write_whole(path, json.dumps(trace, ensure_ascii=False))
 
 
 def as_dict(name: str, run: Simulation) -> dict[str, Any]:
@@ -265,12 +260,9 @@ def show_sharded_timeline(
     timeline = sharded_timeline(workload, plan)
     marks = sharded_marks(timeline)
     if trace is not None:
-        import json
-
         from ..runtime.pictures.trace import trace_of
 
-        about = {"workload": workload.name, "mesh": timeline.mesh}
-        write_whole(trace, json.dumps(trace_of(marks, about), ensure_ascii=False))
+        _write_trace(trace, trace_of(marks, {"workload": workload.name, "mesh": timeline.mesh}))
     if plot is not None:
         title = f"{workload.name}: {plan.method}"
         if plot.suffix.lower() in PAGES:

@@ -54,7 +54,8 @@ def solve(
         str,
         typer.Option(
             autocompletion=names.complete_method,
-            help="auto chooses, and says what it chose; a wrong name is answered with all. Behind "
+            show_default=False,
+            help="auto (default) says what it chose; a wrong name is answered with all; with "
             "a colon: milp:gurobi, learned:FILE.",
         ),
     ] = "auto",
@@ -72,10 +73,9 @@ def solve(
     """Plan where the nodes of WORKLOAD run, with a bound on how good a plan can be.
 
     With --global-batch, plan how a model trains on a cluster: solve llama3-70b --cluster h100:8x8
-    --global-batch 512; on h100, without a number, on 8 to 512 of them. Options override what the
-    file says. What no option says stands in a problem file, or in --set: fields of the problem,
-    limits.seed, limits.nodes, workers.count. Exit codes: 0 a plan, 2 bad input, 3 infeasible, 4 no
-    plan within the limit.
+    --global-batch 512; on h100, without a number, on 8 to 512 of them. What no option says stands
+    in a problem file, or in --set: fields of the problem, limits.seed, limits.nodes, workers.count.
+    Exit codes: 0 a plan, 2 bad input, 3 infeasible, 4 no plan within the limit.
     """
     from ..instances.formats.files import load_plan, save
 

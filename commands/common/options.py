@@ -27,8 +27,8 @@ ProblemName = Annotated[
     str | None,
     typer.Option(
         autocompletion=names.PROBLEM,
-        help="throughput, pipeline, latency, mapping, sharding; or a problem file: "
-        "FILE.toml. Default: by WORKLOAD.",
+        help="throughput, pipeline, latency, mapping, sharding, or a problem file: "
+        "FILE.toml; default: by WORKLOAD.",
     ),
 ]
 Setting = Annotated[
@@ -36,55 +36,49 @@ Setting = Annotated[
     typer.Option(
         "--set",
         metavar="FIELD=VALUE",
-        help="A field of the problem, as in its file: overlap=true. May be given again.",
+        help="A field of the problem: overlap=true. Repeatable.",
     ),
 ]
 PipelineSplit = Annotated[
     Split | None,
-    typer.Option(help="Default: contiguous for a pipeline, noncontiguous for throughput."),
+    typer.Option(
+        metavar="NAME",
+        help="contiguous (default for a pipeline), noncontiguous (default for throughput), "
+        "per-device.",
+    ),
 ]
 Microbatches = Annotated[
-    int | None, typer.Option(help="Per batch and replica; makes pipeline the default problem.")
+    int | None, typer.Option(help="Per batch and replica; makes the problem a pipeline.")
 ]
-Schedule = Annotated[
-    str | None,
-    typer.Option(
-        autocompletion=names.SCHEDULE,
-        help="stream (default with layer configurations), 1f1b (default without), gpipe, "
-        "interleaved, zb-h1, zb-h2, or a CSV file with a row of passes such as 0F0,0B0 per device.",
-    ),
-]
+_SCHEDULES = (
+    "stream (default with layer configurations), 1f1b (else), gpipe, interleaved, zb-h1, zb-h2, "
+    "or a CSV file with a row of passes such as 0F0,0B0 per device"
+)
+Schedule = Annotated[str | None, typer.Option(autocompletion=names.SCHEDULE, help=f"{_SCHEDULES}.")]
 ScheduleOrAll = Annotated[
     str | None,
-    typer.Option(
-        autocompletion=names.SCHEDULE,
-        help="stream (default with layer configurations), 1f1b (default without), gpipe, "
-        "interleaved, zb-h1, zb-h2, a CSV file with a row of passes such as 0F0,0B0 per device, "
-        "or all for a table.",
-    ),
+    typer.Option(autocompletion=names.SCHEDULE, help=f"{_SCHEDULES}; all: a table."),
 ]
 Mesh = Annotated[
     str | None,
-    typer.Option(
-        help="Of a sharding: 4, or 2x4 in two axes; with links: 2x4@20us:25GB/s,10us:9GB/s."
-    ),
+    typer.Option(help="Of a sharding: 4 or 2x4; links: 2x4@20us:25GB/s,9us:9GB/s."),
 ]
 For = Annotated[
     str | None,
     typer.Option(
         "--for",
         autocompletion=names.LAUNCHER,
-        help="Plan what `stagecut run` (run) or a launcher that export writes for can run.",
+        help="Plan what run, or this launcher of export, can take.",
     ),
 ]
 
 # The training job
 GlobalBatch = Annotated[
     int | None,
-    typer.Option(help="Of a training job: sequences per iteration; WORKLOAD is a model."),
+    typer.Option(help="Of a training job: sequences per iteration."),
 ]
 SequenceTokens = Annotated[
-    int | None, typer.Option(help="Of a training job: tokens per sequence; default: 4096.")
+    int | None, typer.Option(help="Of a training job: its tokens; default: 4096.")
 ]
 
 # The devices
@@ -92,13 +86,13 @@ ClusterFile = Annotated[
     str | None,
     typer.Option(
         autocompletion=names.complete_topology,
-        help="A cluster file; for a mapping a topology, such as torus2d:4x8 or FILE.json.",
+        help="A cluster file; of a mapping torus2d:4x8, or its file.",
     ),
 ]
 Accelerators = Annotated[int | None, typer.Option(help="Number of accelerators.")]
 Cpus = Annotated[
     int | None,
-    typer.Option(help="Number of CPU cores; default: the file's, for a pipeline none."),
+    typer.Option(help="CPU cores; default: the file's, for a pipeline none."),
 ]
 Memory = Annotated[str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")]
 
@@ -106,9 +100,7 @@ Memory = Annotated[str | None, typer.Option(help="Memory of each accelerator, su
 TimeLimit = Annotated[float | None, typer.Option(help="Seconds; default: 60.")]
 Gap = Annotated[
     float | None,
-    typer.Option(
-        help="Stop at this gap; default: 0.01 (1 %), or 0.0001 while that is cheap; mappings: 0."
-    ),
+    typer.Option(help="Stop at this gap; default: 0.01, or less if that is cheap."),
 ]
 Seed = Annotated[int, typer.Option(help="Of everything random.")]
 
@@ -124,11 +116,14 @@ WeightShare = Annotated[
 # The model
 SampleShape = Annotated[
     str | None,
-    typer.Option("--input", help="Shape of a sample, such as 3x224x224, if none is given."),
+    typer.Option("--input", help="Shape of a sample, if none is given: 3x224x224."),
 ]
 ModelType = Annotated[str | None, typer.Option(help="Convert the model, as to bfloat16.")]
 DeviceType = Annotated[
-    str, typer.Option(help="cpu (over gloo), cuda (over NCCL), or auto: cuda if there is one.")
+    str,
+    typer.Option(
+        show_default=False, help="cpu (gloo), cuda (NCCL), or auto (default): cuda if there is one."
+    ),
 ]
 
 # What is written

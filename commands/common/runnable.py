@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ...instances import InputError, PipelineSchedule, Plan, Workload
 from ...instances.common.choices import Tied
-from ...instances.common.units import ON_NUMBERS, TO_RUN
+from ...instances.common.units import FROM_PYTORCH, ON_NUMBERS, TO_RUN
 from ...instances.formats.problem_toml import Table
 from . import names
 from .console import ERR
@@ -72,7 +72,7 @@ def fitted(target: str | None, problem: str, workload: Workload, given: Fitted) 
     from ...runtime.export.registry import LAUNCHERS, PYTHON, kept_whole
 
     option = f"--for {target}"
-    traced = workload.provenance.get("generator") == "stagecut.instances.pytorch"
+    traced = workload.provenance.get("generator") == FROM_PYTORCH
     if target in (RUN, PYTHON) and not traced:
         raise InputError(f"{option}: {workload.name} is of no PyTorch model; profile one")
     if target == RUN:

@@ -19,6 +19,8 @@ SMALLEST = 1 / LARGEST
 #: Largest number of microbatches, degrees, calls and the like: products with them are whole.
 MOST_COUNT = 10**9
 
+#: Generator, in a workload's provenance, of those made from PyTorch models.
+FROM_PYTORCH = "stagecut.instances.pytorch"
 #: Way of tracing, in a workload's provenance, whose graph holds for the traced numbers alone.
 ON_NUMBERS = "operators on these numbers"
 #: Advice on how to cut a model whose outermost code depends on the numbers in its tensors.

@@ -132,8 +132,8 @@ def _shipped() -> dict[str, dict[str, Any]]:
 def profiled_model(workload: Workload) -> ModelDescription:
     """Return the description of a profiled model, of layers that run one after the other.
 
-    InputError if it has no layers, they are no chain, or no unit of time or number of weights is
-    known.
+    The first of them may read several that take the model's inputs, such as embeddings. InputError
+    if it has no layers, they are no chain, or no unit of time or number of weights is known.
     """
     layers, name = layers_of(workload), workload.name
     unit = TIME_UNITS.get(workload.time_unit)
@@ -145,14 +145,7 @@ def profiled_model(workload: Workload) -> ModelDescription:
                 f"{name}: its layers do not say their {key}; profile the model with --train "
                 "--layers"
             )
-    order = list(workload.order)
-    place = {node: k for k, node in enumerate(order)}
-    steps = sorted((place[a], place[b]) for a, b in workload.edges.tolist())
-    if steps != [(k, k + 1) for k in range(workload.n - 1)]:
-        raise InputError(
-            f"{name}: its layers are no chain, which pipeline stages of an estimate are cut from; "
-            "profile with --depth 1, or such that every block is one layer"
-        )
+    order = _in_line(workload)
     counts = np.stack([workload.extra["parameters"], workload.extra["flops"]], axis=1)
     alike: dict[tuple[float, ...], list[int]] = {}
     for node in order:
@@ -175,6 +168,22 @@ def profiled_model(workload: Workload) -> ModelDescription:
         final_norm=False,
         source=f"profile of {name}{f' on {where}' if where else ''}",
     )
+
+
+def _in_line(workload: Workload) -> list[int]:
+    """Return the layers in the order in which they run, those that read no other one first."""
+    reads = {b for _, b in workload.edges.tolist()}
+    order = sorted(workload.order, key=lambda node: node in reads)
+    first = workload.n - len(reads)
+    place = {node: k for k, node in enumerate(order)}
+    for a, b in workload.edges.tolist():
+        if place[b] != max(place[a] + 1, first):
+            raise InputError(
+                f"{workload.name}: its layers are no chain, which pipeline stages of an estimate "
+                f"are cut from: {workload.names[b]} reads {workload.names[a]}, and others run "
+                "between them; profile with another --depth, such that every block is one layer"
+            )
+    return order
 
 
 def _layer_type(

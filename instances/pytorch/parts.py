@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map
 
 from ..common.choices import Tied
 from ..common.errors import InputError
-from ..common.units import NodeId
+from ..common.units import FROM_PYTORCH, NodeId
 from ..model.cluster import Cluster
 from ..model.tied_weights import with_ties
 from ..model.workload import Workload
@@ -30,7 +30,7 @@ from ..operator_graph import OperatorGraph, Recording, operator_graph
 from ..to_workload import Grouping, OperatorTimes, ties_of, to_workload
 from .record import Storages, is_free, record, written
 from .tracing.leaves import as_fake, has_no_data, mode_of, off_meta, own, swapped_tensors, tensors
-from .tracing.trace import trace
+from .tracing.trace import distinct, trace
 from .tracing.traced import Traced, as_exported, flat_inputs, on_inputs, parameters_of, quiet
 from .tracing.unchanged import unchanged
 
@@ -196,7 +196,7 @@ def put_together(
 def _provenance(parts: ModelParts, grouping: Grouping) -> dict[str, str]:
     model = type(parts.model)
     kept = {
-        "generator": "stagecut.instances.pytorch",
+        "generator": FROM_PYTORCH,
         "model": f"{model.__module__}.{model.__qualname__}",
         "traced_by": parts.traced.how,
         "pass": "training" if parts.training else "inference",
@@ -232,6 +232,7 @@ def check_complete(
     InputError if the run reads a parameter that no operator holds, or an output depends on a
     parameter or an input that it does not depend on in the graph.
     """
+    args, kwargs = distinct(args, kwargs)  # as they were traced
     own, traced = _of_run(model, args, kwargs, training), _of_graph(recording, graph)
     where = f"{type(model).__name__}: its trace is not the model"
     lost = sorted(own.read - traced.read)

@@ -338,8 +338,6 @@ def measured_times(
 
 def _doubted(factor: float, before: int, device: torch.device) -> str:
     """Return a warning that parts and whole differ, with likely reason and remedy."""
-    longer = factor > 1
-    times = f"{factor:.1f} times" if longer else f"1/{1 / factor:.1f} of"
     if before:
         why = "kernels were measured before, when the machine was in another state; profile --fresh"
     elif device.type == "cpu" and torch.get_num_threads() > 1:
@@ -347,11 +345,14 @@ def _doubted(factor: float, before: int, device: torch.device) -> str:
             f"with {torch.get_num_threads()} threads the clock is wall time, which other programs "
             "disturb; measure on an idle machine, or with --threads 1"
         )
-    elif longer:
+    elif factor > 1:
         why = "it does more than kernels: Python, memory given back; a larger batch hides that"
     else:
         why = "the model has faster kernels than its trace, as nn.MultiheadAttention for inference"
-    return f"the whole takes {times} its parts, and so plans may be off; likely {why}"
+    return (
+        f"the whole takes {factor:.2g} times as long as its parts together, so plans may be off; "
+        f"likely {why}"
+    )
 
 
 def _sum(kernels: Any, timings: Mapping[str, Timing]) -> Timing | None:

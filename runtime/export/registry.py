@@ -20,7 +20,7 @@ from ...instances import (
     is_iteration,
     plan_of,
 )
-from ...instances.common.units import ON_NUMBERS
+from ...instances.common.units import FROM_PYTORCH, ON_NUMBERS
 from ...instances.model.schedule import COMPUTES
 from ..execution.chain import executed_stages
 from ..schedules import Schedule, make_schedule, validate
@@ -117,11 +117,11 @@ def _as_script(workload: Workload, plan: Plan) -> None:
     if not isinstance(plan.solution, Placement | PipelinePlacement):
         raise InputError("a script runs placements; plan with --problem pipeline or throughput")
     made = workload.provenance
-    if made.get("generator") != "stagecut.instances.pytorch":
+    if made.get("generator") != FROM_PYTORCH:
         raise InputError(f"{workload.name} is of no PyTorch model; profile one")
     where = plan.placement.tolist()
-    if made.get("traced_by") == ON_NUMBERS and len(set(where)) > 1:
-        raise InputError("the model cannot be cut; plan with --for run")
+    if made.get("traced_by") == ON_NUMBERS:
+        raise InputError("its code depends on numbers; plan with --for run, and use stagecut run")
     for tie in workload.ties:
         if len({where[copy.holder] for copy in tie.copies}) > 1:
             raise InputError(

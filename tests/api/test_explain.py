@@ -29,6 +29,7 @@ from stagecut import (
 from stagecut.api.explanation import Explanation
 from stagecut.api.remedies import most_bytes
 from stagecut.instances import PipelinePlacement, Placement, is_iteration
+from stagecut.instances.common.units import FROM_PYTORCH
 
 
 def chain(times: list[float], memory: float = 1.0, transfer: float = 0.1) -> Workload:
@@ -203,6 +204,9 @@ def test_tied_weights_and_colours() -> None:
     freed = next(r for r in said.remedies if r.change == "colour red not kept together")
     assert freed.objective == 2.1
     assert "(colour red)" in str(said)
+    traced = replace(coloured, provenance={"generator": FROM_PYTORCH})
+    said = explain(traced, planned(traced, 2, Throughput("contiguous")), seconds=60)
+    assert not [r for r in said.remedies if "colour" in r.change]  # it could not run so
 
 
 def test_what_a_rule_costs() -> None:

@@ -37,7 +37,7 @@ def test_the_examples_of_the_page_on_explanations_run(tmp_path: Path) -> None:
     for line in re.findall(r"^(?:a100-80gb 0 limits|The 4 devices|Memory is full).*", page, re.M):
         assert line in said
     (devices,) = re.findall(r"^(\d+) × a100-80gb", said, re.M)
-    assert 7 <= int(devices) <= 12  # how few are found depends on the time there is
+    assert 7 <= int(devices) <= 16  # how few are found depends on the time there is
     assert (tmp_path / "loads.png").exists()
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(example, "docs/explain.md", "exec"), {})

@@ -168,6 +168,19 @@ def test_inputs_that_are_one_tensor_stay_apart(decides: bool, named: bool) -> No
         torch.testing.assert_close(found, model(*given))
 
 
+def test_an_output_may_read_one_of_two_inputs_that_are_one_tensor() -> None:
+    """As of models of `transformers` with ``labels=ids``: their logits do not read the labels."""
+
+    class Loss(torch.nn.Linear):
+        def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            logits = super().forward(ids)
+            return {"loss": (logits - labels).square().mean(), "logits": logits}
+
+    x = torch.ones(2, 8)
+    found = profile(Loss(8, 8), (), {"ids": x, "labels": x}, training=True, estimate="h100")
+    assert found.traced.how == "torch.export"
+
+
 def test_profiling_again_gives_the_same_numbers_after_an_odd_model() -> None:
     first, *_ = profiled("branch_in_a_chain", True)
     second, *_ = profiled("branch_in_a_chain", True)

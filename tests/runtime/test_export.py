@@ -26,18 +26,21 @@ from stagecut import (
     PipelineJob,
     Plan,
     Workload,
+    accelerators_and_cpus,
     load,
     load_plan,
     save,
+    solve,
 )
 from stagecut.cli import app
 from stagecut.commands.export import export
 from stagecut.instances import CallPlacement, DeviceMapping, Layers, ReplicaPlacement, Stage
+from stagecut.instances.common.units import ON_NUMBERS
 from stagecut.instances.model.problem import Latency
 from stagecut.instances.model.solution import in_stages
 from stagecut.instances.topologies import topology
 from stagecut.runtime.execution.chain import executed_stages
-from stagecut.runtime.export.registry import LAUNCHERS, torch_schedule
+from stagecut.runtime.export.registry import LAUNCHERS, takers, torch_schedule
 from stagecut.runtime.export.stages import first_number
 from stagecut.runtime.schedules import Action, read_csv, schedule_of, validate, write_csv
 
@@ -513,6 +516,13 @@ def test_a_plan_for_another_workload_is_refused(files: Path) -> None:
     assert "the plan was made for" in str(done.exception)
     done = run(files / "p.json", *options)
     assert "--workload: vllm needs" in str(done.exception)
+
+
+def test_no_script_is_offered_where_the_code_depends_on_numbers() -> None:
+    made = {"generator": "stagecut.instances.pytorch", "traced_by": ON_NUMBERS}
+    workload = replace(transformer(5), provenance=made)
+    plan = solve(workload, accelerators_and_cpus(1), method="single").plan
+    assert "depends on numbers" in takers(workload, plan)["python"]
 
 
 @pytest.mark.parametrize("seed", range(3))

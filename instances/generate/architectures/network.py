@@ -319,14 +319,11 @@ def resize(net: Network, kind: str, x: NetworkTensor, factor: int, name: str) ->
     return net.add(kind, name, (x,), shape, flops=flops, saves="nothing")
 
 
-def concat(
-    net: Network, parts: Sequence[NetworkTensor], name: str = "concat", *, axis: int = 1
-) -> NetworkTensor:
-    """Concatenate along `axis`; other sides are cropped to those of the first part."""
-    sides = parts[0].shape
-    whole = sum(part.shape[axis] for part in parts)
-    shape = (*sides[:axis], whole, *sides[axis + 1 :])
-    return net.add("concat", name, parts, shape, flops=0, saves="nothing")
+def concat(net: Network, parts: Sequence[NetworkTensor]) -> NetworkTensor:
+    """Concatenate channels; other sides are cropped to those of the first part."""
+    batch, _, *sides = parts[0].shape
+    shape = (batch, sum(part.shape[1] for part in parts), *sides)
+    return net.add("concat", "concat", parts, shape, flops=0, saves="nothing")
 
 
 def flatten(x: NetworkTensor) -> NetworkTensor:

@@ -48,7 +48,7 @@ def trace(
     reason and module, if neither `torch.export` nor any fallback can trace it, or what is traced
     holds graphs of its own, as `torch.cond` does.
     """
-    args, named = _distinct(args, dict(kwargs or {}))
+    args, named = distinct(args, kwargs or {})
     if isinstance(model, torch.jit.ScriptModule):
         raise InputError("model: it is compiled by torch.jit; give the module it was made from")
     export = partial(_exported, model, args, named)
@@ -68,8 +68,8 @@ def trace(
     return traced
 
 
-def _distinct(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
+def distinct(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the inputs with a copy in place of each further use of a tensor.
 
@@ -83,8 +83,8 @@ def _distinct(
             return value
         return value.detach().clone().requires_grad_(value.requires_grad)
 
-    register((args, kwargs))
-    return tree_map(own, (args, kwargs))  # type: ignore[no-any-return]
+    register((args, dict(kwargs)))
+    return tree_map(own, (args, dict(kwargs)))  # type: ignore[no-any-return]
 
 
 def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:

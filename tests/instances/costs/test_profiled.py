@@ -126,12 +126,24 @@ def test_what_was_not_profiled_is_refused(changed: dict[str, Any], said: str) ->
         estimate(model_description(chain()), layout, "h100:8")
 
 
+def with_edges(*first: tuple[int, int]) -> Workload:
+    """Return layers of which all but the first ones are a chain."""
+    workload = chain()
+    edges = np.array([*first, *[(v, v + 1) for v in range(2, 7)]])
+    layers = replace(workload.layers, edge_bytes=np.ones(len(edges)))
+    return replace(workload, edges=edges, layers=layers)
+
+
+def test_a_chain_may_begin_with_several_layers_such_as_embeddings() -> None:
+    model = model_description(with_edges((0, 2), (1, 2)))
+    assert model.layers == 8
+    assert model.parameters == model_description(chain()).parameters
+
+
 def test_what_is_no_chain_of_profiled_layers_is_refused() -> None:
     workload = chain()
-    with pytest.raises(InputError, match="its layers are no chain"):
-        model_description(replace(workload, edges=np.array([(0, 2), (1, 2), *[
-            (v, v + 1) for v in range(2, 7)
-        ]]), layers=replace(workload.layers, edge_bytes=np.ones(7))))  # fmt: skip
+    with pytest.raises(InputError, match=r"its layers are no chain.*: 3 reads 0, and others run"):
+        model_description(with_edges((0, 1), (1, 2), (0, 3)))
     with pytest.raises(InputError, match="do not say their parameters"):
         model_description(replace(workload, extra={}))
     with pytest.raises(InputError, match="it names no unit of time"):
