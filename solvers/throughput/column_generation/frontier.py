@@ -40,7 +40,7 @@ SURPLUS = 10
 #: Most states of one layer where nets are given up.
 RELAXED_WIDTH = 500
 
-#: Orders that are compared at most, and states of an order up to which the next one is tried.
+#: Orders that are tried at most, and states of an order up to which the next one is tried.
 TRIES, FEW = 8, 20_000
 
 
@@ -61,7 +61,7 @@ class Frontier:
 
 
 def orders(graph: Hypergraph) -> list[Ints]:
-    """Return different orders of the units, the one of the smallest frontier first."""
+    """Return `TRIES` different orders of the units at most, that of the smallest frontier first."""
     size, rng = graph.size, np.random.default_rng(0)
     tries = max(8, min(100, 40_000_000 // size**2))
     found: dict[tuple[int, ...], float] = {}
@@ -70,8 +70,7 @@ def orders(graph: Hypergraph) -> list[Ints]:
         order, cost = greedy_order(graph.incidence, start, noise)
         found[tuple(order.tolist())] = cost
     tried = [np.array(order) for order in sorted(found, key=lambda order: (found[order], order))]
-    tried[:TRIES] = sorted([narrow_order(graph), *tried[:TRIES]], key=partial(order_width, graph))
-    return tried
+    return sorted([narrow_order(graph), *tried[: TRIES - 1]], key=partial(order_width, graph))
 
 
 def frontier(
@@ -79,13 +78,12 @@ def frontier(
 ) -> Frontier:
     """Return the frontier of the fewest states, over given orders, for nets of given weights.
 
-    Of the orders the first few are compared; sets of more transfer time than `most` are left out.
-    Nets of no weight, shape (E,), do not count.
+    Sets of more transfer time than `most` are left out. Nets of no weight, shape (E,), do not count.
     """
     nets = np.flatnonzero(weight > 0)
     shape = incidence([graph.pins[e] for e in nets], np.arange(graph.size))
     best: Frontier | None = None
-    for order in tried[: TRIES if len(nets) else 1]:
+    for order in tried if len(nets) else tried[:1]:
         made = _states(shape, order, weight[nets], most, WIDTH, relax=False)
         if made is None:
             break  # the next orders are of larger frontier
