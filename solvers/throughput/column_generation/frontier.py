@@ -34,9 +34,6 @@ T = TypeVar("T", bound=np.generic)
 #: Most states of one layer and of all layers, before nets are given up.
 WIDTH, ROOM = 5_000, 200_000
 
-#: Factor on the most states where some of them are left out afterwards.
-SURPLUS = 10
-
 #: Most states of one layer where nets are given up.
 RELAXED_WIDTH = 500
 
@@ -78,7 +75,7 @@ def frontier(
 ) -> Frontier:
     """Return the frontier of the fewest states, over given orders, for nets of given weights.
 
-    Sets of more transfer time than `most` are left out. Nets of no weight, shape (E,), do not count.
+    Sets of more transfer time than `most` are left out, and nets of no weight, shape (E,).
     """
     nets = np.flatnonzero(weight > 0)
     shape = incidence([graph.pins[e] for e in nets], np.arange(graph.size))
@@ -119,7 +116,6 @@ def _states(
     shape: Incidence, order: Ints, weight: Floats, most: float, width: int, *, relax: bool
 ) -> Frontier | None:
     count = len(weight)
-    surplus = SURPLUS if most < np.inf and not relax else 1
     nets = FrontierNets(
         pins_left=np.diff(shape.net_ptr),
         fixed=np.zeros(count, np.int64),
@@ -129,14 +125,12 @@ def _states(
     )
     layer_ptr, step, cost, _, exact = build(
         order, shape.unit_ptr, shape.unit_nets, nets,
-        FrontierLimits(False, most * (1 + PROOF_MARGIN), surplus * width, surplus * ROOM, relax),
+        FrontierLimits(False, most * (1 + PROOF_MARGIN), width, ROOM, relax),
     )  # fmt: skip
     if len(layer_ptr) == 0:
         return None
     if np.isfinite(most):
         layer_ptr, step, cost = _leave_out(layer_ptr, step, cost, most * (1 + PROOF_MARGIN))
-        if len(step) > ROOM:
-            return None
     forward = arcs_forward(layer_ptr, step, cost)
     return Frontier(order, forward, arcs_backward(layer_ptr, step, cost), exact)
 

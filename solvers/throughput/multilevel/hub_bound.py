@@ -43,7 +43,7 @@ from ....instances import Solution, Throughput
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.formats.certificate import HUBS
 from ...core.search import Clock, Search
-from ..column_generation.column_generation import SERIOUS
+from ..column_generation.column_generation import RADIUS, SERIOUS, SMALL
 from ..column_generation.frontier import RELAXED_WIDTH, relaxed_frontier
 from ..column_generation.orders import HUB
 from ..dp import ideals_alone, knapsack_shares
@@ -51,7 +51,7 @@ from .bound_kernels import most_valuable_set
 from .coarsen import touching
 from .least_load import work_share
 
-#: A unit of more nets is a hub. Nets of more pins are not charged, as each doubles the states of all
+#: A unit of more nets is a hub. Nets of more pins are not charged: each doubles the states of all
 #: layers.
 HUB_NETS = CHARGED_PINS = HUB
 
@@ -101,9 +101,6 @@ ROUNDS, PROMISED = 60, 1e-5
 #: Largest prices and slopes, per device: where the least load of a case decides, they grow without
 #: end.
 STEEP = 1e6
-
-#: First radius of the box, relative to prices and a part of their mean.
-RADIUS, SMALL = 0.1, 0.2
 
 
 def raise_by_hubs(

@@ -15,9 +15,9 @@ and what is above T − w is left out. It is exact but for nets that are not cha
 frontier gets too wide. Values sum up to a little less than the work, so that units later in the
 order can have what rounding took from the ones before: else light units would have no value.
 
-A set at an end of a chain pays for transfers on one side alone, about half of T − w, and so it is the
-least for all devices. Where (1) raises the bound with values near the work, it is tried with values
-of the first and the last share that are lower by that part, too.
+A set at an end of a chain pays for transfers on one side alone, about half of T − w, so that its
+load bounds that of all devices. Where values near the work raise the bound, those of the first and
+the last share are lowered by that part, and (1) is tried again.
 """
 
 from __future__ import annotations

@@ -6,16 +6,14 @@ import itertools
 from functools import partial
 
 import numpy as np
-import pytest
 from cases import random_case
 
-from stagecut import Limits, Throughput
+from stagecut import Throughput
 from stagecut.formulations.task import Task, pose
 from stagecut.formulations.throughput.hypergraph import Hypergraph, hypergraph
 from stagecut.formulations.throughput.set_partitioning import load_of
-from stagecut.instances import Placement, Solution
+from stagecut.instances import Placement
 from stagecut.runtime import evaluate
-from stagecut.solvers import Search
 from stagecut.solvers.throughput.column_generation.best_set import SetQuery, best_set
 from stagecut.solvers.throughput.column_generation.pricing_problem import (
     most_transfer,
