@@ -43,8 +43,7 @@ class Neighbourhood:
         start: Ints,
         rng: np.random.Generator,
     ) -> None:
-        self._task, self._graph = task, graph
-        self._order, self._rng = order, rng
+        self._graph, self._order, self._rng = graph, order, rng
         self._compute = graph.compute.sum(axis=1)
         self._weight = graph.weight.sum(axis=1)
         self._kind_of = task.costs.kind_of
