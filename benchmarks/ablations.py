@@ -48,11 +48,6 @@ def none_of(*_args: object, **_options: object) -> Iterator[object]:
     yield from ()
 
 
-def false(*_args: object, **_options: object) -> bool:
-    """Return False."""
-    return False
-
-
 def _published(path: str, problem: Any) -> Cell:
     return Cell(lambda: (load(PUBLISHED / path), None, problem))
 
@@ -66,7 +61,6 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
     from stagecut.solvers.throughput import auto, set_partitioning
     from stagecut.solvers.throughput.column_generation import column_generation
     from stagecut.solvers.throughput.multilevel import multilevel
-    from stagecut.solvers.throughput.neighbourhood import Neighbourhood
 
     anyhow, contiguous = Throughput("noncontiguous"), Throughput("contiguous")
     cells = {
@@ -100,7 +94,6 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
         "critical path": Part(path, nothing),
         "hubs, critical path, least load": Part((*hubs, *path, *least), nothing),
         "pairs of devices": Part(((multilevel, "_pairs"),), nothing),
-        "annealing": Part(((Neighbourhood, "anneal"),), false),
         "moves under links": Part(((auto, "improve_linked"),), nothing),
         "sets by value": Part(
             ((set_partitioning, "BY_VALUE_GAP"),),

@@ -16,7 +16,6 @@ from .split_kernels import (
     DevicePair,
     LabelSetting,
     PairLayers,
-    anneal,
     completion_bounds,
     held_by,
     loads,
@@ -44,8 +43,7 @@ class Neighbourhood:
         start: Ints,
         rng: np.random.Generator,
     ) -> None:
-        self._task, self._graph = task, graph
-        self._order, self._rng = order, rng
+        self._graph, self._order, self._rng = graph, order, rng
         self._compute = graph.compute.sum(axis=1)
         self._weight = graph.weight.sum(axis=1)
         self._kind_of = task.costs.kind_of
@@ -92,16 +90,6 @@ class Neighbourhood:
         except NotCompiled:
             self.needs_compiling, self.where = True, self._best_where.copy()
         return better
-
-    def anneal(self, search: Search[Solution], steps: int, clock: Clock) -> bool:
-        """Anneal from the best split, offer what is better, and return whether it was.
-
-        The walk goes on from there, better or not, so that it comes to other splits.
-        """
-        seed = int(self._rng.integers(1 << 31))
-        self.where = anneal(self._task, self._graph, self._best_where, steps, seed, clock)
-        self._weigh()
-        return self._keep(search)
 
     def _go_on_from(self, search: Search[Solution]) -> None:
         """Go on from the best split known, if that came from elsewhere since the last look."""

@@ -30,26 +30,23 @@ SPLITS = "splits"
 #: times the first.
 MOVES, PRICINGS, GROWTH = 100, 20, 64
 
-#: Annealing steps for each move of the neighbourhood search, and each unit.
-STEPS = 2
-
 #: Most of the time left that one round's moves take, and that its pricings take.
 SPLIT_SHARE, BOUND_SHARE = 0.15, 0.4
 
 #: Rounds without progress after which a search without a deadline, or without patience, ends.
 MOST_IDLE = 12
 
-#: Orders that are cut into segments, and sequences of devices for each, for the first splits.
-ORDERS, SEQUENCES = 10, 2
+#: Sequences of devices for each order that is cut into segments for the first splits.
+SEQUENCES = 2
 
 #: Load limits that are tried: the largest useful target, and halfway from the bound to the last.
 LIMITS = 4
 
-#: Gap up to which sets are priced by value: prices near the work close it.
-BY_VALUE_GAP = 0.015
-
 #: First gap aimed for; and by how much the largest useful target must fall to start prices anew.
 NEAR = 0.01
+
+#: Gap up to which sets are priced by value: prices near the work close it.
+BY_VALUE_GAP = NEAR
 
 #: Inverse part of the gap that a target leaves.
 STRIDE = 4
@@ -107,7 +104,6 @@ def splits(task: Task[Throughput], search: Search[Solution]) -> None:
             return
         rounds += 1
         better = walk.walk(search, moves)
-        better = walk.anneal(search, STEPS * graph.size * moves, search) or better
         idle = 0 if better else idle + 1
         moves = MOVES if better else min(2 * moves, GROWTH * MOVES)
 
@@ -123,7 +119,7 @@ def _begin(
         tried, rng = orders(graph), np.random.default_rng(search.limits.seed)
         if not known:
             greedy(task, search)
-        for order in () if known else tried[:ORDERS]:
+        for order in () if known else tried:
             for _ in range(SEQUENCES):
                 devices = rng.permutation(task.cluster.size)
                 if search.should_stop():
@@ -151,7 +147,6 @@ class _Alternation:
         search: Search[Solution],
         clock: Clock,
     ) -> None:
-        self._graph = graph
         self._walk, self._search, self._clock = walk, search, clock
         self._targets = _Targets(search)
         self._prover = _Prover(task, graph, orders, search, clock)
@@ -188,24 +183,20 @@ class _Alternation:
             self._pricings = min(2 * self._pricings, GROWTH * PRICINGS)
 
     def _improve_split(self) -> bool:
-        """Return whether moves, or annealing after the first bound, found a better split.
+        """Return whether moves found a better split.
 
-        Until then nothing is compiled, as the bound may end the search.
+        Until the first bound nothing is compiled, as the bound may end the search.
         """
         search = self._search
         if search.beside and self._targets.next() is not None:
             return False
         with search.phase("split"):
-            better = self._walk.walk(
+            return self._walk.walk(
                 search,
                 self._moves,
                 self._clock.part(SPLIT_SHARE),
                 compiling=self._reproducible or self._started,
             )
-            if self._started:
-                steps = STEPS * self._graph.size * self._moves
-                better = self._walk.anneal(search, steps, self._clock) or better
-        return better
 
     def _bound_due(self) -> bool:
         """Whether the splits' share of the time is over, or they need to compile kernels."""

@@ -1,11 +1,7 @@
 """Kernels that find and improve splits.
 
 An order of the units is cut into one segment per device; the units of two devices are divided anew
-by label setting along a frontier; one unit at a time moves by simulated annealing, whatever the
-frontier of the graph.
-
-What is annealed is the POWER-norm of the loads, which tells apart splits of one max-load. A step
-takes time in the size of the nets of one unit, so millions of them fit into a second.
+by label setting along a frontier.
 """
 
 from __future__ import annotations
@@ -21,7 +17,6 @@ from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Throughput
 from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.common.kernel import inner, kernel
-from ..core.search import Clock
 
 #: Most labels of one split: some 0.2 s.
 MOST_WORK = 10_000_000
@@ -345,143 +340,6 @@ def _collect(wide, grid, labels, first, origin, end):
         low[y], high[y] = buckets + 1, -1
     first[wide] = kept
     return kept
-
-
-#: First and last temperature, as parts of the start's max-load.
-HOT, COLD = 0.02, 1e-5
-
-#: Steps after which the loads are summed up anew, for rounding.
-SLICE = 1 << 18
-
-
-def anneal(
-    task: Task[Throughput],
-    graph: Hypergraph,
-    start: Ints,
-    steps: int,
-    seed: int,
-    clock: Clock,
-) -> Ints:
-    """Return the split of the least max-load met in so many steps from `start`; shape (U,).
-
-    All splits that are met keep the memories, as the start must.
-    """
-    kind = task.costs.kind_of
-    where, best = start.astype(np.int64), start.astype(np.int64)
-    if len(kind) < 2 or not graph.size:
-        return best
-    room = room_of(task.costs.capacity_bytes)[kind]
-    compute = np.ascontiguousarray(graph.compute.sum(axis=1)[kind])
-    weight = np.ascontiguousarray(graph.weight.sum(axis=1)[kind])
-    rng = np.random.default_rng(seed)
-    least, scale, done = np.inf, 0.0, 0
-    devices, nets = len(kind), len(graph.pins)
-    while done < steps and not clock.should_stop():
-        now = min(SLICE, steps - done)
-        sums = np.zeros((nets, devices), np.int32), np.zeros(devices), np.zeros(devices)
-        least, scale = _anneal(
-            (where, best), least, scale, (compute, weight, graph.memory_bytes, room),
-            graph.incidence, (done, steps), rng.random((now, 5)), sums,
-        )  # fmt: skip
-        done += now
-    return best
-
-
-@inner
-def _norm(loads, scale):
-    """Return the 16-norm of the loads."""
-    total = 0.0
-    for load in loads:
-        x = load / scale
-        x *= x
-        x *= x
-        x *= x
-        total += x * x
-    return scale * total**0.0625
-
-
-@inner
-def _largest(loads):
-    """Return the largest load; `loads.max()` takes half a second to compile."""
-    most = loads[0]
-    for load in loads:
-        most = max(most, load)
-    return most
-
-
-@kernel
-def _anneal(splits, least, scale, costs, incidence, progress, draws, sums):
-    """Anneal one split, keep the best in another; return the best max-load and the start's.
-
-    `splits` are the two, shape (U,); `progress` the steps done and in all. Each row of `draws` is
-    a step: random numbers from 0 to below 1; shape (steps, 5).
-    `costs` are compute times, shape (D, U), weights, (D, E), memory, (U,), and room for it, (D,);
-    `incidence` the fields of `Incidence`. `sums` are zeros: pins of each net on each device, and
-    load and used memory of each device.
-    """
-    where, best = splits
-    done, all_steps = progress
-    compute, weight, memory, room = costs
-    net_ptr, net_pins, unit_ptr, unit_nets = incidence
-    devices, units = compute.shape
-    inside, load, used = sums
-    for v in range(units):
-        load[where[v]] += compute[where[v], v]
-        used[where[v]] += memory[v]
-    for e in range(len(net_ptr) - 1):
-        pins = net_ptr[e + 1] - net_ptr[e]
-        for j in range(net_ptr[e], net_ptr[e + 1]):
-            inside[e, where[net_pins[j]]] += 1
-        for d in range(devices):
-            if 0 < inside[e, d] < pins:
-                load[d] += weight[d, e]
-    if scale == 0.0:
-        least = scale = _largest(load)
-    if scale == 0.0:
-        return least, scale
-    value = _norm(load, scale)
-    for i in range(len(draws)):
-        v = int(draws[i, 0] * units)
-        a, b = where[v], int(draws[i, 2] * devices)
-        first, nets = unit_ptr[v], unit_ptr[v + 1] - unit_ptr[v]
-        if draws[i, 1] < 0.9 and nets > 0:
-            e = unit_nets[first + int(draws[i, 2] * nets)]
-            pins = net_ptr[e + 1] - net_ptr[e]
-            b = where[net_pins[net_ptr[e] + int(draws[i, 3] * pins)]]
-        if a == b or compute[b, v] == np.inf or used[b] + memory[v] > room[b]:
-            continue
-        old_a, old_b = load[a], load[b]
-        load[a] -= compute[a, v]
-        load[b] += compute[b, v]
-        for j in range(unit_ptr[v], unit_ptr[v + 1]):
-            e = unit_nets[j]
-            pins = net_ptr[e + 1] - net_ptr[e]
-            if inside[e, a] == pins:
-                load[a] += weight[a, e]
-            elif inside[e, a] == 1:
-                load[a] -= weight[a, e]
-            if inside[e, b] == 0:
-                load[b] += weight[b, e]
-            elif inside[e, b] == pins - 1:
-                load[b] -= weight[b, e]
-        after = _norm(load, scale)
-        heat = scale * HOT * (COLD / HOT) ** ((done + i) / all_steps)
-        if after > value and draws[i, 4] >= np.exp((value - after) / heat):
-            load[a], load[b] = old_a, old_b
-            continue
-        value = after
-        where[v] = b
-        used[a] -= memory[v]
-        used[b] += memory[v]
-        for j in range(unit_ptr[v], unit_ptr[v + 1]):
-            inside[unit_nets[j], a] -= 1
-            inside[unit_nets[j], b] += 1
-        most = _largest(load)
-        if most < least * (1 - 1e-12):
-            least = most
-            for u in range(units):  # `best[:] = where` takes two seconds to compile
-                best[u] = where[u]
-    return least, scale
 
 
 def linear_split(

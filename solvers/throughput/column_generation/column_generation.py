@@ -125,7 +125,7 @@ class PriceModel:
         """
         units, kinds = self._units, self._kinds
         around = np.concatenate([centre.unit, centre.memory, centre.transfer])
-        reach = radius * (np.abs(around) + 0.2 * self._total / units)
+        reach = radius * (np.abs(around) + SMALL * self._total / units)
         lower, upper = around - reach, around + reach
         lower[:units] = np.maximum(least, lower[:units])
         lower[units:] = np.maximum(0.0, lower[units:])
@@ -160,8 +160,9 @@ TOWARDS = 0.4
 #: Columns that one search for prices leaves to the next at least.
 MOST_COLUMNS = 500
 
-#: Greatest first radius of the box, relative to the prices; least and greatest radius.
-RADIUS, LEAST_RADIUS, MOST_RADIUS = 0.05, 1e-3, 2.0
+#: Greatest first radius of the box, relative to the prices and a part of their mean; least and
+#: greatest radius.
+RADIUS, SMALL, LEAST_RADIUS, MOST_RADIUS = 0.05, 0.2, 1e-3, 2.0
 
 
 @dataclass

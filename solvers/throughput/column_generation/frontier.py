@@ -34,13 +34,10 @@ T = TypeVar("T", bound=np.generic)
 #: Most states of one layer and of all layers, before nets are given up.
 WIDTH, ROOM = 5_000, 200_000
 
-#: Factor on the most states where some of them are left out afterwards.
-SURPLUS = 10
-
 #: Most states of one layer where nets are given up.
 RELAXED_WIDTH = 500
 
-#: Orders that are compared at most, and states of an order up to which the next one is tried.
+#: Orders that are tried at most, and states of an order up to which the next one is tried.
 TRIES, FEW = 8, 20_000
 
 
@@ -61,7 +58,7 @@ class Frontier:
 
 
 def orders(graph: Hypergraph) -> list[Ints]:
-    """Return different orders of the units, the one of the smallest frontier first."""
+    """Return `TRIES` different orders of the units at most, that of the smallest frontier first."""
     size, rng = graph.size, np.random.default_rng(0)
     tries = max(8, min(100, 40_000_000 // size**2))
     found: dict[tuple[int, ...], float] = {}
@@ -70,8 +67,7 @@ def orders(graph: Hypergraph) -> list[Ints]:
         order, cost = greedy_order(graph.incidence, start, noise)
         found[tuple(order.tolist())] = cost
     tried = [np.array(order) for order in sorted(found, key=lambda order: (found[order], order))]
-    tried[:TRIES] = sorted([narrow_order(graph), *tried[:TRIES]], key=partial(order_width, graph))
-    return tried
+    return sorted([narrow_order(graph), *tried[: TRIES - 1]], key=partial(order_width, graph))
 
 
 def frontier(
@@ -79,13 +75,12 @@ def frontier(
 ) -> Frontier:
     """Return the frontier of the fewest states, over given orders, for nets of given weights.
 
-    Of the orders the first few are compared; sets of more transfer time than `most` are left out.
-    Nets of no weight, shape (E,), do not count.
+    Sets of more transfer time than `most` are left out, and nets of no weight, shape (E,).
     """
     nets = np.flatnonzero(weight > 0)
     shape = incidence([graph.pins[e] for e in nets], np.arange(graph.size))
     best: Frontier | None = None
-    for order in tried[: TRIES if len(nets) else 1]:
+    for order in tried if len(nets) else tried[:1]:
         made = _states(shape, order, weight[nets], most, WIDTH, relax=False)
         if made is None:
             break  # the next orders are of larger frontier
@@ -121,7 +116,6 @@ def _states(
     shape: Incidence, order: Ints, weight: Floats, most: float, width: int, *, relax: bool
 ) -> Frontier | None:
     count = len(weight)
-    surplus = SURPLUS if most < np.inf and not relax else 1
     nets = FrontierNets(
         pins_left=np.diff(shape.net_ptr),
         fixed=np.zeros(count, np.int64),
@@ -131,14 +125,12 @@ def _states(
     )
     layer_ptr, step, cost, _, exact = build(
         order, shape.unit_ptr, shape.unit_nets, nets,
-        FrontierLimits(False, most * (1 + PROOF_MARGIN), surplus * width, surplus * ROOM, relax),
+        FrontierLimits(False, most * (1 + PROOF_MARGIN), width, ROOM, relax),
     )  # fmt: skip
     if len(layer_ptr) == 0:
         return None
     if np.isfinite(most):
         layer_ptr, step, cost = _leave_out(layer_ptr, step, cost, most * (1 + PROOF_MARGIN))
-        if len(step) > ROOM:
-            return None
     forward = arcs_forward(layer_ptr, step, cost)
     return Frontier(order, forward, arcs_backward(layer_ptr, step, cost), exact)
 

@@ -17,8 +17,9 @@ from ....instances.common.arrays import Bools, Floats, Ints
 #: Part of an even share by which a boundary may be shifted to where less data crosses.
 SHIFT = 0.3
 
-#: Stretches for each device that are put between each other, and the part of the memory they fill.
-STRETCHES, FILLED = 16, 0.8
+#: Coarse units of the first plan, and stretches that are put between each other, for each device;
+#: the part of the memory that these fill.
+PER_DEVICE, FILLED = 16, 0.8
 
 #: Factor by which coarse units grow with their distance from the end of a stage.
 GROWTH = 1.5
@@ -96,7 +97,7 @@ def balanced(
     shares = even(work[order], crosses, devices)
     if np.add.reduceat(memory_bytes[order], shares[:-1]).max() <= room:
         return order
-    ends = even(work[order], crosses, STRETCHES * devices)
+    ends = even(work[order], crosses, PER_DEVICE * devices)
     done, held = (np.add.reduceat(x[order], ends[:-1]) for x in (work, memory_bytes))
     half = int(np.searchsorted(np.cumsum(done), done.sum() / 2))
     heavy = list(range(len(done)))

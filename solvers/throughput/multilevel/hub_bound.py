@@ -43,21 +43,20 @@ from ....instances import Solution, Throughput
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.formats.certificate import HUBS
 from ...core.search import Clock, Search
-from ..column_generation.column_generation import SERIOUS
-from ..column_generation.frontier import relaxed_frontier
+from ..column_generation.column_generation import RADIUS, SERIOUS, SMALL
+from ..column_generation.frontier import RELAXED_WIDTH, relaxed_frontier
+from ..column_generation.orders import HUB
 from ..dp import ideals_alone, knapsack_shares
 from .bound_kernels import most_valuable_set
 from .coarsen import touching
 from .least_load import work_share
 
-#: A unit of more nets is a hub; of these at most so many: sets are sought for each case.
-HUB_NETS, MOST_HUBS = 16, 3
+#: A unit of more nets is a hub. Nets of more pins are not charged: each doubles the states of all
+#: layers.
+HUB_NETS = CHARGED_PINS = HUB
 
-#: Nets of more pins are not charged, as each doubles the states of all layers.
-CHARGED_PINS = 16
-
-#: Most states between two units.
-WIDTH = 256
+#: Most hubs: sets are sought for each case of them.
+MOST_HUBS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +101,6 @@ ROUNDS, PROMISED = 60, 1e-5
 #: Largest prices and slopes, per device: where the least load of a case decides, they grow without
 #: end.
 STEEP = 1e6
-
-#: First radius of the box, relative to prices and a part of their mean.
-RADIUS, SMALL = 0.1, 0.2
 
 
 def raise_by_hubs(
@@ -297,7 +293,7 @@ def sets_by_hubs(
     share, work = work_share(task, graph, kind, limit)
     nets = np.flatnonzero((weight[kind] > 0) & (np.diff(shape.net_ptr) <= CHARGED_PINS))
     charged = np.minimum(weight[kind, nets], 2 * limit)  # more is as bad
-    frontier = relaxed_frontier(graph, nets, charged, order, np.inf, WIDTH)
+    frontier = relaxed_frontier(graph, nets, charged, order, np.inf, RELAXED_WIDTH)
     if frontier is None or share <= 0:
         return None
     price_of = _price_classes(graph, hubs)

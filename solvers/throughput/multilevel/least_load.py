@@ -14,6 +14,10 @@ from a table of the least excess p(S) + transfers(S) − a(S) by state and value
 and what is above T − w is left out. It is exact but for nets that are not charged where the
 frontier gets too wide. Values sum up to a little less than the work, so that units later in the
 order can have what rounding took from the ones before: else light units would have no value.
+
+A set at an end of a chain pays for transfers on one side alone, about half of T − w, so that its
+load bounds that of all devices. Where values near the work raise the bound, those of the first and
+the last share are lowered by that part, and (1) is tried again.
 """
 
 from __future__ import annotations
@@ -77,16 +81,21 @@ def raise_by_least_load(
     kind = int(np.where(weight.any(axis=1), task.costs.count, 0).argmax())
     if not task.costs.count[kind]:
         return
-    work, held = work_share(task, graph, kind, limit)[1], np.zeros(graph.size)
-    value = in_steps(work[order], limit / STEPS)
-    held[order] = value * (limit / STEPS)
-    share = value_share(task, graph, kind, limit, held)
-    if not 0 < share < limit:
-        return
-    cover = CoverProblem(graph, order, kind, limit, work[order], value, share)
-    load = least_cover_load(cover, max(1, STATES // graph.size), clock)
-    if load is not None:
+    least, work = work_share(task, graph, kind, limit)
+    work, held = work[order], np.zeros(graph.size)
+    for worth in (work, lower_at_ends(work, least, (1 - least / limit) / 2)):
+        known, value = search.bound, in_steps(worth, limit / STEPS)
+        held[order] = value * (limit / STEPS)
+        share = value_share(task, graph, kind, limit, held)
+        if not 0 < share < limit:
+            return
+        cover = CoverProblem(graph, order, kind, limit, work, value, share)
+        load = least_cover_load(cover, max(1, STATES // graph.size), clock)
+        if load is None:
+            return
         search.raise_bound(min(load, limit) * (1 - PROOF_MARGIN), ORIGIN)
+        if not known < search.bound < limit:
+            return
 
 
 def work_share(
@@ -148,6 +157,13 @@ def _rest(layers: Ints, step: Ints, cost: Floats) -> Floats:
     for begin, end in zip(layers[-3::-1].tolist(), layers[-2:0:-1].tolist(), strict=True):
         rest[begin:end] = cost[begin:end, 0] + rest[step[begin:end, 0]]
     return rest[:-1]
+
+
+def lower_at_ends(work: Floats, share: float, part: float) -> Floats:
+    """Return work with that of the first and of the last share of an order lower by a part."""
+    done = np.cumsum(work)
+    ends = (done < share) | (done > done[-1] - share)
+    return np.asarray(np.where(ends, work * (1 - part), work))
 
 
 def in_steps(work: Floats, worth: float) -> Ints:

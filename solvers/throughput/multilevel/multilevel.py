@@ -25,13 +25,13 @@ from ...core.search import Search
 from ..column_generation.orders import demand_order, narrow_order
 from ..dp import contracted_dp, few_ideals_dp, ideals_alone
 from ..neighbourhood import Neighbourhood
-from .coarsen import around, balanced, crossing, even, labels, touching
+from .coarsen import PER_DEVICE, around, balanced, crossing, even, labels, touching
 from .critical_path import raise_by_critical_path
 from .hub_bound import raise_by_hubs
 from .least_load import raise_by_least_load
 
-#: Coarse units of the first plan: at least, and for each device.
-LEAST, PER_DEVICE = 256, 16
+#: Coarse units of the first plan at least.
+LEAST = 256
 
 #: Rounds that better a plan by less than this, relatively, are the last.
 ENOUGH = 1e-4

@@ -184,6 +184,24 @@ def test_the_least_load_of_a_share_is_no_more_than_the_optimum() -> None:
     assert near > 40  # one a fifth too high would be noticed
 
 
+def test_a_chain_is_bounded_by_the_transfers_of_its_middle() -> None:
+    """A device at an end pays for one transfer, the others for two."""
+    n = 64
+    chain = Workload(
+        name="chain",
+        ids=tuple(range(n)),
+        edges=np.column_stack([np.arange(n - 1), np.arange(1, n)]),
+        times={"accelerator": np.ones(n)},
+        memory_bytes=np.zeros(n),
+        transfer=np.full(n, 0.2),
+    )
+    task = pose(chain, accelerators_and_cpus(8, cpus=0), Throughput("noncontiguous"))
+    graph = hypergraph(task)
+    found = Noted(8.4)  # an even share, and two transfers
+    raise_by_least_load(task, graph, np.arange(n), found, found)
+    assert 8.25 < found.bound <= 8.4
+
+
 class Noted:
     """What a bound needs of a search."""
 

@@ -1,4 +1,4 @@
-"""Budgets of transfer time, what they leave out, and annealing, against plain enumeration."""
+"""Budgets of transfer time, and what they leave out, against plain enumeration."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import itertools
 from functools import partial
 
 import numpy as np
-import pytest
 from cases import random_case
 
-from stagecut import Limits, Throughput
+from stagecut import Throughput
 from stagecut.formulations.task import Task, pose
 from stagecut.formulations.throughput.hypergraph import Hypergraph, hypergraph
 from stagecut.formulations.throughput.set_partitioning import load_of
-from stagecut.instances import Placement, Solution
+from stagecut.instances import Placement
 from stagecut.runtime import evaluate
-from stagecut.solvers import Search
 from stagecut.solvers.throughput.column_generation.best_set import SetQuery, best_set
 from stagecut.solvers.throughput.column_generation.pricing_problem import (
     most_transfer,
     pricing_problem,
 )
-from stagecut.solvers.throughput.split_kernels import anneal
 
 PROBLEMS = (
     Throughput(),
@@ -107,23 +104,3 @@ def test_only_sets_of_too_many_transfers_are_left_out() -> None:
             if found.load <= limit:
                 assert found.bound <= anyhow / 0.9 + 1e-9
     assert fewer > 0
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_annealing_keeps_the_memories_and_loses_nothing(seed: int) -> None:
-    task, graph = posed(4 * seed)
-    devices = task.cluster.size
-    starts = [
-        where
-        for where in itertools.product(range(devices), repeat=graph.size)
-        if np.isfinite(objective(task, graph, where))
-    ]
-    if not starts:
-        return
-    start = np.array(starts[0])
-    search: Search[Solution] = Search(Limits(), lambda _: 0.0)
-    found = anneal(task, graph, start, 20_000, seed, search)
-    free = Throughput()
-    report = evaluate(task.workload, task.cluster, free, Placement(graph.expand(found)))
-    assert report.violations == ()
-    assert report.objective <= objective(task, graph, start) * (1 + 1e-9)
