@@ -126,7 +126,8 @@ class ChainOptions:
         durations = self._durations()
         for s in range(len(self.used) - 2, -1, -1) if len(at) else ():
             for before, behind, k in self.steps(s):
-                cost = least[s + 1][:, behind][:, stages.end] + _priced(prices[:, s], durations[k])
+                cost = _priced(prices[:, s], durations[k])
+                cost += least[s + 1][:, behind][:, stages.end]
                 own = least[s][:, before]
                 own[:, starts] = np.minimum(own[:, starts], np.minimum.reduceat(cost, at, axis=1))
         return least
@@ -150,8 +151,10 @@ class ChainOptions:
             found = []
             for before, behind, k in self.steps(s):
                 cost = _priced(prices[:, s], durations[k])
-                bound = spent[:, before][:, start] + cost + least[s + 1][:, behind][:, end]
-                bound = np.maximum(bound.max(axis=0), bounds[s][k])
+                bound = bounds[s][k]
+                for q, own in enumerate(cost):
+                    through = spent[q, before, start] + own + least[s + 1][q, behind, end]
+                    bound = np.maximum(bound, through)
                 kept = np.flatnonzero(bound * (1 - SLACK) < target)
                 total += len(kept)
                 if total > most:
