@@ -86,7 +86,7 @@ REASONS = {
         sharding.messages:ROUNDING sharding.priced_memory:SLACK sharding.priced_memory:ROUNDING
         sharding.priced_memory:NEXT_TO_NONE
         job.iteration.best_first:ALIKE job.iteration.chains:SLACK
-        job.iteration.stage_list:SLACK job.stream.dp:CLOSE mapping.parameters:MEMORY_LACK
+        job.stream.dp:CLOSE mapping.parameters:MEMORY_LACK
         core.proofs:ROW_SLACK core.proofs:WHOLE core.proofs:UNDERFLOW core.proofs:LEAST_MULTIPLIER
         core.milp_driver:BOUND_SLACK core.milp_driver:LARGEST core.search:OPTIMAL_GAP
         core.tighten:EPS core.tighten:EXACT core.tighten:SMALL core.tighten:NARROW
@@ -134,7 +134,7 @@ REASONS = {
     """,
     "part of a format, or a code": """
         core.highs:_running core.other_solvers:NO_BOUND throughput.partitioners:WEIGHT_SUM
-        job.iteration.exact:APART job.milp:TIME_SCALE core.milp_driver:STATED_OBJECTIVE
+        job.milp:TIME_SCALE core.milp_driver:STATED_OBJECTIVE
         learned.features:FEATURE_SET learned.features:UNIT_FEATURES learned.features:KIND_FEATURES
         learned.features:LARGEST learned.features:_MOST_ROOM learned.groups:GROUP_FEATURES
         learned.groups:_LIMIT learned.policy:DEVICE_FEATURES learned.policy:_LIMIT

@@ -2,14 +2,16 @@
 
 Every cell is a shipped training workload on K accelerators with M microbatches under a schedule.
 Each finished cell is appended to a record, so that a run resumes where it stopped; cells of the
-record are not run again. Writes a CSV with a row per cell, and prints where any plan is ahead of
-`auto`. Max-load plans are simulated under the schedule; for interleaved schedules, which need a
-chain with several stages on a device, there are none.
+record are not run again. Prints where any plan is ahead of `auto`, and writes a row for each
+feasible cell to `results/iteration.csv`, where rows of other cells stay. Max-load plans are
+simulated under the schedule; for interleaved schedules, which need a chain with several stages on a
+device, there are none.
 
-    python benchmarks/iteration.py --records iteration.jsonl --table iteration.csv
+    python benchmarks/iteration.py --records iteration.jsonl
     python benchmarks/iteration.py --workloads unet vit-l16 --accelerators 4 --schedules 1f1b gpipe
 
-With `--split noncontiguous`, `auto` plans with that split; all others stay as they are.
+With `--split noncontiguous`, `auto` plans with that split, all others stay as they are, and no
+table is written.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
+from results import origin, write
 
 from stagecut import Cluster, Limits, PipelineJob, Plan, Throughput, Workload, evaluate, load, solve
 from stagecut.instances import PipelinePlacement, PipelineSchedule, Placement
+from stagecut.instances.common.units import TIME_UNITS
 from stagecut.instances.model.problem import Split
 from stagecut.solvers.job.methods import RULES
 
@@ -38,6 +41,8 @@ ACCELERATORS = (4, 8, 16)
 #: Microbatches for each accelerator.
 FACTORS = (1, 4, 16)
 SCHEDULES: tuple[PipelineSchedule, ...] = ("gpipe", "1f1b", "interleaved", "zb-h1")
+#: Seconds for a solve: interleaved, and otherwise; and the gap at which it stops.
+INTERLEAVED_SECONDS, SECONDS, GAP = 60.0, 20.0, 1e-3
 #: Splits of the plans for the max-load, by their names in the table.
 MAX_LOAD: dict[str, Split] = {
     "max-load-contiguous": "contiguous",
@@ -46,18 +51,19 @@ MAX_LOAD: dict[str, Split] = {
 #: A plan is ahead of `auto` if it is better by more than rounding.
 AHEAD = 1e-9
 
+#: A workload, accelerators, microbatches and a schedule, as the columns are called.
 Cell = tuple[str, int, int, PipelineSchedule]
+KEYS = ("workload", "accelerators", "microbatches", "schedule")
 
 
-def run(cell: Cell, limits: Limits, split: Split, workers: int | None) -> dict[str, Any]:
+def run(cell: Cell, limits: Limits, split: Split, workers: int) -> dict[str, Any]:
     """Return the row of a cell, whose `auto` plans with a split, in so many processes."""
     name, accelerators, microbatches, schedule = cell
     workload = load(f"{name}-training")
     assert workload.cluster is not None
     cluster = workload.cluster.with_counts(accelerators, 0)
     problem = PipelineJob(microbatches, schedule)
-    keys = ("workload", "accelerators", "microbatches", "schedule")
-    row: dict[str, Any] = dict(zip(keys, cell, strict=True)) | {"unit": workload.time_unit}
+    row: dict[str, Any] = dict(zip(KEYS, cell, strict=True)) | {"unit": workload.time_unit}
     begun, cpu = time.monotonic(), time.process_time()
     asked = replace(problem, split=split)
     ours = solve(workload, cluster, asked, limits=limits, workers=workers)
@@ -68,6 +74,8 @@ def run(cell: Cell, limits: Limits, split: Split, workers: int | None) -> dict[s
         "status": ours.status,
         "seconds": time.monotonic() - begun,
         "cpu_seconds": time.process_time() - cpu,
+        "limit_seconds": limits.seconds,
+        "workers": workers,
     }
     if ours.plan is not None:
         report = evaluate(workload, cluster, asked, ours.plan.solution)
@@ -141,8 +149,26 @@ def recorded(path: Path) -> dict[str, dict[str, Any]]:
     return rows
 
 
+def of_table(row: dict[str, Any]) -> dict[str, str]:
+    """Return a cell's row as texts of the table."""
+    ours, other = row["auto"], row["best_other"]
+    found = {"objective_ms": "", "gap_percent": "", "best_other_plan_percent": ""}
+    if ours is not None:
+        found["objective_ms"] = f"{1e3 * TIME_UNITS[row['unit']] * ours:.6g}"
+        found["gap_percent"] = f"{100 * row['gap']:.2f}"
+        if other is not None:
+            found["best_other_plan_percent"] = f"{100 * (other / ours - 1):.1f}"
+    return {
+        **{key: str(row[key]) for key in (*KEYS, "workers")},
+        "limit_seconds": f"{row['limit_seconds']:g}",
+        "seconds": f"{row['seconds']:.1f}",
+        **found,
+        **row["origin"],
+    }
+
+
 def main() -> None:
-    """Run the cells that are not in the record, and write the table."""
+    """Run the cells that are not in the record, and write their rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", nargs="+", default=WORKLOADS, help="without -training")
     parser.add_argument("--accelerators", nargs="+", type=int, default=ACCELERATORS)
@@ -151,37 +177,43 @@ def main() -> None:
         "--schedules", nargs="+", default=SCHEDULES, choices=tuple(PipelineSchedule)
     )
     parser.add_argument("--split", choices=tuple(Split), default=Split.CONTIGUOUS)
-    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for a solve")
-    parser.add_argument("--gap", type=float, default=1e-4, help="auto stops at this gap")
+    parser.add_argument(
+        "--time-limit", type=float,
+        help=f"seconds for a solve; default: {SECONDS:g}, interleaved {INTERLEAVED_SECONDS:g}",
+    )  # fmt: skip
+    parser.add_argument("--gap", type=float, default=GAP, help="auto stops at this gap")
     parser.add_argument("--records", type=Path, default=Path("iteration.jsonl"))
-    parser.add_argument("--table", type=Path, default=Path("iteration.csv"))
     parser.add_argument(
         "--cpu-time", action="store_true", help="limits count CPU seconds, for a loaded machine"
     )
-    parser.add_argument("--workers", type=int, help="processes of auto; default: one per core")
+    parser.add_argument("--workers", type=int, default=1, help="processes of auto")
     options = parser.parse_args()
     if options.cpu_time:
         time.monotonic = time.process_time
-    limits = Limits(seconds=options.time_limit, gap=options.gap)
     cells: list[Cell] = [
         (name, k, k * factor, schedule)
         for name, k, factor, schedule in itertools.product(
             options.workloads, options.accelerators, options.factors, options.schedules
         )
     ]
+    here = origin(str(Limits().seed))  # before the table is written, which changes a file
     known = recorded(options.records)
     rows = []
     for schedule in options.schedules:  # compiled code must not count
         run(("unet", 2, 2, schedule), Limits(seconds=600, gap=0.1, nodes=10), options.split, 1)
     for cell in cells:
-        asked = [options.split, options.time_limit, options.gap]
-        key = json.dumps([*cell, *asked, *([options.workers] if options.workers else [])])
+        seconds = INTERLEAVED_SECONDS if cell[3] == PipelineSchedule.INTERLEAVED else SECONDS
+        seconds = options.time_limit or seconds
+        key = json.dumps([*cell, options.split, seconds, options.gap, options.workers])
         if key not in known:
-            known[key] = run(cell, limits, options.split, options.workers)
+            limits = Limits(seconds=seconds, gap=options.gap)
+            known[key] = run(cell, limits, options.split, options.workers) | {"origin": here}
             with options.records.open("a") as file:
                 file.write(json.dumps({"key": key, "row": known[key]}) + "\n")
         row = known[key]
         rows.append(row)
+        if options.split == Split.CONTIGUOUS and row["status"] != "infeasible":
+            write("iteration", [of_table(row)], "0", keys=KEYS)
         ours, best = (f"{row[key]:.6g}" if row[key] is not None else "—"
                       for key in ("auto", "best_other"))  # fmt: skip
         gap = "—" if row["gap"] is None else f"{row['gap']:.2%}"
@@ -189,12 +221,14 @@ def main() -> None:
         name = " ".join(map(str, cell))
         print(f"{name}: auto {ours}, gap {gap}, best other {best}{ahead}, {row['seconds']:.1f} s",
               flush=True)  # fmt: skip
-    table = pd.DataFrame(rows)
-    table.to_csv(options.table, index=False)
-    wide = {schedule: table[table["schedule"] == schedule] for schedule in options.schedules}
-    for schedule, part in wide.items():
-        print(f"{schedule}: {len(part)} cells, auto behind in {int(part['ahead'].sum())}, largest "
-              f"gap {part['gap'].max():.2%}, longest {part['seconds'].max():.1f} s")  # fmt: skip
+    for schedule, own in itertools.groupby(
+        sorted(rows, key=lambda row: row["schedule"]), lambda row: row["schedule"]
+    ):
+        part = list(own)
+        gaps = [row["gap"] for row in part if row["gap"] is not None]
+        print(f"{schedule}: {len(part)} cells, auto behind in {sum(r['ahead'] for r in part)}, "
+              f"largest gap {max(gaps, default=math.nan):.2%}, longest "
+              f"{max(row['seconds'] for row in part):.1f} s")  # fmt: skip
 
 
 if __name__ == "__main__":

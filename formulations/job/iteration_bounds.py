@@ -133,7 +133,7 @@ def divide(chain: Chain, forward: float, compute: float, *, enough: float = np.i
     """Return the bound for so much forward and backward work; the first that is `enough`."""
     stages = chain.order.stages
     share = np.full((2, stages), 1 / stages)
-    paths = [_staying(chain, s, forward, compute) for s in range(stages)]
+    paths = [staying(chain, s, forward, compute) for s in range(stages)]
     best = Divided(-np.inf, np.zeros((stages, 4)))
     for _ in range(ROUNDS):
         f, c = forward * share[0], compute * share[1]
@@ -155,7 +155,7 @@ def divide(chain: Chain, forward: float, compute: float, *, enough: float = np.i
     return best
 
 
-def _staying(chain: Chain, s: int, forward: float, compute: float) -> Floats:
+def staying(chain: Chain, s: int, forward: float, compute: float) -> Floats:
     """Return the longest path where stage s has nearly all of the work, shape (P, 4)."""
     share = np.full(chain.order.stages, LIGHT)
     share[s] = 1.0

@@ -5,7 +5,8 @@ It begins with equal parts, and again with the best chain of so many stages so f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -20,21 +21,14 @@ from .chains import Run, StageCount
 from .frameworks import equal_ends
 from .stage_list import bits, boundary_costs
 
-#: Work of a step of annealing, in actions executed and nets looked at: some 0.1 CPU s; and where
-#: stages share a device, which makes many more local optima, some 0.3 CPU s.
-WORK, SHARED_WORK = 40_000_000, 240_000_000
-
-
-#: Rounds of a step at least and at most.
-MIN_ROUNDS, MAX_ROUNDS = 2_000, 60_000
-
+#: Work of a step of annealing, in actions executed and nets looked at, some 0.3 CPU s; and its
+#: most rounds.
+WORK, MAX_ROUNDS = 240_000_000, 60_000
 
 #: Part of the makespan by which a chain may become longer, at first and at last.
 HEAT = (0.02, 1e-5)
 
-
-#: Part of the moves that replace a boundary by any ideal between those around it, where stages
-#: share a device.
+#: Part of the moves that replace a boundary by any ideal between those around it.
 JUMPS = 0.3
 
 
@@ -74,41 +68,39 @@ class Steps(NamedTuple):
     down: Ints
 
 
-#: Quick annealings of a number of stages, and steps of each later one, which cools more slowly.
-ANNEALINGS, LONG_STEPS = 10, 10
-
-
 #: Steps without a better plan after which annealing ends, if these are half of all, too.
 ENOUGH = 50
 
 
-def restarts(run: Run, numbers: Sequence[StageCount], seeds: Iterable[int]) -> Iterator[None]:
+def restarts(run: Run, numbers: Sequence[StageCount]) -> Iterator[None]:
     """Offer annealed chains of each number of stages that may be better, a step at a time.
 
-    Even `seeds` begin with equal parts, odd ones with the best chain.
+    They begin with equal parts and with the best chain in turn, `limits.nodes` times at most; each
+    time they cool in one step more.
     """
-    chunks = run.line.problem.chunks_per_device
+    chunks, limits = run.line.problem.chunks_per_device, run.search.limits
     best: dict[int, tuple[float, Ints]] = {}  # by number of stages: makespan, and ideals
     done, better = 0, 0  # steps, and the last one of them that found a better plan
-    for n, seed in enumerate(seeds):
+    for n in count() if limits.nodes is None else range(limits.nodes):
         begun = done
         for number in sorted(numbers, key=lambda number: number.bound):
             start = equal_parts(run.line, run.lattice, number.size)
             if start is None or number.bound >= run.search.objective:
                 continue
-            if seed % 2 and number.size in best:
+            if n % 2 and number.size in best:
                 start = best[number.size][1]
             devices = number.size // chunks
             for kind in range(len(run.line.kinds)):
                 if run.line.count[kind] < devices:
                     continue
-                kinds = (kind,) * devices
-                steps = 1 if n < ANNEALINGS else LONG_STEPS
-                for found in anneal(run.line, run.lattice, number.chain, kinds, start, seed, steps):
+                random, kinds = np.random.default_rng([limits.seed, n]), (kind,) * devices
+                for found in anneal(
+                    run.line, run.lattice, number.chain, kinds, start, random, n + 1
+                ):
                     done, least = done + 1, run.search.objective
                     if found[0] < best.get(number.size, (np.inf,))[0]:
                         best[number.size] = found
-                        run.offer_ideals(found[1], (kind,) * number.size, found[0])
+                        run.offer(found[1], (kind,) * number.size, found[0])
                     if run.search.objective < least:
                         better = done
                     yield
@@ -136,7 +128,7 @@ def anneal(
     chain: Chain,
     kinds: tuple[int, ...],
     ideals: Ints,
-    seed: int,
+    random: np.random.Generator,
     steps: int = 1,
 ) -> Iterator[tuple[float, Ints]]:
     """Yield, after each of some steps, its best chain and that chain's makespan by equation 1.
@@ -150,15 +142,13 @@ def anneal(
     times, around = times_of(line, lattice, chain, kinds), steps_of(lattice)
     actions = chain.actions
     each = len(actions.which) + len(kinds) * times.held.shape[1]
-    work, jumps = (SHARED_WORK, JUMPS) if len(ideals) > len(kinds) + 1 else (WORK, 0.0)
-    rounds = int(np.clip(work // each, MIN_ROUNDS, MAX_ROUNDS))
-    random = np.random.default_rng(seed)
+    rounds = min(1 + WORK // each, MAX_ROUNDS)
     heat = np.geomspace(*HEAT, steps + 1)
     now, best = ideals.copy(), ideals.copy()
     for step in range(steps):
         draws = np.minimum(1 - random.random((rounds, 5)), 1 - 1e-12)
         warm = heat[step : step + 2]
-        value = kernel.anneal(now, times, around, actions, warm, jumps, draws, best)
+        value = kernel.anneal(now, times, around, actions, warm, JUMPS, draws, best)
         if not np.isfinite(value):
             return
         yield float(value), best.copy()

@@ -14,7 +14,6 @@ from ....instances import PipelineJob, PipelinePlacement, Solution
 from ....instances.common.arrays import Ints
 from ...core.lattice import Lattice
 from ...core.search import Search
-from .stage_list import StagePaths
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,14 +33,7 @@ class Run:
         gap = self.search.next_gap if gap is None else gap
         return self.search.objective * (1 - max(gap * (1 - SLACK), SLACK))
 
-    def offer(self, paths: StagePaths, met: MetChain) -> None:
-        """Offer a chain, if equation 1 does not show that it is no better."""
-        stages, kinds = np.array(met.stages), np.array(met.kinds)
-        if met.makespan < self.search.objective and paths.fits(stages, kinds):
-            ideals = np.append(paths.stages.start[stages], self.lattice.size - 1)
-            self.offer_ideals(ideals, met.kinds, met.makespan)
-
-    def offer_ideals(self, ideals: Ints, kinds: tuple[int, ...], makespan: float) -> None:
+    def offer(self, ideals: Ints, kinds: tuple[int, ...], makespan: float) -> None:
         """Offer a chain that fits into memory, if equation 1 does not show that it is no better."""
         if makespan < self.search.objective:
             placement = self.placement(ideals, kinds)
@@ -95,10 +87,6 @@ class MetChain:
     #: Numbers in the list, and kinds of devices, first to last.
     stages: tuple[int, ...]
     kinds: tuple[int, ...]
-
-
-#: Prices by which a chain costs the sum of its stages' times: W is a part of B in a whole backward.
-TIME = np.array([1.0, 0.0, 1.0, 1.0])
 
 
 #: Relative slack for rounding of sums.

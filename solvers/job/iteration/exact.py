@@ -1,18 +1,17 @@
 """Chains of stages for an iteration: plans and bounds until both meet.
 
-For each number of stages P: what divisible work says (`divisible`); then searches that take turns:
-annealing, and best first over sets of chains. The one that suits a case best comes to its end in a
-small multiple of the time that it would take alone. They share the incumbent. The bound of the
-problem is the least over P. Before, some steps of best first are made on chains of a few
-topological orders, and all this on the lattice of all ideals. `annealing` at the end runs beside
-`auto`, in processes of its own.
+For each number of stages P: what divisible work says (`divisible`); then best first over sets of
+chains on the lattice of all ideals, which takes turns with annealing where stages share a device.
+They share the incumbent. The bound of the problem is the least over P. Where the lattice, or the
+list of stages, is too large, some steps of best first, and annealing, are made on chains of a few
+topological orders. `annealing` runs beside `auto`, in processes of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import count, islice
+from itertools import islice
 
 import numpy as np
 
@@ -23,23 +22,18 @@ from ....formulations.job.orders import Chain, order_of
 from ....formulations.task import Task
 from ....formulations.throughput.infeasible import why_infeasible
 from ....instances import PipelineJob, Solution
-from ...core.lattice import chain, list_ideals
+from ...core.lattice import Lattice, chain, list_ideals
 from ...core.search import Search
 from ..methods import ANNEALING
-from .annealing import ANNEALINGS, restarts, sizes_of
+from .annealing import restarts, sizes_of
 from .best_first import Root, best_first, root
 from .chains import Run
 from .frameworks import first_plans
-from .stage_list import OutOfTime, StageList, StagePaths, list_stages
+from .options import ChainOptions, OutOfTime
+from .stage_list import StageList, list_stages
 
-#: Seeds between those of two workers; even, as even seeds begin with equal parts.
-APART = 1 << 20
-
-
-#: Seconds of best first that do not count, as most cases with coarse layers end within that time,
-#: and the kernels of annealing take a while to compile on a machine's first call; and by how much
-#: the time of annealing counts more.
-AHEAD, WEIGHT = 1.5, 3.0
+#: By how much the time of annealing counts more.
+WEIGHT = 3.0
 
 ORIGIN = "paths of the schedule over chains of ideals"
 
@@ -76,64 +70,54 @@ def chain_search(task: Task[PipelineJob], search: Search[Solution]) -> None:
         if task.problem.split == "contiguous" and np.isfinite(work).all():
             bound = divisible_bound(task.problem, statement.sizes(), work)
             search.raise_bound(bound, DIVISIBLE)
-    if search.should_stop():
+    if task.problem.split == "contiguous" and _proved(task, statement, search):
         return
-    order, edges = statement.orders[0], statement.graph.edges
-    with search.phase("list ideals"):
-        lattice = list_ideals(order, edges, IDEALS, search)
     with search.phase("topological orders"):
-        for one in statement.orders[: 1 if lattice.complete else None]:
+        for one in statement.orders:
             if search.should_stop():
                 return
             with suppress(OutOfTime):
                 _first_chains(Run(task, statement, search, chain(one)))
-    if task.problem.split != "contiguous":
-        return
+    if task.problem.split == "contiguous":
+        _anneal(task, statement, search, [*map(chain, statement.orders)])
+
+
+def _proved(task: Task[PipelineJob], statement: Line, search: Search[Solution]) -> bool:
+    """Search on the lattice of all ideals; False, and a note, if it or the stages are too many."""
+    if search.should_stop():
+        return True
+    with search.phase("list ideals"):
+        lattice = list_ideals(statement.orders[0], statement.graph.edges, IDEALS, search)
     if not lattice.complete:
         search.note(f"dp: more than {IDEALS} ideals; the plan is the best of some orders")
-        _anneal(task, statement, search)
-        return
-    if not search.should_stop():
-        with suppress(OutOfTime):
-            if not prove(Run(task, statement, search, lattice)):
-                search.note(
-                    "dp: too many stages to list in time; the plan is the best of some orders"
-                )
-                _anneal(task, statement, search)
-
-
-def _anneal(task: Task[PipelineJob], statement: Line, search: Search[Solution]) -> None:
-    """Anneal the boundaries of chains of topological orders, where there is no list of stages."""
-    if statement.rules or task.problem.order:
-        return  # annealing does not keep them
-    with search.phase("annealing"):
-        sizes = sizes_of(statement)
-        for order in statement.orders:
-            run = Run(task, statement, search, chain(order))
-            for _ in restarts(run, sizes, range(ANNEALINGS)):
-                if search.should_stop():
-                    return
+        return False
+    with suppress(OutOfTime):
+        if not prove(Run(task, statement, search, lattice)):
+            search.note("dp: too many stages to list in time; the plan is the best of some orders")
+            return False
+    return True
 
 
 def _first_chains(run: Run) -> None:
     """Offer the chains that some steps of best first meet."""
     until = run.search.part(SHARE)
-    numbers = numbers_of_stages(run, most_work(run), prove=False)
+    numbers = numbers_of_stages(run, prove=False)
     if numbers is not None:
         for _ in islice(best_first(run, numbers, lambda: None), STEPS):
             if until.should_stop():
                 return
 
 
-def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Root] | None:
+def numbers_of_stages(run: Run, *, prove: bool) -> list[Root] | None:
     """Return the numbers of stages with their bounds of divisible work, the least bound first.
 
     Stages on one device exchange data for nothing. For a bound, only nets count whose pins cannot
     be as far apart as two stages of a device, and relayed ones if neighbours are on different
-    devices; on a single device none does. Stages of more work than `most` are left out. None if
-    there are too many stages, or the search must stop.
+    devices; on a single device none does. Stages of more work than a plan better than the incumbent
+    can have are left out. None if there are too many stages, or the search must stop.
     """
     problem = run.line.problem
+    most = run.search.objective / problem.batch
     shared = problem.chunks_per_device > 1
     every = np.ones(len(run.line.graph.pins), np.bool_)
     between = most_between(run.line.graph) if shared and prove and not problem.relayed else every
@@ -150,27 +134,22 @@ def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Root] | Non
             listed = list_stages(run.line, run.lattice, most, run.search, paid)
             if listed is None:
                 return None
-            lists[paid.tobytes()] = listed.keep(np.argsort(listed.end, kind="stable"))
+            lists[paid.tobytes()] = listed
         chain = Chain(order, problem.weight_share)
         unpaid = np.flatnonzero(~paid) if len(order.tables) > 1 and not problem.relayed else ()
         listed = lists[paid.tobytes()]
-        paths = StagePaths(run.line, listed, chain, run.search, tuple(unpaid))
-        found.append(root(paths, run.search.objective))
+        options = ChainOptions(run.line, listed, chain, run.search, tuple(unpaid))
+        found.append(root(options, run.search.objective))
         if run.search.should_stop():
             return None
     return sorted(found, key=lambda own: own.bound)
-
-
-def most_work(run: Run) -> float:
-    """Return the work of a stage beyond which no plan is better than the incumbent."""
-    return run.search.objective / run.line.problem.batch
 
 
 def prove(run: Run) -> bool:
     """Raise the bound, and offer plans, until both meet; False if stages are too many to list."""
     search = run.search
     with search.phase("list stages"):
-        numbers = numbers_of_stages(run, most_work(run), prove=True)
+        numbers = numbers_of_stages(run, prove=True)
     if numbers is None:
         return False
 
@@ -181,12 +160,11 @@ def prove(run: Run) -> bool:
 
     raise_bound()
     turns = {}
-    if not (run.line.problem.order or run.line.rules):
-        turns[ANNEALING] = restarts(run, numbers, count())
-        if run.line.problem.chunks_per_device > 1:
-            with search.phase(ANNEALING):
-                for _ in range(4):
-                    next(turns[ANNEALING], None)
+    if run.line.problem.chunks_per_device > 1 and not (run.line.problem.order or run.line.rules):
+        turns[ANNEALING] = restarts(run, numbers)
+        with search.phase(ANNEALING):
+            for _ in range(4):
+                next(turns[ANNEALING], None)
     turns["best first"] = best_first(run, numbers, raise_bound)
     take_turns(search, turns)
     if search.best is None and all(own.bound == np.inf for own in numbers):
@@ -207,7 +185,7 @@ def take_turns(search: Search[Solution], turns: dict[str, Iterator[None]]) -> No
 
     def had(name: str) -> float:
         spent = search.phases.get(name, 0.0)
-        return WEIGHT * spent if name == ANNEALING else spent - AHEAD
+        return WEIGHT * spent if name == ANNEALING else spent
 
     left = dict(turns)
     while not search.should_stop():
@@ -228,14 +206,21 @@ def annealing(task: Task[PipelineJob], search: Search[Solution]) -> None:
     No stages are listed.
     """
     statement = line(task)
+    lattice = list_ideals(statement.orders[0], statement.graph.edges, IDEALS, search)
+    if lattice.complete:
+        _anneal(task, statement, search, [lattice])
+
+
+def _anneal(
+    task: Task[PipelineJob], statement: Line, search: Search[Solution], lattices: Sequence[Lattice]
+) -> None:
+    """Anneal chains on each of some lattices, for equal parts of the time."""
     if statement.rules or task.problem.order:
         return  # annealing does not keep them
-    lattice = list_ideals(statement.orders[0], statement.graph.edges, IDEALS, search)
-    if not lattice.complete:
-        return
-    run, first = Run(task, statement, search, lattice), APART * search.limits.seed
-    nodes = search.limits.nodes
-    seeds = (first + n for n in (count() if nodes is None else range(nodes)))
-    for _ in restarts(run, sizes_of(statement), seeds):
-        if search.should_stop():
-            return
+    sizes = sizes_of(statement)
+    with search.phase(ANNEALING):
+        for n, lattice in enumerate(lattices):
+            part = search.part(1 / (len(lattices) - n))
+            for _ in restarts(Run(task, statement, search, lattice), sizes):
+                if part.should_stop():
+                    break

@@ -1,181 +1,26 @@
 """All stages that a plan may have: pairs of ideals, with their times and bytes.
 
-Stages that break the user's rules are left out. `StagePaths` says what a stage costs every plan
-that has it, by the paths that stay on it.
+Stages that break the user's rules are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from ....formulations.job.iteration_bounds import per_pass
 from ....formulations.job.line import Line
-from ....formulations.job.orders import Chain
 from ....formulations.rules.stages import StageRules
 from ....formulations.throughput.hypergraph import incidence
 from ....instances.common.arrays import Bools, Floats, Ints
 from ...core.lattice import Lattice
 from ...core.search import Clock
 from . import stage_kernel as kernels
-
-#: Forward and backward time of one stage, against `LIGHT` of all others, on which paths are found.
-HEAVY = ((1.0, 1.0), (1.0, 0.1), (0.1, 1.0))
-
-
-LIGHT = 1e-3
-
-
-class OutOfTime(Exception):
-    """Exception within a long computation: the search must stop."""
-
-
-@dataclass(frozen=True, eq=False)
-class StagePaths:
-    """Bounds of plans with P stages, given one of these."""
-
-    #: The statement, and the stages that plans may have, by their end.
-    line: Line
-    stages: StageList
-    #: The order of P stages.
-    chain: Chain
-    #: Clock that says when to stop.
-    search: Clock
-    #: Nets that no stage in the list pays for, as stages on one device may have all their pins.
-    unpaid: tuple[int, ...] = ()
-
-    @cached_property
-    def pins(self) -> dict[int, Ints]:
-        """Numbers of pins of each net of `unpaid` in each ideal, shape (N,)."""
-        has, pins = self.stages.lattice.has, self.line.graph.pins
-        return {e: np.sum([has(unit) for unit in pins[e]], axis=0) for e in self.unpaid}
-
-    @cached_property
-    def paths(self) -> tuple[tuple[Floats, ...], ...]:
-        """Longest paths by stage, where this stage is much larger than all others."""
-        count = self.chain.order.stages
-        found = []
-        for s in range(count):
-            own: dict[bytes, Floats] = {}
-            for forward, backward in HEAVY:
-                f, b = np.full(count, LIGHT), np.full(count, LIGHT)
-                f[s], b[s] = forward, backward
-                _, counts = self.chain.longest_path(self.chain.durations(f, b, b))
-                own[counts.tobytes()] = counts
-            found.append(tuple(own.values()))
-        return tuple(found)
-
-    @cached_property
-    def _around(self) -> tuple[tuple[tuple[Floats, Floats], ...], ...]:
-        """Least cost of the stages before and behind, for each stage and each of its paths.
-
-        Shapes (N,): of the stages from the empty ideal to each, and from each to the last.
-        """
-        stages, order = self.stages, self.by_start
-        up = stages.start, stages.end, np.arange(stages.size)
-        down = stages.end[order], stages.start[order], order
-        return tuple(
-            tuple(
-                (self._reached(counts[:s], 0, *up), self._reached(counts[:s:-1], -1, *down))
-                for counts in own
-            )
-            for s, own in enumerate(self.paths)
-        )
-
-    def _reached(self, prices: Floats, origin: int, begin: Ints, end: Ints, number: Ints) -> Floats:
-        """Return the least cost of stages at prices, in turn, from an ideal to each, shape (N,).
-
-        Stage `number` of the list leads from `begin` to `end`, which increases.
-        """
-        ends, at = np.unique(end, return_index=True)
-        least = np.full(self.stages.lattice.size, np.inf)
-        least[origin] = 0.0
-        for price in prices:
-            reached = least[begin] + self._cheapest(price)[number]
-            least = np.full(self.stages.lattice.size, np.inf)
-            least[ends] = np.minimum.reduceat(reached, at)
-        return least
-
-    @cached_property
-    def by_start(self) -> Ints:
-        """The stages by the ideal that they begin with."""
-        return np.argsort(self.stages.start, kind="stable")
-
-    def _cheapest(self, price: Floats) -> Floats:
-        """Return the least cost of each stage over all kinds of devices, shape (R,)."""
-        kinds = range(len(self.line.kinds))
-        costs = np.array([_cost(price, self.durations(k)) for k in kinds])
-        least: Floats = costs.min(axis=0)
-        return least
-
-    def durations(self, kind: int) -> Floats:
-        """Return the duration of each action of a stage on a kind of device, shape (4, R)."""
-        if self.search.should_stop():
-            raise OutOfTime
-        stages = self.stages
-        return self.chain.durations(
-            stages.forward[kind], stages.backward[kind], stages.compute[kind]
-        ).T
-
-    def least_makespan(self, s: int, kind: int, least_work: float = 0.0) -> Floats:
-        """Return a bound for plans that have, as stage s, each of the stages, shape (R,).
-
-        Equation 1 for the paths that stay on stage s, with the cheapest stages before and behind
-        it; `inf` where the stage does not fit into memory. `least_work` is a bound of the sum of
-        all stages' times in the plans that are asked for.
-        """
-        stages, order = self.stages, self.chain.order
-        duration = self.durations(kind)
-        both = stages.forward[kind] + stages.backward[kind]
-        bound = np.zeros(stages.size)
-        for counts, (before, behind) in zip(self.paths[s], self._around[s], strict=True):
-            own = _cost(counts[s], duration)
-            rest = before[stages.start] + behind[stages.end]
-            apart = np.delete(counts, s, axis=0)
-            passed = (apart[:, 0] >= 1) & (apart[:, 1] + apart[:, 2] >= 1)  # transfers included
-            if (passed & (per_pass(apart, self.chain.share)[1] >= 1)).all():
-                rest = np.maximum(rest, least_work - both)
-            bound = np.maximum(bound, own + rest)
-        engine = order.microbatches * stages.engine[kind]
-        bound = np.maximum(bound, engine)
-        held = self.most_held(s)
-        fits = stages.resident + held * stages.activation <= self.line.room[kind]
-        if self.line.rules.pins:
-            ideals = stages.start, stages.end
-            fits &= keep_pins(self.line.rules, stages.lattice, order.stages, s, *ideals)
-        return np.where(fits & np.isfinite(stages.forward[kind]), bound, np.inf)
-
-    def most_held(self, s: int) -> int:
-        """Return the most microbatches that stage s holds at once."""
-        d = int(self.chain.order.device[s])
-        own = np.flatnonzero(self.chain.order.device == d)
-        vectors = self.chain.order.in_flight[d]
-        return int(vectors[:, int(np.searchsorted(own, s))].max())
-
-    def fits(self, numbers: Ints, kinds: Ints) -> bool:
-        """Whether devices have room for their stages (equation 2), and these keep the rules."""
-        stages, order = self.stages, self.chain.order
-        ideals = stages.start[numbers], stages.end[numbers]
-        if self.line.rules and not keeps(self.line.rules, stages.lattice, order.device, *ideals):
-            return False
-        for d, vectors in enumerate(order.in_flight):
-            own = order.device == d
-            number = numbers[own]
-            peak = stages.resident[number].sum() + (vectors @ stages.activation[number]).max()
-            if peak > self.line.room[kinds[own]].min():
-                return False
-        return True
-
+from .chains import SLACK
 
 #: Stages listed between two looks at the clock; at most, of some 100 bytes each; and met at most.
 BLOCK, MAX_STAGES, MAX_LOOKED_AT = 500_000, 6_000_000, 20_000_000
-
-
-#: Part by which limits are widened, so that rounding cuts nothing.
-SLACK = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,8 +204,3 @@ def keeps(rules: StageRules, lattice: Lattice, device: Ints, start: Ints, end: I
         share_a_device(rules, lattice, [pairs[s] for s in np.flatnonzero(device == d)])
         for d in np.unique(device)
     )
-
-
-def _cost(counts: Floats, duration: Floats) -> Floats:
-    """Return the costs of stages at prices, shape (R,); unpriced actions may last for ever."""
-    return counts @ np.where(counts[:, None] > 0, duration, 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,10 +22,11 @@ from stagecut.solvers.core.lattice import Lattice, list_ideals
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.job.iteration import best_first
 from stagecut.solvers.job.iteration.annealing import anneal, equal_parts
-from stagecut.solvers.job.iteration.best_first import BestFirst, ChainOptions, OptionGraph, Tree
+from stagecut.solvers.job.iteration.best_first import BestFirst, Tree, offer
 from stagecut.solvers.job.iteration.chains import Run
 from stagecut.solvers.job.iteration.exact import numbers_of_stages
-from stagecut.solvers.job.iteration.stage_list import StagePaths, list_stages
+from stagecut.solvers.job.iteration.options import ChainOptions, OptionGraph
+from stagecut.solvers.job.iteration.stage_list import list_stages
 
 ROUNDING = 1 + 1e-9
 CASES = 24
@@ -37,7 +39,7 @@ def never() -> Search[object]:
 
 def cases(
     seeds: range, schedule: str, kinds: int = 1
-) -> Iterator[tuple[str, Workload, Cluster, PipelineJob, StagePaths]]:
+) -> Iterator[tuple[str, Workload, Cluster, PipelineJob, ChainOptions]]:
     """Small tasks with all their stages, for each number of stages."""
     for seed in seeds:
         rng = np.random.default_rng(seed)
@@ -52,19 +54,17 @@ def cases(
         lattice = list_ideals(statement.orders[0], statement.graph.edges, 10_000, never())
         listed = list_stages(statement, lattice, math.inf, never())
         assert listed is not None
-        listed = listed.keep(np.argsort(listed.end, kind="stable"))
         for size in statement.sizes():
             chain = Chain(order_of(problem, size, statement.trains), problem.weight_share)
-            paths = StagePaths(statement, listed, chain, never())
-            yield f"seed {seed}", workload, cluster, problem, paths
+            of = ChainOptions(statement, listed, chain, never())
+            yield f"seed {seed}", workload, cluster, problem, of
 
 
-def graph_of(paths: StagePaths, target: float, most: int = 100_000) -> OptionGraph | None:
+def graph_of(of: ChainOptions, target: float, most: int = 100_000) -> OptionGraph | None:
     """Return the options of all chains below a target."""
-    forward, compute = paths.stages.ahead[:, -1].tolist()
-    prices = divide(paths.chain, forward, compute).prices[None]
-    options = ChainOptions(paths)
-    return options.graph(target, prices, options.tables(prices), most)
+    forward, compute = of.stages.ahead[:, -1].tolist()
+    prices = divide(of.chain, forward, compute).prices[None]
+    return of.graph(target, prices, of.least(prices), most)
 
 
 def makespan(graph: OptionGraph, chain: Chain, options: list[int]) -> float:
@@ -75,22 +75,22 @@ def makespan(graph: OptionGraph, chain: Chain, options: list[int]) -> float:
     return chain.makespan(duration)
 
 
-def least_listed(paths: StagePaths, target: float) -> float:
+def least_listed(of: ChainOptions, target: float) -> float:
     """Return the least makespan of the chains of the graph for a target."""
-    graph = graph_of(paths, target)
+    graph = graph_of(of, target)
     assert graph is not None
     every = np.arange(len(graph.layer))
-    times = (makespan(graph, paths.chain, options) for options in graph.chains(every))
+    times = (makespan(graph, of.chain, options) for options in graph.chains(every))
     return min(times, default=math.inf)
 
 
-def solved_cases() -> list[tuple[str, list[StagePaths], float]]:
+def solved_cases() -> list[tuple[str, list[ChainOptions], float]]:
     """Cases of one stage on each of two kinds of devices, with their least makespan."""
-    found: dict[str, tuple[str, list[StagePaths], float]] = {}
-    for seed, workload, cluster, problem, paths in cases(range(CASES), "1f1b", kinds=2):
+    found: dict[str, tuple[str, list[ChainOptions], float]] = {}
+    for seed, workload, cluster, problem, of in cases(range(CASES), "1f1b", kinds=2):
         if seed not in found:
             found[seed] = seed, [], least_makespan(workload, cluster, problem)
-        found[seed][1].append(paths)
+        found[seed][1].append(of)
     return list(found.values())
 
 
@@ -101,37 +101,36 @@ def test_stages_of_chains_below_a_target_are_all_listed_and_their_times_are_the_
     assert len(known) > 10
     for above in (1e-6, 0.1):
         for where, sizes, best in known:
-            found = min(least_listed(paths, best * (1 + above)) for paths in sizes)
+            found = min(least_listed(of, best * (1 + above)) for of in sizes)
             assert found == pytest.approx(best), where
-    honest = StagePaths.least_makespan
-    monkeypatch.setattr(StagePaths, "least_makespan", lambda *given: 1.2 * honest(*given))
+    honest = ChainOptions.least
+    monkeypatch.setattr(
+        ChainOptions, "least", lambda *given: [1.2 * table for table in honest(*given)]
+    )
     assert any(
-        min(least_listed(paths, best * (1 + 1e-6)) for paths in sizes) > best * ROUNDING
+        min(least_listed(of, best * (1 + 1e-6)) for of in sizes) > best * ROUNDING
         for _, sizes, best in known
     )
 
 
 def test_where_more_options_are_left_than_may_be_listed_there_is_no_graph() -> None:
-    paths = next(one for *_, one in cases(range(CASES), "1f1b") if one.chain.order.stages > 1)
-    assert graph_of(paths, 1e6, most=1) is None
+    of = next(one for *_, one in cases(range(CASES), "1f1b") if one.chain.order.stages > 1)
+    assert graph_of(of, 1e6, most=1) is None
 
 
 @pytest.mark.parametrize(("schedule", "kinds"), [("1f1b", 2), ("interleaved", 1), ("zb-h1", 1)])
 def test_prices_bound_the_chains_of_a_graph_and_of_both_halves(schedule: str, kinds: int) -> None:
     seen = 0
-    for where, _, _, _, paths in cases(range(CASES), schedule, kinds):
-        graph = graph_of(paths, 1e6)
+    for where, _, _, _, of in cases(range(CASES), schedule, kinds):
+        graph = graph_of(of, 1e6)
         assert graph is not None
-        tree, size = (
-            Tree(ChainOptions(paths), graph, np.zeros((0, 0), np.bool_)),
-            paths.chain.order.stages,
-        )
+        tree, size = Tree(of, graph, np.zeros((0, 0), np.bool_)), of.chain.order.stages
         mixture, none = np.zeros((1, size, 4)), np.zeros((0, size), np.int64)
         whole = tree.refine(np.arange(len(graph.layer)), mixture, none, 1e6, 1)
         if math.isinf(whole.bound):
             continue
         every = whole.alive
-        halves = tree.halves(every, np.ones((size, 4)), none)
+        halves = tree.halves(every, np.ones((size, 4)))
         if halves is None:  # all options of a stage take equally long
             for own in np.split(graph.duration, graph.begin[1:-1]):
                 assert np.allclose(own, own[:1]), where
@@ -139,43 +138,43 @@ def test_prices_bound_the_chains_of_a_graph_and_of_both_halves(schedule: str, ki
             assert np.array_equal(np.union1d(*halves), every), where
             assert max(map(len, halves)) < len(every), where
         for options in (every, *(halves or ())):
-            times = [makespan(graph, paths.chain, own) for own in graph.chains(options)]
+            times = [makespan(graph, of.chain, own) for own in graph.chains(options)]
             best = min(times, default=math.inf)
             if not times:
                 continue
             target = best * 1.05
             refined = tree.refine(options, mixture, none, target, 8)
             assert refined.bound <= best * ROUNDING, where
-            kept = [makespan(graph, paths.chain, own) for own in graph.chains(refined.alive)]
+            kept = [makespan(graph, of.chain, own) for own in graph.chains(refined.alive)]
             assert sum(t < target for t in times) == sum(t < target for t in kept), where
             seen += 1
     assert seen > 20
 
 
-def _placed(lattice: Lattice, paths: StagePaths, ideals: Ints) -> PipelinePlacement:
-    stage = np.zeros(paths.line.graph.size, np.int64)
+def _placed(lattice: Lattice, of: ChainOptions, ideals: Ints) -> PipelinePlacement:
+    stage = np.zeros(of.line.graph.size, np.int64)
     for s in range(len(ideals) - 1):
         inside = np.setdiff1d(lattice.units(int(ideals[s + 1])), lattice.units(int(ideals[s])))
         stage[lattice.order[inside]] = s
     size = (len(ideals) - 1) // 2
-    return PipelinePlacement(paths.line.graph.expand(stage), tuple(range(size)) * 2)
+    return PipelinePlacement(of.line.graph.expand(stage), tuple(range(size)) * 2)
 
 
 def test_annealing_finds_chains_whose_makespan_is_the_simulators() -> None:
     seen = 0
     best: dict[str, float] = {}
     met: dict[str, float] = {}
-    for where, workload, cluster, problem, paths in cases(range(CASES), "interleaved"):
-        chain, lattice = paths.chain, paths.stages.lattice
-        start = equal_parts(paths.line, lattice, chain.order.stages)
+    for where, workload, cluster, problem, of in cases(range(CASES), "interleaved"):
+        chain, lattice = of.chain, of.stages.lattice
+        start = equal_parts(of.line, lattice, chain.order.stages)
         if start is None:
             continue
         kinds, steps = (0,) * (chain.order.stages // 2), 1 + seen % 2
-        found = list(anneal(paths.line, lattice, chain, kinds, start, 0, steps))
+        found = list(anneal(of.line, lattice, chain, kinds, start, np.random.default_rng(0), steps))
         if not found:
             continue
         value, ideals = min(found, key=lambda one: one[0])
-        report = evaluate(workload, cluster, problem, _placed(lattice, paths, ideals))
+        report = evaluate(workload, cluster, problem, _placed(lattice, of, ideals))
         assert not report.violations, where
         assert report.objective == pytest.approx(value), where
         if where not in best:
@@ -201,14 +200,16 @@ def shared_optimum(seed: int) -> tuple[float, float, int]:
     search: Search[Solution] = Search(Limits(), Judge(workload, cluster, problem))
     lattice = list_ideals(statement.orders[0], statement.graph.edges, 10_000, search)
     run = Run(task, statement, search, lattice)
-    roots = numbers_of_stages(run, math.inf, prove=True)
+    roots = numbers_of_stages(run, prove=True)
     assert roots is not None
-    first = BestFirst(lambda: min(best * (1 + 1e-6), run.aim(0.0)), run.offer, lambda _: None)
+    first = BestFirst(
+        lambda: min(best * (1 + 1e-6), run.aim(0.0)), partial(offer, run), lambda _: None
+    )
     for each in roots:
         first.push(each.bound, each)
     while first.step():
         pass
-    return best, search.objective, sum(len(each.paths.unpaid) for each in roots)
+    return best, search.objective, sum(len(each.options.unpaid) for each in roots)
 
 
 def test_options_of_shared_devices_pay_for_no_net_that_the_best_plan_does_not_pay_for(

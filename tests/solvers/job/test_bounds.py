@@ -23,7 +23,8 @@ from stagecut.solvers.core.search import Search
 from stagecut.solvers.job.iteration import exact
 from stagecut.solvers.job.iteration.best_first import BestFirst, root
 from stagecut.solvers.job.iteration.chains import MetChain
-from stagecut.solvers.job.iteration.stage_list import StagePaths, list_stages
+from stagecut.solvers.job.iteration.options import ChainOptions
+from stagecut.solvers.job.iteration.stage_list import list_stages
 
 ROUNDING = 1 + 1e-9
 
@@ -33,7 +34,7 @@ def never() -> Search[object]:
     return Search(Limits(), lambda _: math.inf)
 
 
-def cases(part: int, most: int) -> Iterator[tuple[str, StagePaths]]:
+def cases(part: int, most: int) -> Iterator[tuple[str, ChainOptions]]:
     """Small tasks with all their stages, for each number of stages that the schedule allows."""
     for seed in range(part, most, len(SCHEDULES)):
         rng = np.random.default_rng(seed)
@@ -54,22 +55,21 @@ def cases(part: int, most: int) -> Iterator[tuple[str, StagePaths]]:
         lattice = list_ideals(statement.orders[0], statement.graph.edges, 10_000, never())
         stages = list_stages(statement, lattice, math.inf, never())
         assert stages is not None
-        stages = stages.keep(np.argsort(stages.end, kind="stable"))
         for size in statement.sizes():
             chain = Chain(order_of(problem, size, statement.trains), problem.weight_share)
             yield (
                 f"seed {seed}, {size} stages: {problem}",
-                StagePaths(statement, stages, chain, never()),
+                ChainOptions(statement, stages, chain, never()),
             )
 
 
-def durations_of(paths: StagePaths, chain: MetChain) -> Floats:
+def durations_of(paths: ChainOptions, chain: MetChain) -> Floats:
     """The durations of a chain's actions, shape (P, 4)."""
     stages, own = paths.stages, (list(chain.kinds), list(chain.stages))
     return paths.chain.durations(stages.forward[own], stages.backward[own], stages.compute[own])
 
 
-def chains(paths: StagePaths) -> Iterator[tuple[MetChain, float]]:
+def chains(paths: ChainOptions) -> Iterator[tuple[MetChain, float]]:
     """Every chain that fits into memory, with its makespan by equation 1."""
     stages, size = paths.stages, paths.chain.order.stages
     count = (paths.line.count * paths.line.problem.chunks_per_device).tolist()
@@ -157,7 +157,7 @@ def test_best_first_bounds_all_chains_and_finds_the_best(part: int) -> None:
             def aim(met: list[float] = met) -> float:
                 return min(met)
 
-            def take(of: StagePaths, found: MetChain, met: list[float] = met) -> None:
+            def take(of: ChainOptions, found: MetChain, met: list[float] = met) -> None:
                 if of.fits(np.array(found.stages), np.array(found.kinds)):
                     met.append(of.chain.makespan(durations_of(of, found)))
 
