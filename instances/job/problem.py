@@ -194,21 +194,26 @@ class TrainingJob:
         """Whether the launcher can train a model in a pipeline."""
         return self.settings.mtp_in_pipeline or not model.mtp
 
+    def refused(self, model: ModelDescription, layout: Layout) -> tuple[str, ...]:
+        """Return the fields of a layout of a model that are not among what the job leaves open."""
+        found = [
+            name
+            for name in OPEN
+            if (values := self.allowed(name)) is not None and getattr(layout, name) not in values
+        ]
+        found += [name for name in OFFLOAD if getattr(layout, name) not in self.parts(name)]
+        if layout.pipeline > 1:
+            found += ["pipeline"] * (not self.pipelines(model))
+            found += ["schedule"] * (layout.schedule not in self.orders)
+        if layout.recompute and layout.recompute not in self.modes:
+            found.append("recompute")
+        if not found and (reason := runs(self.launcher, layout, model.layers)) is not None:
+            found.append(reason.partition(":")[0])
+        return tuple(dict.fromkeys(found))
+
     def allows(self, model: ModelDescription, layout: Layout) -> bool:
         """Whether a layout of a model is among those that the job leaves open."""
-        if layout.pipeline > 1 and not self.pipelines(model):
-            return False
-        for name in OPEN:
-            values = self.allowed(name)
-            if values is not None and getattr(layout, name) not in values:
-                return False
-        if any(getattr(layout, name) not in self.parts(name) for name in OFFLOAD):
-            return False
-        return (
-            runs(self.launcher, layout, model.layers) is None
-            and (layout.pipeline == 1 or layout.schedule in self.orders)
-            and (not layout.recompute or layout.recompute in self.modes)
-        )
+        return not self.refused(model, layout)
 
     @property
     def orders(self) -> tuple[JobSchedule, ...]:

@@ -20,6 +20,7 @@ from stagecut.instances.costs import calibration as calibrations
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.description import ModelDescription
+from stagecut.instances.costs.layout import Layout
 from stagecut.instances.costs.memory import peak_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.plan import CertificateRow, JobPlan, Reason, is_job_plan, load_job_plan
@@ -357,6 +358,15 @@ def test_a_published_recipe_outside_of_the_space_is_where_a_search_starts() -> N
     assert {name: outside for name, outside in told.items() if outside} == {
         recipe.name: ("dispatcher",)
     }
+
+
+def test_a_usual_choice_that_the_job_does_not_leave_open_is_told_to_be_outside() -> None:
+    """It may be faster than the plan, and than the bound, which holds for what is open."""
+    costs = job_costs(small(), "h100:2", replace(PIPED, pipeline=2, microbatch=None, recompute=()))
+    usual = {one.name: one for one in judge_usual(costs, Layout(), costs.usual())}
+    assert usual["ZeRO-3 over all devices"].outside == ("pipeline",)
+    assert usual["torchtitan's recipes"].outside == ("pipeline", "recompute")
+    assert usual["ZeRO-1 in a pipeline (DeepSpeed)"].outside == ()
 
 
 @pytest.mark.parametrize("schedule", ["zb-v", "dualpipe-v"])
