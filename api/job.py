@@ -429,8 +429,11 @@ def what_would_help(
         ("twice the network", replace(cluster, network=network), job, 1.0),
         ("twice the batch", cluster, replace(job, global_batch=2 * job.global_batch), 0.5),
     ]
-    if plan.layout.pipeline > 1 and job.launcher != "any":
-        cases.append(("zero-bubble schedules", cluster, replace(job, launcher="any"), 1.0))
+    free = replace(job, launcher="any", schedules=None)
+    # With other kernels than these, what they save would count as the schedules'.
+    alike = job.settings.software is free.settings.software
+    if plan.layout.pipeline > 1 and alike and job.orders != free.orders:
+        cases.append(("zero-bubble schedules", cluster, free, 1.0))
     hosts = _parts_in_host_memory(job, (HALVES, WHOLE), sum(plan.certificate.points.values()))
     if hosts != job:
         cases.append(("parts in host memory", cluster, hosts, 1.0))
@@ -472,7 +475,8 @@ def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: 
     bound = float(search.bound.min())
     if np.isfinite(bound):
         reason = "no plan within the time limit; give it more"
-        if not search.stopped:  # programs count no moment in which sharded weights are gathered
+        # Programs count no moment in which sharded weights are gathered.
+        if not search.clock.should_stop():
             reason = (
                 "no plan was found and none is ruled out: what is certainly needed fits, what a "
                 "plan's fullest moments need does not; give more memory, more time does not help"

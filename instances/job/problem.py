@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..common.choices import OrText
 from ..common.errors import InputError, quote
-from ..common.units import MOST_COUNT
+from ..common.quantities import check_count, check_counts
 from ..costs.description import ModelDescription
 from ..costs.hardware import TrainingCluster
 from ..costs.layout import OFFLOAD, RECIPES, ContextKind, JobSchedule, Layout, Recipe, Recompute
@@ -105,12 +105,12 @@ class TrainingJob:
             names = ", ".join(LAUNCHERS)
             raise InputError(f"launcher: {quote(self.launcher)} is not one of {names}")
         for name in ("global_batch", "sequence"):
-            _check(name, getattr(self, name), 1)
+            check_count(name, getattr(self, name))
         for name in OPEN:
-            for value in self.allowed(name) or ():
-                _check(name, value, 0 if name == "zero" else 1)
+            if name != "zero":
+                check_counts(name, self.allowed(name))
         for stage in self.allowed("zero") or ():
-            if stage > 3:
+            if stage not in range(4):
                 raise InputError(f"zero: {quote(stage)}; it must be 0, 1, 2 or 3")
         if self.schedules is not None:
             given: Iterable[OrText[JobSchedule]] = (
@@ -247,8 +247,3 @@ OPEN = (
     "tensor", "context", "pipeline", "data", "expert", "expert_tensor", "chunks", "microbatch",
     "zero",
 )  # fmt: skip
-
-
-def _check(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or not least <= value <= MOST_COUNT:
-        raise InputError(f"{name}: {quote(value)}; it must be a whole number of at least {least}")
