@@ -475,8 +475,7 @@ def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: 
     bound = float(search.bound.min())
     if np.isfinite(bound):
         reason = "no plan within the time limit; give it more"
-        # Programs count no moment in which sharded weights are gathered.
-        if not search.clock.should_stop():
+        if not search.stopped:  # programs count no moment in which sharded weights are gathered
             reason = (
                 "no plan was found and none is ruled out: what is certainly needed fits, what a "
                 "plan's fullest moments need does not; give more memory, more time does not help"

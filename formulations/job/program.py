@@ -311,8 +311,6 @@ class ProgramBuilder:
         linear = self.build.build(cost)
         upper, most = linear.column_upper.copy(), linear.row_upper.copy()
         upper[ends] = most[0] = left  # one of the three may take all of it
-        if self.wait is not None:
-            upper[self.wait] = left
         linear = replace(linear, column_upper=upper, row_upper=most, offset=self.costs.constant)
         return PointProgram(linear, self.unit, self.n, self.r, self.by_stage)
 

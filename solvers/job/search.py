@@ -10,11 +10,13 @@ refuted. So the least bound that is left is a bound for every plan of the declar
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 
+import highspy
 import numpy as np
 
 from ...formulations.job.bounds import FirstBounds, first_bounds, least_seconds
@@ -23,23 +25,71 @@ from ...formulations.job.paths import JobPaths
 from ...formulations.job.program import PointCosts, ProgramBuilder, point_costs, stage_range
 from ...formulations.job.rates import NotPriced, Rates, rates
 from ...formulations.job.space import JobSpace
+from ...formulations.linear import Linear
+from ...instances import StagecutError
 from ...instances.common.arrays import Floats
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import Layout
 from ...instances.costs.stages import kinds_of_rank, stage_times
 from ...instances.job.plan import Reason
-from ..core.highs import run_highs
-from ..core.limits import Limits
-from ..core.search import Search
+from ..core.highs import load
 from ..core.session import interrupts
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramEnd:
+    """Outcome of a program: bound and best solution."""
+
+    #: Lower bound on the objective; infinite if there is no solution.
+    bound: float
+    #: The best solution, if one was found.
+    x: Floats | None
+    #: Objective of that solution; infinite without one.
+    value: float
+
+
+def solve_program(
+    linear: Linear,
+    seconds: float,
+    *,
+    relaxed: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
+) -> ProgramEnd:
+    """Solve a program, or its relaxation, within so many seconds or until it is `stopped`."""
+    if relaxed:
+        linear = replace(linear, integer=np.zeros(len(linear.cost), np.bool_))
+    highs = load(linear, {"threads": 1, "mip_rel_gap": 1e-6, "time_limit": max(0.01, seconds)})
+
+    def interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
+        event.data_in.user_interrupt = stopped()
+
+    highs.cbMipInterrupt.subscribe(interrupt)
+    if highs.run() == highspy.HighsStatus.kError:
+        highs.setOptionValue("threads", 0)
+        highs.run()
+    status, ends = highs.getModelStatus(), highspy.HighsModelStatus
+    if status in (ends.kInfeasible, ends.kUnboundedOrInfeasible):
+        return ProgramEnd(np.inf, None, np.inf)
+    info = highs.getInfo()
+    found = status == ends.kOptimal or info.primal_solution_status == 2
+    x = np.array(highs.getSolution().col_value) if found else None
+    value = float(info.objective_function_value) if found else np.inf
+    if relaxed:
+        if status != ends.kOptimal:
+            return ProgramEnd(-np.inf, None, np.inf)
+        return ProgramEnd(value, x, value)
+    if status not in (ends.kOptimal, ends.kTimeLimit, ends.kInterrupt):
+        raise StagecutError(f"HiGHS ended with {highs.modelStatusToString(status)!r}")
+    return ProgramEnd(float(info.mip_dual_bound), x, value)
+
 
 #: Seconds of an iteration under each of some layouts; infinite where one does not fit.
 Judge = Callable[[Sequence[Layout]], Floats]
 
 #: Points whose plans with even stages are judged before any program, and at a time.
 FIRST_PLANS, AT_ONCE = 256, 64
-#: Seconds for one program of a point at most, and its relative gap.
-PROGRAM_S, PROGRAM_GAP = 20.0, 1e-6
+#: Seconds for one program of a point at most.
+PROGRAM_S = 20.0
 #: Relaxations of a point at most, each with the longest path of the one before; and how near the
 #: longest path must come to those that are there.
 RELAXED_ROUNDS, CLOSE = 12, 2e-4
@@ -68,8 +118,8 @@ class JobSearch:
     judge: Judge
     #: Relative gap at which to stop.
     gap: float
-    #: Clock of the search, which HiGHS asks too; it stops at the deadline, and on Ctrl-C.
-    clock: Search[Layout]
+    #: `time.monotonic()` at which to stop.
+    deadline: float
     #: Function that is told of better plans and bounds.
     on_progress: Callable[[JobProgress], None] | None = None
     #: Rates of the layers in it; None where time was up before they were priced.
@@ -95,6 +145,15 @@ class JobSearch:
     def least_bound(self) -> float:
         """Lower bound on the seconds of all plans of the space."""
         return float(min(self.bound.min(), self.seconds))
+
+    @property
+    def stopped(self) -> bool:
+        """Whether time is up."""
+        return time.monotonic() >= self.deadline
+
+    def interrupt(self) -> None:
+        """End soon with what is there, as if time were up."""
+        self.deadline = -np.inf
 
     def consider(self, layouts: Sequence[Layout]) -> Floats:
         """Judge plans and keep the best; return their seconds."""
@@ -132,13 +191,12 @@ def search_job(
     search ends with what it has. `known`, shape (points,), are bounds that are known already;
     points where it is infinite are left out.
     """
-    clock: Search[Layout] = Search(Limits(seconds=1.0), lambda _: np.inf, started=deadline - 1.0)
-    search = JobSearch(space, prices, judge, gap, clock, on_progress)
+    search = JobSearch(space, prices, judge, gap, deadline, on_progress)
     search.bound = np.full(len(space), least_seconds(space))
     if known is not None:
         search.bound = np.maximum(search.bound, known)
     search.reason = [Reason.WORK] * len(space)
-    with interrupts(clock.interrupt):
+    with interrupts(search.interrupt):
         if starts:
             search.consider(starts)
         with suppress(NotPriced):
@@ -153,8 +211,8 @@ def search_job(
 def _bounded(search: JobSearch) -> None:
     """Bound all points, and look at those that the bounds leave."""
     space, prices = search.space, search.prices
-    search.table = table = rates(space, prices, search.clock.should_stop)
-    first = first_bounds(space, table, prices, search.clock.should_stop)
+    search.table = table = rates(space, prices, lambda: search.stopped)
+    first = first_bounds(space, table, prices, lambda: search.stopped)
     first = replace(
         first,
         seconds=np.maximum(first.seconds, search.bound),
@@ -174,12 +232,10 @@ def _first_plans(search: JobSearch, table: Rates, first: FirstBounds) -> None:
     for start in range(0, FIRST_PLANS, AT_ONCE):
         points = order[start : start + AT_ONCE]
         points = points[first.seconds[points] < search.seconds]
-        if not len(points) or search.clock.should_stop():
+        if not len(points) or search.stopped:
             return
         search.consider([even_plan(space, table, int(point)) for point in points])
-    while not np.isfinite(search.seconds) and len(order) > FIRST_PLANS:
-        if search.clock.should_stop():
-            return
+    while not np.isfinite(search.seconds) and len(order) > FIRST_PLANS and not search.stopped:
         order = order[AT_ONCE:]
         search.consider([even_plan(space, table, int(p)) for p in order[:AT_ONCE]])
 
@@ -261,7 +317,7 @@ def _best_first(search: JobSearch, table: Rates, first: FirstBounds) -> None:
     queue = [(float(first.seconds[p]), 0, int(p)) for p in np.flatnonzero(first.fits)]
     heapq.heapify(queue)
     points = _Points(search, table)
-    while queue and not search.clock.should_stop():
+    while queue and not search.stopped:
         bound, stage, point = heapq.heappop(queue)
         if bound >= search.threshold:
             return
@@ -314,8 +370,8 @@ class _Points:
         value = -np.inf
         for _ in range(RELAXED_ROUNDS):
             program = builder.program(paths, np.inf)
-            whole = np.zeros_like(program.linear.integer)
-            end = run_highs(replace(program.linear, integer=whole), self.search.clock)
+            left = self.search.deadline - time.monotonic()
+            end = solve_program(program.linear, left, relaxed=True)
             value = max(value, end.bound * program.unit)
             if end.x is None or value >= self.search.threshold:
                 break
@@ -333,9 +389,10 @@ class _Points:
         for _ in range(ROUNDS):
             builder, paths = self.builder(point)
             program = builder.program(paths, search.threshold)
-            if search.clock.should_stop():
+            left = min(PROGRAM_S, search.deadline - time.monotonic())
+            if left <= 0:
                 break
-            end = run_highs(program.linear, search.clock, gap=PROGRAM_GAP, seconds=PROGRAM_S)
+            end = solve_program(program.linear, left, stopped=lambda: search.stopped)
             bound = max(bound, min(end.bound * program.unit, search.threshold))
             if end.bound * program.unit >= search.threshold * (1 - 1e-7):
                 return bound, Reason.PROGRAM

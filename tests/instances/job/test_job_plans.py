@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import stagecut
 from stagecut.api.explain_job import simulate_job
 from stagecut.api.job import JobResult, job_costs, judge_usual, solve_job, what_would_help
 from stagecut.formulations.job.space import job_space
@@ -379,3 +380,12 @@ def test_stages_in_a_v(schedule: str) -> None:
     assert found.plan.gap <= 1e-3
     check_job_bound(found.plan)
     assert simulate_job(found.plan).makespan < found.plan.seconds
+
+
+@pytest.mark.parametrize("more", [{"method": "dp"}, {"workers": 2}, {"on_progress": print}])
+def test_what_a_search_for_a_layout_does_not_read_is_refused(more: dict[str, Any]) -> None:
+    """Rather than left out in silence, as the call takes it for other problems."""
+    with pytest.raises(
+        InputError, match=f"^{next(iter(more))}: a training job's"
+    ):
+        stagecut.solve("llama3.2-1b", "h100:2", PIPED, **more)
