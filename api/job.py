@@ -67,12 +67,12 @@ class JobCosts:
 
     def starts(self, usual: Sequence[UsualLayout]) -> list[Layout]:
         """Return the usual layouts moved into the job's space, where they can be plans of it."""
-        layouts = [one.layout for one in usual if one.layout is not None]
-        own = [
-            replace(one, **{"mtp_stage": self.job.template.mtp_stage, **self.outside(one)})
-            for one in layouts
-        ]
+        own = [self.moved(one.layout) for one in usual if one.layout is not None]
         return [one for one in own if self.job.allows(self.model, one)]
+
+    def moved(self, layout: Layout) -> Layout:
+        """Return a layout with the job's values of the fields that no job leaves open."""
+        return replace(layout, **{"mtp_stage": self.job.template.mtp_stage, **self.outside(layout)})
 
     def outside(self, layout: Layout) -> dict[str, Any]:
         """Return the fields that put a layout outside the job's space, with the job's values."""
@@ -387,7 +387,8 @@ def judge_usual(
         behind = time.terms[term] - least.get(term, 0.0)
         most = (term, behind) if behind > 0 else None
         seconds = time.seconds if costs.fullest(one.layout)[1] >= 0 else np.inf
-        outside = tuple(costs.outside(one.layout))
+        refused = costs.job.refused(costs.model, costs.moved(one.layout))
+        outside = tuple(dict.fromkeys((*costs.outside(one.layout), *refused)))
         found.append(UsualChoice(one.name, one.layout, seconds, one.reason, most, outside))
     return tuple(found)
 
@@ -428,8 +429,11 @@ def what_would_help(
         ("twice the network", replace(cluster, network=network), job, 1.0),
         ("twice the batch", cluster, replace(job, global_batch=2 * job.global_batch), 0.5),
     ]
-    if plan.layout.pipeline > 1 and job.launcher != "any":
-        cases.append(("zero-bubble schedules", cluster, replace(job, launcher="any"), 1.0))
+    free = replace(job, launcher="any", schedules=None)
+    # With other kernels than these, what they save would count as the schedules'.
+    alike = job.settings.software is free.settings.software
+    if plan.layout.pipeline > 1 and alike and job.orders != free.orders:
+        cases.append(("zero-bubble schedules", cluster, free, 1.0))
     hosts = _parts_in_host_memory(job, (HALVES, WHOLE), sum(plan.certificate.points.values()))
     if hosts != job:
         cases.append(("parts in host memory", cluster, hosts, 1.0))

@@ -153,6 +153,12 @@ def solve(
             raise InputError(
                 "job: it takes a model such as llama3-70b and a cluster such as h100:8x8"
             )
+        for name, given in (
+            ("method", None if method == "auto" else method), ("start", start),
+            ("on_progress", on_progress), ("workers", workers), ("constrain", constrain),
+        ):  # fmt: skip
+            if given is not None:
+                raise InputError(f"{name}: a training job's search takes none; leave it out")
         from .job import solve_job
 
         return solve_job(workload, cluster, problem, limits=limits)

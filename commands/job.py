@@ -96,8 +96,11 @@ def state_job(
         stated["sequence"] = usual_sequence(model_description(models[0]))
     for name in ("problem", "accelerators", "cpus", "split", "microbatches", "schedule", "mesh"):
         if getattr(asked, name) is not None:
-            field = {"schedule": "; --set schedules=[…]"}.get(name, "")
-            raise InputError(f"--{name}: not of a training job{field}; leave it out")
+            remedy = {
+                "schedule": f"say --set schedules={asked.schedule}",
+                "accelerators": "say how many in --cluster, such as h100:8",
+            }.get(name, "leave it out")
+            raise InputError(f"--{name}: not of a training job; {remedy}")
     refuse(others, "not of a training job")
     if asked.cluster is None:
         raise InputError("--cluster: it is missing; say such as h100:8x8, or a cluster file")

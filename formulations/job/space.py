@@ -37,6 +37,7 @@ from ...instances.costs.layout import (
     Recompute,
     check_experts,
     check_heads,
+    check_positions,
     check_precision,
     check_profiled,
 )
@@ -105,10 +106,13 @@ def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJo
             f"sequence: {job.sequence}; the batch that {model.name} was profiled with counts as a "
             "microbatch of 1 sequence of 1 token; take sequence 1"
         )
-    if 0 < model.positions < job.sequence:
+    check_positions(model, job.template)
+    there = _modules(model) & job.settings.recompute
+    if job.recompute and not any(modes <= there for modes in job.recompute):
+        said = " or ".join(" + ".join(sorted(modes)) for modes in job.recompute)
         raise InputError(
-            f"sequence: {job.sequence}; {model.name} has {model.positions} learned positions; take "
-            f"at most {model.positions}, or a description with more of them"
+            f"recompute: {job.launcher} can recompute no {said} of {model.name}; take some of "
+            f"{', '.join(sorted(there))}"
         )
     schedules = _orders(job)
     settings, table = _points(model, cluster, job, schedules)

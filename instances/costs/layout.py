@@ -393,6 +393,7 @@ def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingClust
     """
     _check_counts(layout)
     _check_devices(layout, cluster)
+    check_positions(model, layout)
     check_heads(model, layout)
     check_profiled(model, layout)
     check_experts(model, layout)
@@ -473,6 +474,15 @@ def _undivided(model: ModelDescription, tensor: int) -> str:
             width = block.feed_forward.width
             return f"{tensor} does not divide the feed-forward width {width} of {model.name}"
     return ""
+
+
+def check_positions(model: ModelDescription, layout: Layout) -> None:
+    """Refuse sequences that a model has too few learned positions for."""
+    if 0 < model.positions < layout.sequence:
+        raise InputError(
+            f"sequence: {layout.sequence}; {model.name} has {model.positions} learned positions; "
+            f"take at most {model.positions}, or a description with more of them"
+        )
 
 
 def check_heads(model: ModelDescription, layout: Layout) -> None:

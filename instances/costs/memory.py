@@ -12,10 +12,10 @@ distributed optimizer, PyTorch's FSDP2; checked against torch's memory tracker a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..model.chunk_schedules import v_in_flight
+from ..model.chunk_schedules import interleaved_in_flight, v_in_flight
 from .activations import Tokens, element_bytes, fused, kept, kept_by_module, largest_matrix, working
 from .description import Block, ModelDescription
 from .layout import V_SCHEDULES, JobSchedule, Layout, Software
@@ -230,25 +230,22 @@ def ends_held(model: ModelDescription, layout: Layout, stage: int) -> float:
 def passes_in_flight(layout: Layout, rank: int) -> list[Mapping[int, int]]:
     """Microbatches of each model stage whose activations a pipeline rank keeps where it keeps most.
 
-    1F1B: as many as ranks from this one on. Interleaved: the passes of its warm-up and one more.
-    Zero bubble: gradients of weights lag, so that every rank keeps as many as the first. In a V
-    there may be two such moments, of which either may be the fuller.
+    1F1B: as many as ranks from this one on. Zero bubble: gradients of weights lag, so that every
+    rank keeps as many as the first. With several chunks on a rank there are several such moments,
+    of which any may be the fullest, as chunks are unlike.
     """
     p, m, schedule = layout.pipeline, layout.microbatches, layout.schedule
     own = layout.rank_stages(rank)
     if p == 1:
         return [dict.fromkeys(own, 1)]
-    if schedule in V_SCHEDULES:
-        moments = v_in_flight(schedule, p, rank, m)
-        return [dict(zip(own, held, strict=True)) for held in moments]
-    most = {JobSchedule.GPIPE: m, JobSchedule.ZB_H1: p, JobSchedule.ZB_H2: 2 * p - 1}
     if layout.chunks == 1:
+        most = {JobSchedule.GPIPE: m, JobSchedule.ZB_H1: p, JobSchedule.ZB_H2: 2 * p - 1}
         return [dict.fromkeys(own, min(m, most.get(schedule, p - rank)))]
-    passes = min(2 * (p - rank - 1) + (layout.chunks - 1) * p + 1, m * layout.chunks)
-    counts = dict.fromkeys(own, 0)
-    for n in range(passes):
-        counts[own[n // p % layout.chunks]] += 1
-    return [counts]
+    if schedule in V_SCHEDULES:
+        moments: Iterable[tuple[int, ...]] = v_in_flight(schedule, p, rank, m)
+    else:
+        moments = interleaved_in_flight(p, layout.chunks, rank, m)
+    return [dict(zip(own, held, strict=True)) for held in moments]
 
 
 def rank_parameters(block: Block, hidden: int, layout: Layout) -> tuple[float, float]:

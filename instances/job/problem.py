@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..common.choices import OrText
 from ..common.errors import InputError, quote
-from ..common.units import MOST_COUNT
+from ..common.quantities import check_count, check_counts
 from ..costs.description import ModelDescription
 from ..costs.hardware import TrainingCluster
 from ..costs.layout import OFFLOAD, RECIPES, ContextKind, JobSchedule, Layout, Recipe, Recompute
@@ -105,12 +105,12 @@ class TrainingJob:
             names = ", ".join(LAUNCHERS)
             raise InputError(f"launcher: {quote(self.launcher)} is not one of {names}")
         for name in ("global_batch", "sequence"):
-            _check(name, getattr(self, name), 1)
+            check_count(name, getattr(self, name))
         for name in OPEN:
-            for value in self.allowed(name) or ():
-                _check(name, value, 0 if name == "zero" else 1)
+            if name != "zero":
+                check_counts(name, self.allowed(name))
         for stage in self.allowed("zero") or ():
-            if stage > 3:
+            if stage not in range(4):
                 raise InputError(f"zero: {quote(stage)}; it must be 0, 1, 2 or 3")
         if self.schedules is not None:
             given: Iterable[OrText[JobSchedule]] = (
@@ -194,21 +194,26 @@ class TrainingJob:
         """Whether the launcher can train a model in a pipeline."""
         return self.settings.mtp_in_pipeline or not model.mtp
 
+    def refused(self, model: ModelDescription, layout: Layout) -> tuple[str, ...]:
+        """Return the fields of a layout of a model that are not among what the job leaves open."""
+        found = [
+            name
+            for name in OPEN
+            if (values := self.allowed(name)) is not None and getattr(layout, name) not in values
+        ]
+        found += [name for name in OFFLOAD if getattr(layout, name) not in self.parts(name)]
+        if layout.pipeline > 1:
+            found += ["pipeline"] * (not self.pipelines(model))
+            found += ["schedule"] * (layout.schedule not in self.orders)
+        if layout.recompute and layout.recompute not in self.modes:
+            found.append("recompute")
+        if not found and (reason := runs(self.launcher, layout, model.layers)) is not None:
+            found.append(reason.partition(":")[0])
+        return tuple(dict.fromkeys(found))
+
     def allows(self, model: ModelDescription, layout: Layout) -> bool:
         """Whether a layout of a model is among those that the job leaves open."""
-        if layout.pipeline > 1 and not self.pipelines(model):
-            return False
-        for name in OPEN:
-            values = self.allowed(name)
-            if values is not None and getattr(layout, name) not in values:
-                return False
-        if any(getattr(layout, name) not in self.parts(name) for name in OFFLOAD):
-            return False
-        return (
-            runs(self.launcher, layout, model.layers) is None
-            and (layout.pipeline == 1 or layout.schedule in self.orders)
-            and (not layout.recompute or layout.recompute in self.modes)
-        )
+        return not self.refused(model, layout)
 
     @property
     def orders(self) -> tuple[JobSchedule, ...]:
@@ -242,8 +247,3 @@ OPEN = (
     "tensor", "context", "pipeline", "data", "expert", "expert_tensor", "chunks", "microbatch",
     "zero",
 )  # fmt: skip
-
-
-def _check(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or not least <= value <= MOST_COUNT:
-        raise InputError(f"{name}: {quote(value)}; it must be a whole number of at least {least}")

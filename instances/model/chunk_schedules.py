@@ -35,6 +35,8 @@ Controllable Memory*, NeurIPS 2024 (ZB-V). DeepSeek-AI, *DeepSeek-V3 Technical R
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from ..common.arrays import Ints
@@ -65,6 +67,29 @@ def interleaved_rows(ranks: int, chunks: int, microbatches: int) -> tuple[Ints, 
         order = np.argsort(np.concatenate((2 * n, 2 * (n + ahead) + 1)), kind="stable")
         rows.append(np.concatenate((forward, backward))[order])
     return tuple(rows)
+
+
+@lru_cache(maxsize=4096)
+def interleaved_in_flight(
+    ranks: int, chunks: int, rank: int, microbatches: int
+) -> tuple[tuple[int, ...], ...]:
+    """Return the microbatches of each chunk in flight on a rank at its fullest moments.
+
+    From the end of the warm-up on as many passes are in flight behind every forward pass, of other
+    chunks each time. While neither forward nor backward passes go on to another chunk, what they
+    take changes by the same from one to the next, so that the ends of such spans are enough.
+    """
+    total, period = chunks * microbatches, chunks * ranks
+    ahead = min(2 * (ranks - rank - 1) + (chunks - 1) * ranks, total - 1)
+    n = np.arange(ahead, min(ahead + period, total))
+    n = n[((n + 1) % ranks == 0) | ((n - ahead) % ranks == 0)]
+
+    def by_chunk(passes: Ints) -> Ints:
+        rounds, left = np.divmod(passes[:, None], period)
+        return rounds * ranks + np.clip(left - ranks * np.arange(chunks), 0, ranks)
+
+    held = by_chunk(n + 1) - by_chunk(n - ahead)[:, ::-1]
+    return tuple(dict.fromkeys(map(tuple, held.tolist())))
 
 
 def v_rows(schedule: str, ranks: int, microbatches: int) -> tuple[Ints, ...]:

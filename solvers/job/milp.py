@@ -40,11 +40,6 @@ def _stream_milp(task: Task[PipelineJob], search: Search[Solution]) -> None:
             stream_dp(task, search)
         if search.should_stop():
             return
-    solve_slots(task, staging, search)
-
-
-def solve_slots(task: Task[PipelineJob], staging: Staging, search: Search[Solution]) -> None:
-    """Solve the integer program from the best solution known."""
     solve_program(lambda: _stream_program(task, staging, search), search, solver=task.solver)
 
 

@@ -308,6 +308,24 @@ def test_parts_in_host_memory_are_coarser_in_large_spaces(monkeypatch: pytest.Mo
         assert parts is None or asked[-1].parts("offload_optimizer") == parts
 
 
+@pytest.mark.parametrize(
+    ("fixed", "there"),
+    [
+        ({"launcher": "torchtitan", "zero": 3}, False),  # runs them, and other layouts with them
+        ({"launcher": "deepspeed"}, False),
+        ({"schedules": ("1f1b",)}, True),
+    ],
+)
+def test_what_zero_bubble_schedules_save_is_told_with_the_same_kernels(
+    fixed: dict[str, Any], there: bool
+) -> None:
+    """Not with those of another launcher, which are faster or slower whatever the schedule."""
+    found = what_would_help(plan_of(pipeline=2, **fixed), Limits(gap=0.05))
+    rows = [one for one in found if one.change == "zero-bubble schedules"]
+    assert bool(rows) is there
+    assert all(one.layout is not None and one.layout.schedule != "1f1b" for one in rows)
+
+
 def test_a_change_that_leaves_the_plan_possible_costs_nothing() -> None:
     """More memory or a faster network cannot make the best plan slower than the present one."""
     plan = plan_of(pipeline=2)

@@ -10,7 +10,12 @@ import pytest
 from stagecut.formulations.job.orders import ScheduleOrder
 from stagecut.instances import InputError
 from stagecut.instances.costs.layout import Layout
-from stagecut.instances.model.chunk_schedules import v_in_flight, v_rows
+from stagecut.instances.model.chunk_schedules import (
+    interleaved_in_flight,
+    interleaved_rows,
+    v_in_flight,
+    v_rows,
+)
 from stagecut.runtime.schedules import make_schedule, validate
 from stagecut.runtime.simulate import chain, simulate_stages
 
@@ -52,6 +57,21 @@ def test_microbatches_in_flight_are_those_of_the_order(name: str, p: int, m: int
     order = ScheduleOrder(2 * p, m, device, v_rows(name, p, m))
     for rank, vectors in enumerate(order.in_flight):
         assert sorted(map(tuple, vectors.tolist())) == sorted(v_in_flight(name, p, rank, m))
+
+
+@pytest.mark.parametrize(("p", "chunks", "m"), [(2, 2, 2), (2, 3, 8), (4, 3, 8), (3, 5, 15)])
+def test_unlike_chunks_of_an_interleaved_rank_are_fullest_at_one_of_its_moments(
+    p: int, chunks: int, m: int
+) -> None:
+    """Later chunks that keep more are fullest behind the warm-up, earlier ones long after it."""
+    rows = interleaved_rows(p, chunks, m)
+    order = ScheduleOrder(p * chunks, m, np.arange(p * chunks) % p, rows)
+    draw = np.random.default_rng(0)
+    for rank, vectors in enumerate(order.in_flight):
+        moments = np.array(interleaved_in_flight(p, chunks, rank, m))
+        assert {*map(tuple, moments.tolist())} <= {*map(tuple, vectors.tolist())}
+        kept = draw.random((chunks, 100))
+        assert np.allclose((moments @ kept).max(axis=0), (vectors @ kept).max(axis=0))
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -52,7 +52,6 @@ PARTS = {
     "job.iteration.frameworks.default_split",
     "latency.calls.several_calls",
     "sharding.baselines.baseline",
-    "job.milp.solve_slots",
 }
 
 #: Solvers that are for some tasks of their problem alone, as those that call them ask first; the

@@ -86,8 +86,8 @@ def test_passes_in_flight_are_those_of_the_schedule(p: int, chunks: int, m: int)
         for forward, stage in order(schedule, p, chunks, m, rank):
             flying[stage] += 1 if forward else -1
             most.append(sum(flying.values()))
-        (held,) = passes_in_flight(layout, rank)
-        assert sum(held.values()) == max(most)
+        for held in passes_in_flight(layout, rank):
+            assert sum(held.values()) == max(most)
 
 
 def test_zero_bubble_schedules_keep_as_many_on_every_rank() -> None:

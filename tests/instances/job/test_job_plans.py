@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import stagecut
 from stagecut.api.explain_job import simulate_job
 from stagecut.api.job import JobResult, job_costs, judge_usual, solve_job, what_would_help
 from stagecut.formulations.job.space import job_space
@@ -20,6 +21,7 @@ from stagecut.instances.costs import calibration as calibrations
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.description import ModelDescription
+from stagecut.instances.costs.layout import Layout
 from stagecut.instances.costs.memory import peak_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.plan import CertificateRow, JobPlan, Reason, is_job_plan, load_job_plan
@@ -359,6 +361,15 @@ def test_a_published_recipe_outside_of_the_space_is_where_a_search_starts() -> N
     }
 
 
+def test_a_usual_choice_that_the_job_does_not_leave_open_is_told_to_be_outside() -> None:
+    """It may be faster than the plan, and than the bound, which holds for what is open."""
+    costs = job_costs(small(), "h100:2", replace(PIPED, pipeline=2, microbatch=None, recompute=()))
+    usual = {one.name: one for one in judge_usual(costs, Layout(), costs.usual())}
+    assert usual["ZeRO-3 over all devices"].outside == ("pipeline",)
+    assert usual["torchtitan's recipes"].outside == ("pipeline", "recompute")
+    assert usual["ZeRO-1 in a pipeline (DeepSpeed)"].outside == ()
+
+
 @pytest.mark.parametrize("schedule", ["zb-v", "dualpipe-v"])
 def test_stages_in_a_v(schedule: str) -> None:
     """Embedding and head are on the first rank; what is proved of the plan is proved again."""
@@ -369,3 +380,12 @@ def test_stages_in_a_v(schedule: str) -> None:
     assert found.plan.gap <= 1e-3
     check_job_bound(found.plan)
     assert simulate_job(found.plan).makespan < found.plan.seconds
+
+
+@pytest.mark.parametrize("more", [{"method": "dp"}, {"workers": 2}, {"on_progress": print}])
+def test_what_a_search_for_a_layout_does_not_read_is_refused(more: dict[str, Any]) -> None:
+    """Rather than left out in silence, as the call takes it for other problems."""
+    with pytest.raises(
+        InputError, match=f"^{next(iter(more))}: a training job's"
+    ):
+        stagecut.solve("llama3.2-1b", "h100:2", PIPED, **more)

@@ -92,13 +92,13 @@ def test_less_memory_takes_smaller_microbatches_then_recomputation_then_nothing(
 
 def test_what_does_not_divide_is_changed_and_said():
     """ZeRO-3 with fewer replicas than devices, experts over fewer devices than the guide's."""
-    found = usual("gpt3-175b", "a100:8x128", batch=1536)["ZeRO-3"]
+    found = usual("gpt3-175b", "a100:8x128", batch=1536, sequence=2048)["ZeRO-3"]
     assert (found.layout.tensor, found.layout.data, found.layout.zero) == (2, 512, 3)
     assert found.reason.startswith("global_batch: 1536 is not divided by ")
     found = usual("deepseek-v3", "gb200:64x4", batch=2048)["Megatron-Bridge's"]
     assert (found.layout.tensor, found.layout.pipeline, found.layout.expert) == (2, 16, 16)
     assert found.reason.startswith("expert: 64 ")
-    none = usual("gpt3-175b", "a100:8x128", batch=7)["ZeRO-3"]
+    none = usual("gpt3-175b", "a100:8x128", batch=7, sequence=2048)["ZeRO-3"]
     assert none.layout is None
     assert none.reason.startswith("global_batch: 7 is not divided by ")
 
