@@ -176,11 +176,15 @@ def test_tokens_that_the_model_has_not_are_refused(
     plan = planned(tmp_path, 1, recipe="fp32")
     for name, line, message in (
         ("few", np.arange(5), "5 tokens; a sequence takes 9"),
-        ("large", np.full(100, 40), "token 40; small has 32"),
+        ("large", np.full(100, 40), "token 40; small has 0 to 31"),
+        ("negative", np.full(100, -1), "token -1; small has 0 to 31"),
         ("floats", np.zeros(100), "one line of whole numbers"),
+        ("empty", np.zeros(0), "no tokens can be read"),
     ):
         np.save(tmp_path / f"{name}.npy", line)
         file = str(tmp_path / f"{name}.npy")
+        if name == "empty":
+            (tmp_path / "empty.npy").write_bytes(b"")
         code, _, err = run(capsys, plan, "--tokens", file, "--device", "cpu")
         assert (code, err.count("\n")) == (2, 1)
         assert message in err

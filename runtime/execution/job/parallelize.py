@@ -12,6 +12,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -38,7 +39,7 @@ from torch.utils.checkpoint import (
 from ....instances import InputError
 from ....instances.common.quantities import show_count
 from ....instances.costs.hardware import NumberFormat
-from ....instances.costs.layout import OFFLOAD, Layout, Recipe, Recompute
+from ....instances.costs.layout import OFFLOAD, Layout, Recipe, Recompute, check_counts
 from ..stage import register
 from .context import positions_of
 from .experts import check_experts, divide_experts
@@ -275,6 +276,7 @@ def own_group(lists: Sequence[Sequence[int]]) -> dist.ProcessGroup:
 
 def check_runs(layout: Layout) -> None:
     """Raise InputError if a layout does not run here, with what to plan instead."""
+    check_counts(layout)
     check_experts(layout)
     for name in OFFLOAD:
         if getattr(layout, name):
@@ -513,7 +515,7 @@ def recompute(stage: JobStage, plan: ParallelizePlan, layout: Layout, number: in
             if what == Recompute.FULL:
                 _checkpointed(block)
             elif what == Recompute.OPERATORS:
-                _checkpointed(block, functools.partial(_selective))
+                _checkpointed(block, _selective)
             else:
                 for n, module in block.named_modules(prefix=name):
                     if _matches(n, plan.recomputed[what]):
@@ -541,7 +543,27 @@ def _selective() -> Any:
                 return CheckpointPolicy.MUST_SAVE
         return CheckpointPolicy.PREFER_RECOMPUTE
 
-    return create_selective_checkpoint_contexts(policy)
+    kept, again = create_selective_checkpoint_contexts(policy)
+    return kept, _Again(again, counts)
+
+
+class _Again:
+    """Context of recomputation, once for each half of a backward pass that a schedule splits.
+
+    torch's own uses up what was kept.
+    """
+
+    def __init__(self, context: Any, counts: Counter[bool]) -> None:
+        self.context, self.counts, self.kept = context, counts, context.storage
+
+    def __enter__(self) -> None:
+        self.counts[True] = 0
+        self.context.storage = {key: copy(each) for key, each in self.kept.items()}
+        self.context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.context.__exit__(*error)
+        self.context.storage = self.kept
 
 
 def shard(

@@ -355,8 +355,9 @@ def token_batches(plan: JobPlan, path: Path | None) -> Iterator[tuple[Tensor, Te
     while True:
         begins = [(at + k) % sequences * layout.sequence for k in range(count)]
         batch = torch.from_numpy(np.stack([line[b : b + length].astype(np.int64) for b in begins]))
-        if int(batch.max()) >= words or int(batch.min()) < 0:
-            raise InputError(f"{path}: token {int(batch.max())}; {plan.model.name} has {words}")
+        for token in (int(batch.min()), int(batch.max())):
+            if not 0 <= token < words:
+                raise InputError(f"{path}: token {token}; {plan.model.name} has 0 to {words - 1}")
         yield batch[:, :-1], batch[:, 1:]
         at += count
 
@@ -370,8 +371,10 @@ def _read(path: Path) -> Ints:
             line = np.memmap(path, dtype=_RAW[path.suffix], mode="r")
         else:
             raise InputError(f"{path}: tokens are in .npy, .bin (16 bits) or .u32 (32 bits)")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{path}: no tokens can be read: {error}") from None
+    if not isinstance(line, np.ndarray):
+        raise InputError(f"{path}: it holds several arrays; one line of whole numbers")
     if line.ndim != 1 or not np.issubdtype(line.dtype, np.integer):
         raise InputError(f"{path}: {line.dtype} of shape {line.shape}; one line of whole numbers")
     return line

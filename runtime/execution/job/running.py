@@ -29,10 +29,11 @@ from ....instances import InputError
 from ....instances.common.quantities import show_count
 from ....instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
 from ....instances.job.plan import JobPlan
-from ...measure.group import rank_device
+from ...measure.group import of_all_ranks, rank_device
 from ...schedules import make_schedule
 from ...simulate.stages import chain
 from ..gradients import scale_to_norm, sums_over
+from ..guard.identity import weights_hash
 from ..torch_pipelining import NeighbourStage, evaluate_forward, order_runtime
 from .context import divided_attention, positions_of
 from .parallelize import (
@@ -99,6 +100,12 @@ class RunningJob:
         self.layout, self.device = layout, device
         self.schedule = schedule or layout.schedule.value
         self.mesh = job_mesh(layout, device.type)
+        weights = of_all_ranks(weights_hash(model))
+        if other := [rank for rank, own in enumerate(weights) if own != weights[0]]:
+            raise InputError(
+                f"model: rank {other[0]} made other weights than rank 0; draw them from one seed, "
+                "or give initialize"
+            )
         placed = stage_ranks(self.schedule, layout)
         own = [s for s, rank in enumerate(placed) if rank == self.mesh.rank("pipeline")]
         self.ties = ties_of(model)
@@ -196,7 +203,11 @@ class RunningJob:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Give modules what they run in: divided logits' losses, attention to whole sequences."""
+        """Give modules what they run in: divided logits' losses, attention to whole sequences.
+
+        Afterwards weights that were gathered for it are divided again: an evaluation has no
+        backward pass that would do so, and optimizers have the divided ones.
+        """
         with ExitStack() as stack:
             if self._parted:
                 stack.enter_context(loss_parallel())
@@ -208,6 +219,10 @@ class RunningJob:
             # logits are often a view, which matters to those who change them in place
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
             yield
+        for stage in self.stages.values():
+            for module in stage.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
 
     def _part_of(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return this rank's part of a whole batch, on its device."""
