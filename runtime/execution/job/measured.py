@@ -26,8 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ....instances.costs.layout import ContextKind
-from ...measure.group import of_all_ranks
-from ..stage import idle_at
+from ...measure.group import idle_at, of_all_ranks
 from .running import RunningJob
 
 #: Kinds of collectives by the names of torch's operators, of both families.
