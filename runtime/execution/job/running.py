@@ -98,6 +98,8 @@ class RunningJob:
         check_runs(layout)
         check_patterns(model, plan, layout)
         self.layout, self.device = layout, device
+        #: Tokens that `step` has taken, those before the checkpoint that was restored included.
+        self.tokens_taken = 0
         self.schedule = schedule or layout.schedule.value
         self.mesh = job_mesh(layout, device.type)
         weights = of_all_ranks(weights_hash(model))
@@ -171,6 +173,7 @@ class RunningJob:
             parameter.grad = None
         with self.running():
             losses = self.passes(x, y)
+        self.tokens_taken += tokens.numel()
         with self._within("sums"):
             self.add_up_gradients()
             return self._mean(losses)

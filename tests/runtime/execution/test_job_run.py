@@ -30,6 +30,7 @@ from job_cases import (  # noqa: E402
     make_transformer,
     of_two_microbatches,
     resumed,
+    resumed_by_another_batch,
     ring,
     run_rank,
 )
@@ -249,6 +250,13 @@ def test_a_job_runs_under_a_launcher_and_is_held_to_one_process() -> None:
         assert seen == pytest.approx(placed[0], rel=1e-5)
         assert losses[0] == pytest.approx(seen, rel=1e-5)
     assert done[0] == done[1]
+
+
+def test_another_batch_goes_on_behind_the_tokens_that_were_taken(tmp_path: Path) -> None:
+    """Three batches of eight sequences are six of four; two more make no whole number of twelve."""
+    ((taken, why),) = on_ranks(1, resumed_by_another_batch, str(tmp_path))
+    assert taken == [0, 1, 2, *range(8)]
+    assert "no whole number of batches of 12 sequences of 8" in why
 
 
 def test_another_number_of_processes_is_refused() -> None:

@@ -331,6 +331,26 @@ def full_state(job: RunningJob, optimizers: list[torch.optim.Optimizer]) -> dict
     return {name: x for each in everywhere for name, x in each.items()}
 
 
+def resumed_by_another_batch(_rank: int, folder: str) -> tuple[list[int], str]:
+    """Return which batches of four a job takes behind three of eight, and why none of twelve."""
+    taken: list[int] = []
+
+    def numbered(size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for number in range(9):
+            taken.append(number)
+            yield torch.zeros(size, TOKENS).long(), torch.zeros(size, TOKENS).long()
+
+    for size, steps in ((8, 3), (4, 5), (12, 6)):
+        layout = Layout(**{**BATCHES, "global_batch": size})
+        job = RunningJob(make_transformer(), PLAN, layout, device=torch.device("cpu"))
+        options = JobOptions(steps=steps, checkpoint=Path(folder), resume=size != 8)
+        try:
+            train_job(job, numbered(size), optimizer=adam, options=options)
+        except InputError as error:
+            return taken, str(error)
+    return taken, "it is taken"
+
+
 def run_rank(rank: int, devices: int, alike: bool = True) -> Any:
     """Run a job as under torchrun; return what one process has of the first batch, and losses.
 
