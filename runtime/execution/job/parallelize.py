@@ -233,13 +233,16 @@ def job_mesh(layout: Layout, device: str) -> JobMesh:
     nearest = [n for axis in order for n in (("shard", "replicate") if axis == "data" else (axis,))]
     if set(nearest) != set(sizes):
         raise InputError(f"order: {', '.join(layout.order)}; name tensor, data and pipeline")
-    made = JobMesh(_mesh(device, sizes, nearest))
+    axes = tuple(reversed(nearest))  # from distant ranks to neighbouring ones
+    shape = tuple(sizes[axis] for axis in axes)
+    made = JobMesh(dist.init_device_mesh(device, shape, mesh_dim_names=axes))
     if layout.context > 1:
         lines, count = lines_of(made.mesh, "replicate", "shard"), layout.context
         sharing = [line[k : k + count] for line in lines for k in range(0, len(line), count)]
-        made = replace(made, context=DeviceMesh.from_group(own_group(sharing), device))
+        group, _ = dist.new_subgroups_by_enumeration(sharing)
+        made = replace(made, context=DeviceMesh.from_group(group, device))
     if layout.expert > 1:
-        spread = [axis for axis in reversed(nearest) if axis != "pipeline"]
+        spread = [axis for axis in axes if axis != "pipeline"]
         lines = torch.tensor(lines_of(made.mesh, *spread))
         copies = lines.shape[1] // layout.expert
         parts = math.gcd(copies, shards * layout.tensor // layout.expert) if layout.zero else 1
@@ -247,13 +250,6 @@ def job_mesh(layout: Layout, device: str) -> JobMesh:
         ranks = lines.view(layout.pipeline, copies // max(parts, 1), -1, layout.expert)
         made = replace(made, experts=DeviceMesh(device, ranks, mesh_dim_names=names))
     return made
-
-
-def _mesh(device: str, sizes: Mapping[str, int], nearest: Sequence[str]) -> DeviceMesh:
-    """Return a mesh of axes, given from neighbouring ranks to distant ones."""
-    axes = tuple(nearest[::-1])
-    shape = tuple(sizes[axis] for axis in axes)
-    return dist.init_device_mesh(device, shape, mesh_dim_names=axes)
 
 
 def lines_of(mesh: DeviceMesh, *axes: str) -> list[list[int]]:
@@ -266,12 +262,6 @@ def lines_of(mesh: DeviceMesh, *axes: str) -> list[list[int]]:
         mesh.mesh.permute(*others, *places).flatten(0, len(others) - 1).flatten(1).tolist()
     )
     return lines
-
-
-def own_group(lists: Sequence[Sequence[int]]) -> dist.ProcessGroup:
-    """Make a group of each list of ranks, and return that of this rank; all ranks call this."""
-    groups = [(ranks, dist.new_group(list(ranks))) for ranks in lists]
-    return next((group for ranks, group in groups if dist.get_rank() in ranks), groups[0][1])
 
 
 def check_runs(layout: Layout) -> None:

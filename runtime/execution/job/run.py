@@ -38,14 +38,12 @@ from ..checkpoint_folder import (
     write_checkpoint,
 )
 from ..guard.failures import guarded
-from ..options import ProcessOptions, StepResult
+from ..options import MakeOptimizer, ProcessOptions, StepResult
 from .measured import MeasuredStep, measured_step
 from .parallelize import ParallelizePlan
 from .running import RunningJob
 from .transformer import transformer
 
-#: Function that makes an optimizer of groups of parameters.
-MakeOptimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]
 #: Function that returns a model, the same on every rank, and how it is divided.
 MakeJob = Callable[[], tuple[nn.Module, ParallelizePlan]]
 #: Optimizer states by the names of parameters, as other layouts find them.

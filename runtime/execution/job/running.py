@@ -36,6 +36,7 @@ from ..gradients import scale_to_norm, sums_over
 from ..guard.identity import weights_hash
 from ..torch_pipelining import NeighbourStage, evaluate_forward, order_runtime
 from .context import divided_attention, positions_of
+from .experts import local_part
 from .parallelize import (
     JobStage,
     ParallelizePlan,
@@ -45,7 +46,6 @@ from .parallelize import (
     lines_of,
     make_stage,
     materialize,
-    own_group,
     part_ties,
     recompute,
     shard,
@@ -277,8 +277,8 @@ class RunningJob:
             if isinstance(gradient, DTensor):
                 axes = zip(gradient.device_mesh.shape, gradient.placements, strict=True)
                 copies //= math.prod(size for size, lies in axes if not lies.is_replicate())
-            square += _local(gradient).float().square().sum() / copies
-        own = [_local(p.grad) for _, p in self.named_parameters() if p.grad is not None]
+            square += local_part(gradient).float().square().sum() / copies
+        own = [local_part(p.grad) for _, p in self.named_parameters() if p.grad is not None]
         with self._within("norm"):
             return float(scale_to_norm(own, square, max_norm))
 
@@ -380,7 +380,8 @@ class RunningJob:
         if len(ranks) < 2:
             return None
         lines = lines_of(self.mesh.mesh, "pipeline")
-        return own_group([[line[rank] for rank in ranks] for line in lines])
+        group, _ = dist.new_subgroups_by_enumeration([[line[r] for r in ranks] for line in lines])
+        return group
 
 
 def parallelize(
@@ -456,12 +457,7 @@ def _local_gradient(parameter: nn.Parameter) -> Tensor:
     """Return this rank's part of a gradient, which is zero where nothing used the parameter."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
-    return _local(parameter.grad)
-
-
-def _local(x: Tensor) -> Tensor:
-    """Return this rank's part of a tensor."""
-    return x.to_local() if isinstance(x, DTensor) else x
+    return local_part(parameter.grad)
 
 
 def loss_alone(model: nn.Module, plan: ParallelizePlan, tokens: Tensor, targets: Tensor) -> float:
