@@ -39,7 +39,14 @@ from torch.utils.checkpoint import (
 from ....instances import InputError
 from ....instances.common.quantities import show_count
 from ....instances.costs.hardware import NumberFormat
-from ....instances.costs.layout import OFFLOAD, Layout, Recipe, Recompute, check_counts
+from ....instances.costs.layout import (
+    OFFLOAD,
+    Layout,
+    Recipe,
+    Recompute,
+    check_batch,
+    check_counts,
+)
 from ..stage import register
 from .context import positions_of
 from .experts import check_experts, divide_experts
@@ -271,11 +278,7 @@ def check_runs(layout: Layout) -> None:
     for name in OFFLOAD:
         if getattr(layout, name):
             raise InputError(f"{name}: {getattr(layout, name):g}; jobs run with 0 here")
-    if layout.global_batch % (layout.microbatch * layout.data):
-        raise InputError(
-            f"global_batch: {layout.global_batch} is no multiple of microbatch {layout.microbatch} "
-            f"x data {layout.data}; every microbatch must have the same shape"
-        )
+    check_batch(layout)
     for part in range(layout.context):
         positions_of(layout, part)
     precision(layout.recipe)

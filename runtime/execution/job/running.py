@@ -101,6 +101,9 @@ class RunningJob:
         #: Tokens that `step` has taken, those before the checkpoint that was restored included.
         self.tokens_taken = 0
         self.schedule = schedule or layout.schedule.value
+        # torch's 1F1B takes no fewer microbatches than stages: then the order is ours
+        few = self.schedule == "1f1b" and layout.microbatches < layout.pipeline
+        self._is_torchs = self.schedule in TORCH_SCHEDULES and not few
         self.mesh = job_mesh(layout, device.type)
         weights = of_all_ranks(weights_hash(model))
         if other := [rank for rank, own in enumerate(weights) if own != weights[0]]:
@@ -129,7 +132,7 @@ class RunningJob:
                 )
             recompute(stage, plan, layout, number)
             # schedules with actions for FSDP2 gather and free a stage's weights themselves
-            once = layout.pipeline > 1 and self.schedule not in _LOOPS
+            once = layout.pipeline > 1 and not (self._is_torchs and self.schedule in _LOOPS)
             self._experts |= shard(stage, plan, layout, self.mesh, once=once)
         self._tied = [(names, self._tie_group(names, held)) for names in self.ties]
         self._given = plan.loss or cross_entropy
@@ -312,12 +315,15 @@ class RunningJob:
             NeighbourStage(stage, s, layout.stages, self.device, group=group)
             for s, stage in self.stages.items()
         ]
-        if self.schedule in TORCH_SCHEDULES:
+        if self._is_torchs:
             kind = getattr(schedules, TORCH_SCHEDULES[self.schedule], None)
             if kind is None:
                 raise InputError(f"schedule: torch {torch.__version__} has no {self.schedule}")
             given = stages[0] if self.schedule in _SINGLE else stages
-            runtime = kind(given, layout.microbatches, loss_fn=self._loss)
+            try:
+                runtime = kind(given, layout.microbatches, loss_fn=self._loss)
+            except ValueError as error:  # of numbers of microbatches that it does not take
+                raise InputError(f"schedule {self.schedule}: {error}") from None
         else:
             chained = chain([1.0] * layout.stages, [2.0] * layout.stages)
             order = make_schedule(self.schedule, chained, layout.microbatches)

@@ -76,6 +76,7 @@ TWO: dict[str, Case] = {
         16,
     ),
     "1f1b, uneven": ({"pipeline": 2, "microbatch": 2, "stage_layers": (1, 3)}, {"tied": True}, 4),
+    "1f1b of one microbatch": ({"pipeline": 2, "microbatch": 8}, {"tied": True}, 2),
     "zb-h1": ({"pipeline": 2, "microbatch": 2, "schedule": "zb-h1", "recompute": "mlp"}, {}, 8),
     "interleaved": (
         {"pipeline": 2, "chunks": 2, "microbatch": 2, "schedule": "interleaved"}, {}, 8
@@ -326,7 +327,7 @@ def test_bfloat16_is_computed_with_and_32_bits_are_kept() -> None:
         ({"expert": 2, "data": 2, "dispatcher": "hierarchical"}, "dispatcher: hierarchical"),
         ({"offload_optimizer": 0.5}, "offload_optimizer: 0.5"),
         ({"pipeline": 2, "recompute_layers": (1,)}, "recompute_layers: 1 counts for 2 stages"),
-        ({"microbatch": 3}, "global_batch: 8 is no multiple of microbatch 3"),
+        ({"microbatch": 3}, "global_batch: 8 is not divided by microbatch 3"),
         ({"recipe": "megatron-fp8"}, "recipe: megatron-fp8 computes in fp8"),
     ],
     ids=str,
