@@ -327,7 +327,7 @@ def stage_modules(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> li
     Raises InputError if the model has other blocks than the layout counts, or parameters in no
     module of the plan.
     """
-    names = [f"{plan.blocks}.{name}" for name, _ in _module(model, plan.blocks).named_children()]
+    names = [f"{plan.blocks}.{name}" for name, _ in module_of(model, plan.blocks).named_children()]
     counts = layout.layers_of_stages(len(names))
     if len(counts) != layout.stages or sum(counts) != len(names):
         raise InputError(
@@ -351,8 +351,8 @@ def stage_modules(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> li
 
 def make_stage(model: nn.Module, plan: ParallelizePlan, names: Sequence[str]) -> JobStage:
     """Return a model stage of the modules of these names, which are taken and not copied."""
-    modules = {name: _module(model, name) for name in names}
-    shared = {name: _module(model, name) for name in plan.shared}
+    modules = {name: module_of(model, name) for name in names}
+    shared = {name: module_of(model, name) for name in plan.shared}
     blocks = frozenset(name for name in names if name.rpartition(".")[0] == plan.blocks)
     return JobStage(modules, shared, blocks, plan.call)
 
@@ -592,7 +592,8 @@ def shard(
     return frozenset(found)
 
 
-def _module(model: nn.Module, name: str) -> nn.Module:
+def module_of(model: nn.Module, name: str) -> nn.Module:
+    """Return a module by its name; an InputError if the model has none."""
     try:
         return model.get_submodule(name)
     except AttributeError as error:

@@ -40,7 +40,7 @@ from ..checkpoint_folder import (
 from ..guard.failures import guarded
 from ..options import MakeOptimizer, ProcessOptions, StepResult
 from .measured import MeasuredStep, measured_step
-from .parallelize import ParallelizePlan
+from .parallelize import ParallelizePlan, module_of
 from .running import RunningJob
 from .transformer import transformer
 
@@ -412,10 +412,7 @@ def _make(plan: JobPlan, reference: str | None) -> tuple[nn.Module, ParallelizeP
             f"{reference}: for a training job it returns the model and its ParallelizePlan"
         )
     model, modules = made
-    try:
-        layers = len(list(model.get_submodule(modules.blocks).children()))
-    except AttributeError:
-        raise InputError(f"{reference}: the model has no module {modules.blocks}") from None
+    layers = len(list(module_of(model, modules.blocks).children()))
     if layers != plan.model.layers:
         raise InputError(
             f"{reference}: its model has {layers} layers, and {plan.model.name} of the plan "
