@@ -105,12 +105,8 @@ class RunningJob:
         few = self.schedule == "1f1b" and layout.microbatches < layout.pipeline
         self._is_torchs = self.schedule in TORCH_SCHEDULES and not few
         self.mesh = job_mesh(layout, device.type)
-        weights = of_all_ranks(weights_hash(model))
-        if other := [rank for rank, own in enumerate(weights) if own != weights[0]]:
-            raise InputError(
-                f"model: rank {other[0]} made other weights than rank 0; draw them from one seed, "
-                "or give initialize"
-            )
+        if not any(p.is_meta for p in model.parameters()):  # such are filled alike
+            check_alike(model)
         placed = stage_ranks(self.schedule, layout)
         own = [s for s, rank in enumerate(placed) if rank == self.mesh.rank("pipeline")]
         self.ties = ties_of(model)
@@ -441,6 +437,16 @@ def parallelize(
     """
     layout = plan if isinstance(plan, Layout) else plan.layout
     return RunningJob(model, modules, layout, device=device or rank_device(), schedule=schedule)
+
+
+def check_alike(model: nn.Module) -> None:
+    """Raise InputError if ranks made different weights: replicas would train apart."""
+    weights = of_all_ranks(weights_hash(model))
+    if other := [rank for rank, own in enumerate(weights) if own != weights[0]]:
+        raise InputError(
+            f"model: rank {other[0]} made other weights than rank 0; draw them from one seed, or "
+            "give initialize"
+        )
 
 
 def stage_ranks(schedule: str, layout: Layout) -> tuple[int, ...]:
