@@ -34,7 +34,7 @@ from job_cases import (  # noqa: E402
     ring,
     run_rank,
 )
-from ranks import launched, on_ranks  # noqa: E402
+from ranks import DEVICE, launched, on_ranks  # noqa: E402
 
 from stagecut.instances.costs.layers import axis_stride  # noqa: E402
 from stagecut.runtime.execution.checkpoint_folder import checkpoints  # noqa: E402
@@ -191,7 +191,7 @@ def test_ring_attention_is_that_to_whole_sequences() -> None:
     cases = [(True, 4, 6), (True, 2, 6), (True, 2, 4), (False, 4, 6), (False, 1, 3)]
     for errors in on_ranks(4, ring, cases):
         assert len(errors) == len(cases)
-        assert max(errors) < 1e-5
+        assert max(errors) < (1e-5 if DEVICE == "cpu" else 3e-2)
 
 
 #: Pairs that `make test` leaves out: both layouts of each are in another pair, too.

@@ -11,6 +11,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import torch
+from ranks import DEVICE
 from sharded_models import Language, Vision
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -163,7 +164,7 @@ def run_rank(
     steps = options["steps"]
     inputs = ((batch, {}) for _ in range(steps) for batch in batches)
     made = Made(model, batches[0], {}, inputs)
-    asked = RunOptions(optimizer=momentum, threads=1, device="cpu", **options)
+    asked = RunOptions(optimizer=momentum, threads=1, device=DEVICE, **options)
     workload = stagecut.load(folder / "workload.json")
     done = run(folder / "plan.json", made, asked, workload=workload)
     return [step.loss for step in done], dict(model.state_dict())

@@ -59,9 +59,10 @@ class Gpt(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         length = ids.shape[1]
-        seen = torch.ones(length, length, dtype=torch.bool).tril() & (ids != 0)[:, None, None, :]
-        seen = seen | torch.eye(length, dtype=torch.bool)
-        x = self.token(ids) + self.place(torch.arange(length))
+        past = torch.ones(length, length, dtype=torch.bool, device=ids.device).tril()
+        seen = past & (ids != 0)[:, None, None, :]
+        seen = seen | torch.eye(length, dtype=torch.bool, device=ids.device)
+        x = self.token(ids) + self.place(torch.arange(length, device=ids.device))
         for block in self.blocks:
             x = block(x, seen)
         logits = self.head(self.norm(x))

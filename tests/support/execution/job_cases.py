@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.nn.functional as F
+from ranks import DEVICE
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
@@ -25,6 +26,10 @@ from stagecut.runtime.execution.job.context import divided_attention, positions_
 from stagecut.runtime.execution.job.parallelize import ParallelizePlan, job_mesh, lines_of
 from stagecut.runtime.execution.job.run import JobOptions, run_job, train_job
 from stagecut.runtime.execution.job.running import RunningJob, loss_alone
+from stagecut.runtime.measure.group import rank_device
+
+#: Number formats of attention on CPUs, and of its flash kernel on GPUs.
+EXACT, COARSE = torch.float32, torch.bfloat16
 
 #: Layout fields, and options: of the model, and of its run.
 Job = tuple[dict[str, Any], dict[str, Any]]
@@ -166,13 +171,14 @@ class Transformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.embedding(x)
         for layer in self.layers:
-            x = layer(x + waves(torch.arange(x.shape[1]))) if self.placed else layer(x)
+            where = torch.arange(x.shape[1], device=x.device)
+            x = layer(x + waves(where)) if self.placed else layer(x)
         return self.head(self.norm(x))
 
 
 def waves(positions: Tensor) -> Tensor:
     """Return what says where tokens are."""
-    return torch.sin(positions[:, None] * torch.arange(1, WIDTH + 1) / 3)
+    return torch.sin(positions[:, None] * torch.arange(1, WIDTH + 1, device=positions.device) / 3)
 
 
 def mixed(model: Transformer) -> Transformer:
@@ -255,7 +261,7 @@ def evaluated(_rank: int, fields: dict[str, Any]) -> list[tuple[float, float, fl
     """Return twice of a job of eight blocks: loss evaluated, loss of a step, norm of gradients."""
     (x, y), *_ = batches()
     layout = Layout(**{**BATCHES, **fields})
-    job = RunningJob(make_transformer(layers=8), PLAN, layout, device=torch.device("cpu"))
+    job = RunningJob(make_transformer(layers=8), PLAN, layout, device=rank_device())
     return [(job.evaluate(x, y), job.step(x, y), job.clip_gradients(1e9)) for _ in range(2)]
 
 
@@ -267,7 +273,7 @@ def make_job(fields: dict[str, Any], options: dict[str, Any]) -> tuple[RunningJo
     plan = PLACED if given.pop("placed", False) else PLAN
     layout = Layout(**{**BATCHES, **fields})
     job = RunningJob(
-        model, plan, layout, device=torch.device("cpu"), schedule=given.pop("schedule", None)
+        model, plan, layout, device=rank_device(), schedule=given.pop("schedule", None)
     )
     return job, given
 
@@ -342,7 +348,7 @@ def resumed_by_another_batch(_rank: int, folder: str) -> tuple[list[int], str]:
 
     for size, steps in ((8, 3), (4, 5), (12, 6)):
         layout = Layout(**{**BATCHES, "global_batch": size})
-        job = RunningJob(make_transformer(), PLAN, layout, device=torch.device("cpu"))
+        job = RunningJob(make_transformer(), PLAN, layout, device=rank_device())
         options = JobOptions(steps=steps, checkpoint=Path(folder), resume=size != 8)
         try:
             train_job(job, numbered(size), optimizer=adam, options=options)
@@ -361,7 +367,7 @@ def run_rank(rank: int, devices: int, alike: bool = True) -> Any:
     try:
         run = run_job(
             lambda: make_transformer(seed=0 if alike else rank),
-            PLACED, layout, batches(), optimizer=adam, device="cpu",
+            PLACED, layout, batches(), optimizer=adam, device=DEVICE,
         )  # fmt: skip
     except InputError as error:
         return str(error)
@@ -379,7 +385,7 @@ def killed(rank: int, folder: str) -> None:
 
     run_job(
         make_transformer, PLAN, Layout(pipeline=2, microbatch=2, **BATCHES), failing(),
-        optimizer=adam, device="cpu", checkpoint=Path(folder), every=1, timeout_s=60.0,
+        optimizer=adam, device=DEVICE, checkpoint=Path(folder), every=1, timeout_s=60.0,
     )  # fmt: skip
 
 
@@ -409,16 +415,21 @@ def groups(_rank: int, cases: list[dict[str, Any]]) -> list[dict[str, list[list[
 def ring(rank: int, cases: list[tuple[bool, int, int]]) -> list[float]:
     """Return how far ring attention is from that to whole sequences, gradients included.
 
-    Cases are causal or not, heads of keys, and width of values.
+    Cases are causal or not, heads of keys, and width of values. Errors are relative to the largest
+    number, on GPUs in 16 bits.
     """
     world, found = dist.get_world_size(), []
-    mesh = dist.init_device_mesh("cpu", (world,))
+    place = rank_device()
+    mesh = dist.init_device_mesh(place.type, (world,))
     layout = Layout(context=world, context_kind="ring", sequence=4 * world)
-    own = positions_of(layout, rank)
-    order = torch.cat([positions_of(layout, part) for part in range(world)]).argsort()
+    own = positions_of(layout, rank).to(place)
+    order = torch.cat([positions_of(layout, part) for part in range(world)]).argsort().to(place)
     for causal, heads, width in cases:
         torch.manual_seed(0)
-        given = [torch.randn(2, h, 4 * world, w) for h, w in ((4, 6), (heads, 6), (heads, width))]
+        given = [
+            torch.randn(2, h, 4 * world, w).to(place, EXACT if place.type == "cpu" else COARSE)
+            for h, w in ((4, 6), (heads, 6), (heads, width))
+        ]
         results = []
         for mine in (slice(None), own):
             leaves = [x[:, :, mine].requires_grad_() for x in given]
@@ -427,7 +438,10 @@ def ring(rank: int, cases: list[tuple[bool, int, int]]) -> list[float]:
             made.square().sum().backward()
             results.append([made.detach(), *(x.grad for x in leaves if x.grad is not None)])
         parted = [funcol.all_gather_tensor(x.contiguous(), 2, mesh) for x in results[1]]
-        errors = [(x - y[:, :, order]).abs().max() for x, y in zip(results[0], parted, strict=True)]
+        errors = [
+            (x - y[:, :, order]).abs().max() / x.abs().max()
+            for x, y in zip(results[0], parted, strict=True)
+        ]
         found.append(float(torch.stack(errors).max()))
     return found
 
@@ -438,7 +452,7 @@ def collectives(_rank: int, fields: list[dict[str, Any]]) -> list[dict[str, int]
     for given in fields:
         batch = {"global_batch": BATCH, "microbatch": BATCH, "sequence": TOKENS, "recipe": "fp32"}
         job = RunningJob(
-            make_transformer(), PLAN, Layout(**{**batch, **given}), device=torch.device("cpu")
+            make_transformer(), PLAN, Layout(**{**batch, **given}), device=rank_device()
         )
         job.step(*batches()[0])
         with CommDebugMode() as seen:

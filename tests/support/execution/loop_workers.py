@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from ranks import DEVICE
 from torch import nn
 from torch.nn import functional as F
 
@@ -71,6 +72,11 @@ def microbatch(j: int) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
+def here(j: int) -> tuple[torch.Tensor, ...]:
+    """Return microbatch j where ranks compute."""
+    return tuple(x.to(DEVICE) for x in microbatch(j))
+
+
 def schedule_of(
     name: str, ranks: Sequence[Sequence[int]], world: int, m: int, *, reduces: bool = False
 ) -> Schedule:
@@ -91,7 +97,7 @@ def schedule_of(
 def state_of(loop: Loop, attribute: str) -> dict[str, torch.Tensor]:
     """Return the values or gradients of this rank's parameters."""
     return {
-        name: (x.grad if attribute == "grad" else x).detach().clone()
+        name: (x.grad if attribute == "grad" else x).detach().cpu().clone()
         for own in loop.parameters.values()
         for name, x in own.items()
     }
@@ -99,10 +105,10 @@ def state_of(loop: Loop, attribute: str) -> dict[str, torch.Tensor]:
 
 def gradients(_: int, schedule: Schedule, ranks: list[list[int]], recompute: frozenset[int]) -> Any:
     """Return losses and gradients of the second of two batches, their norm, and them clipped."""
-    pieces = pieces_of(layers(2 * len(ranks)), len(ranks))
+    pieces = pieces_of(layers(2 * len(ranks)).to(DEVICE), len(ranks))
     loop = Loop(pieces, ranks, schedule, recompute=recompute)
     for step in range(2):
-        loop.run(lambda j, step=step: microbatch(step * schedule.microbatches + j))
+        loop.run(lambda j, step=step: here(step * schedule.microbatches + j))
     found = state_of(loop, "grad")
     norm = float(loop.clip_gradients(0.01))
     return {j: float(x) for j, x in loop.losses.items()}, found, norm, state_of(loop, "grad")
@@ -110,9 +116,9 @@ def gradients(_: int, schedule: Schedule, ranks: list[list[int]], recompute: fro
 
 def train(_: int, schedule: Schedule, ranks: list[list[int]], per_batch: int | None) -> Any:
     """Return losses and parameters after one pass."""
-    pieces = pieces_of(layers(2 * len(ranks)), len(ranks))
+    pieces = pieces_of(layers(2 * len(ranks)).to(DEVICE), len(ranks))
     loop = Loop(pieces, ranks, schedule, optimizer=momentum, microbatches=per_batch)
-    loop.run(microbatch)
+    loop.run(here)
     return {j: float(x) for j, x in loop.losses.items()}, state_of(loop, "data")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from execution_models import MODELS
+from ranks import DEVICE
 
 import stagecut
 from stagecut import InputError, Plan, Workload
@@ -73,7 +74,7 @@ def train(
     dist.P2POp.__init__ = noted
     data = iter([(one, {}) for one in microbatches(name, plan.problem.replicas)])
     options = RunOptions(
-        steps=STEPS, schedule=schedule, optimizer=momentum, threads=1, device="cpu", check=True
+        steps=STEPS, schedule=schedule, optimizer=momentum, threads=1, device=DEVICE, check=True
     )
     try:
         steps = run(plan, Made(model, inputs, {}, data), options, workload=workload)

@@ -27,6 +27,7 @@ from stagecut.runtime.execution.job.parallelize import materialize
 from stagecut.runtime.execution.job.run import JobOptions, train_job
 from stagecut.runtime.execution.job.running import RunningJob
 from stagecut.runtime.execution.job.transformer import transformer
+from stagecut.runtime.measure.group import rank_device
 
 HIDDEN, WORDS, TOKENS, BATCH, STEPS = 16, 32, 8, 8, 10
 
@@ -186,9 +187,7 @@ def model_rank(
                         gradients[key] = whole(p.grad).clone()
 
         model, plan = transformer(MODELS[name])
-        job = RunningJob(
-            model, plan, layout_of(fields), device=torch.device("cpu"), schedule=schedule
-        )
+        job = RunningJob(model, plan, layout_of(fields), device=rank_device(), schedule=schedule)
         run = train_job(
             job,
             batches(steps),

@@ -32,6 +32,9 @@ HANGS_S = 150
 #: What makes a rank write its stacks, and the time that it has for that.
 STACKS, STACKS_S = signal.SIGUSR2, 2.0
 
+#: What ranks compute on: ``cuda`` over NCCL, several ranks on a GPU if there are too few.
+DEVICE = os.environ.get("STAGECUT_TEST_DEVICE", "cpu")
+
 #: Where processes write, by file descriptors 1 and 2.
 STREAMS = ("out", "err")
 
@@ -50,7 +53,7 @@ def start_server() -> None:
 
 
 def on_ranks(world: int, work: Callable[..., Any], *args: Any) -> list[Any]:
-    """Return what `work(rank, *args)` returns on each rank of a process group over gloo."""
+    """Return what `work(rank, *args)` returns on each rank of a process group."""
     results, codes = launched(world, _in_group, work, args)
     assert codes == [0] * world
     return results
@@ -111,6 +114,12 @@ def launched(
                 "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": str(store),
                 "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world),
             }  # fmt: skip
+            if DEVICE == "cuda":
+                cards = torch.cuda.device_count()
+                environment["LOCAL_RANK"] = str(rank % cards)
+                environment["LOCAL_WORLD_SIZE"] = str(min(world, cards))
+                # NCCL takes several ranks on a GPU if it finds them on different hosts
+                environment["NCCL_HOSTID"] = f"ranks {rank // cards}"
             stacks = Path(said) / str(rank)
             given = (there, environment, stacks, rank, work, args)
             process = context.Process(target=_rank, args=given)
@@ -126,7 +135,9 @@ def launched(
                 left.remove(end)
                 with suppress(EOFError):  # it failed; the exit code says so
                     made = io.BytesIO(end.recv())
-                    results[ends.index(end)] = torch.load(made, weights_only=False)
+                    results[ends.index(end)] = torch.load(
+                        made, map_location="cpu", weights_only=False
+                    )
         for process in processes:
             process.join(max(0.0, until - time.monotonic()))
         if any(process.is_alive() for process in processes):
@@ -197,7 +208,9 @@ def _run_program(rank: int, folder: Path, words: list[str], said: Path) -> None:
 
 
 def _in_group(rank: int, work: Callable[..., Any], args: Any) -> Any:
-    dist.init_process_group("gloo")
+    if DEVICE == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo")
     result = work(rank, *args)
     leave_group()
     return result

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from execution_cases import plan_of, scattered
+from ranks import DEVICE
 from torch import nn
 
 import stagecut
@@ -103,7 +104,7 @@ def train(
                 schedule=schedule,
                 optimizer="adam",
                 threads=1,
-                device="cpu",
+                device=DEVICE,
                 **({"microbatches": MICROBATCHES} | options),
             ),
             workload=profiled().workload,

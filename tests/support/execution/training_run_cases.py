@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from execution_models import MODELS
 from loop_workers import state_of
+from ranks import DEVICE
 
 import stagecut
 from stagecut import Plan, Workload
@@ -109,6 +110,6 @@ def run_file(_: int, folder: str, name: str) -> tuple[list[float], dict[str, tor
     """Run a plan file for a step of all microbatches; return its loss and the gradients here."""
     model, _inputs = MODELS[name]()
     plan = Path(folder) / "plan.json"
-    steps = stagecut.run(plan, model, iter(microbatches(name)), steps=1, threads=1, device="cpu")
+    steps = stagecut.run(plan, model, iter(microbatches(name)), steps=1, threads=1, device=DEVICE)
     grads = {n: x.grad for n, x in model.named_parameters() if x.grad is not None}
     return [step.loss for step in steps], grads
