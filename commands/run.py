@@ -222,15 +222,13 @@ def run_job_plan(
             "least 2 --steps"
         )
     options = JobOptions(
-        schedule=asked.schedule, clip=clip, device=asked.device, threads=asked.threads,
+        schedule=asked.schedule, steps=asked.steps, clip=clip, measure=measure,
+        device=asked.device, threads=asked.threads, timeout_s=asked.timeout_s,
         checkpoint=asked.checkpoint, every=asked.every, resume=asked.resume,
-        measure=measure, timeout_s=asked.timeout_s,
     )  # fmt: skip
     if os.environ.get("RANK", "0") == "0" and tokens is None:
         OUT.tell("no --tokens: the model trains on random ones")
-    done = run_planned_job(
-        plan, model, tokens, asked.steps, asked.make_optimizer, options, on_step=show_step
-    )
+    done = run_planned_job(plan, model, tokens, asked.make_optimizer, options, on_step=show_step)
     if os.environ.get("RANK", "0") != "0":
         return
     if asked.resume and not done.losses:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,6 +41,9 @@ class TrainingGraph:
     # tensors that the model's code holds or makes of numbers, by what `names` calls them; their
     # placeholders are resident, too
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    # first operator that changes in place what others read by another name, a view or its base;
+    # empty if there is none: the graph says only what reads what an operator returns
+    unseen_write: str = ""
 
     @property
     def inputs(self) -> tuple[fx.Node, ...]:
@@ -152,6 +156,7 @@ def named_graph(
         if node not in needed:
             needed.add(node)
             waiting += node.all_input_nodes
+    unseen = _unseen_write(graph, needed, {by_name[name] for name in buffers})
     counted: dict[str, float] = {}
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and node not in needed and not node.users:
@@ -160,7 +165,41 @@ def named_graph(
                 if buffer in buffers:
                     counted[buffer] = counted.get(buffer, 0) + node.args[1]
             graph.erase_node(node)
-    return TrainingGraph(graph, names, parameters, resident, tuple(losses), counted, constants)
+    return TrainingGraph(
+        graph, names, parameters, resident, tuple(losses), counted, constants, unseen
+    )
+
+
+def _unseen_write(graph: fx.Graph, needed: set[fx.Node], buffers: set[fx.Node]) -> str:
+    """Return the first operator whose change in place a needed operator, or a buffer, has missed.
+
+    What only counts steps in a buffer is no such operator.
+    """
+    chains: dict[fx.Node, list[fx.Node]] = {}  # by tensor, it and what shares its memory before it
+    writes: dict[fx.Node, list[fx.Node]] = {}  # by the tensor that was there first
+    for node in graph.nodes:
+        if node in needed:
+            for read in node.all_input_nodes:
+                own = chains.get(read, [read])
+                missed = [write for write in writes.get(own[-1], ()) if write not in own]
+                if missed:
+                    return str(missed[0].name)
+        chains[node] = [node]
+        if node.target is operator.getitem and len(chains[node.args[0]]) > 1:  # one of some views
+            chains[node] += chains[node.args[0]]
+        if not isinstance(node.target, torch._ops.OpOverload) or not node.args:
+            continue
+        alias = node.target._schema.arguments[0].alias_info
+        if alias is None or not isinstance(node.args[0], fx.Node):
+            continue
+        chains[node] += chains[node.args[0]]
+        if alias.is_write:
+            first = chains[node][-1]
+            writes.setdefault(first, []).append(node)
+            counts = node.target is torch.ops.aten.add_.Tensor and first in buffers
+            if first in buffers and not (counts and isinstance(node.args[1], int | float)):
+                return str(node.name)
+    return ""
 
 
 def _lifted(module: fx.GraphModule, names: dict[str, str]) -> dict[str, torch.Tensor]:

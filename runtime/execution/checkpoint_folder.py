@@ -72,8 +72,9 @@ class Manifest(Record):
     """Manifest of a checkpoint.
 
     `plan` and `model` are hashes of what it was written with, and `microbatches` how many were
-    taken from the data; of a training job they are empty. `files` has the SHA-256 of each file, and
-    `state_dict` what each name of the model's `state_dict` is called in the checkpoint.
+    taken from the data; of a training job they are empty, and `tokens` were taken. `files` has the
+    SHA-256 of each file, and `state_dict` what each name of the model's `state_dict` is called in
+    the checkpoint.
     """
 
     format: int
@@ -82,6 +83,7 @@ class Manifest(Record):
     model: str
     files: dict[str, str]
     state_dict: dict[str, str]
+    tokens: int = 0
 
 
 def write_checkpoint(
@@ -92,6 +94,7 @@ def write_checkpoint(
     microbatches: int = 0,
     plan: str = "",
     model: str = "",
+    tokens: int = 0,
 ) -> None:
     """Write a checkpoint; all ranks call this together, each with the state that it has.
 
@@ -113,7 +116,7 @@ def write_checkpoint(
     if rank == 0:
         files, names = ({k: v for each in all_of for k, v in each.items()}
                         for all_of in zip(*everyone, strict=True))  # fmt: skip
-        manifest = Manifest(FORMAT, microbatches, plan, model, files, names)
+        manifest = Manifest(FORMAT, microbatches, plan, model, files, names, tokens)
         write_whole(unfinished / MANIFEST, layout(msgspec.to_builtins(manifest)))
         before = final.parent / f".{final.name}.before"
         with _told(final):
@@ -220,7 +223,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         raise InputError(f"{path / MANIFEST}: {_damaged(path)}") from None
     if (
-        manifest.microbatches < 0
+        min(manifest.microbatches, manifest.tokens) < 0
         or METADATA not in manifest.files
         or any(Path(name).name != name for name in manifest.files)
     ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from ...instances import (
 from ..simulate.plan_stages import DEFAULT_MICROBATCHES, schedule_to_run
 from .chain import ASYNCHRONOUS, SYNCHRONOUS
 from .guard.failures import TIMEOUT_S
-from .own_loop.loop import MakeOptimizer
 
+#: Function that makes an optimizer of parameters, or of groups of them.
+MakeOptimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,

@@ -5,7 +5,6 @@ Nothing here knows who sends and receives; inputs come in and outputs go out as 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...instances import StagecutError
 from ...instances.pytorch.tracing.leaves import loss_of
+from ..measure.group import idle_at
 from ..schedules.actions import Action, Kind
 from .backward import Halves
 from .guard.failures import first_line
@@ -23,13 +23,6 @@ from .recording_file import Done
 from .split import PieceModule
 
 Tensors = tuple[torch.Tensor, ...]
-
-
-def idle_at(device: torch.device) -> float:
-    """Return the seconds of `time.perf_counter` at which a device has done all it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 class Recorder:

@@ -68,13 +68,7 @@ def write(stages: ModuleStages) -> str:
     counts = _counts(stages)
     first, last = _ends(counts)
     ahead = [_ahead(own) for own in stages.modules]
-    layout = "|".join(
-        _EMBEDDING * (s == first)
-        + repeated(_LAYER, layers)
-        + repeated(_AHEAD, ahead[s])
-        + _LOSS * (s == last)
-        for s, (_, layers, _) in enumerate(counts)
-    )
+    layout = _layout([layers for _, layers, _ in counts], ahead, first, last)
     arguments: Arguments = {
         "num-layers": sum(layers for _, layers, _ in counts),
         "tensor-model-parallel-size": stages.degree,
@@ -148,6 +142,20 @@ def _ahead(own: Sequence[str]) -> int:
 def is_ahead(module: str) -> bool:
     """Return whether a module predicts tokens after the next one."""
     return any(map(_AHEAD_PART, module.split(".")))
+
+
+def _layout(layers: Sequence[int], ahead: Sequence[int], first: int, last: int) -> str:
+    """Return the layout string of layers and layers ahead by stage, and stages of the ends.
+
+    Its letters are explained in docs/user-guide/features/pipeline_parallel_layout.md.
+    """
+    return "|".join(
+        _EMBEDDING * (s == first)
+        + repeated(_LAYER, count)
+        + repeated(_AHEAD, ahead[s])
+        + _LOSS * (s == last)
+        for s, count in enumerate(layers)
+    )
 
 
 def repeated(letter: str, layers: int) -> str:
@@ -237,24 +245,16 @@ def _parallelism(model: ModelDescription, layout: Layout) -> Arguments:
 
 
 def _stages(model: ModelDescription, layout: Layout) -> Arguments:
-    """Return the layers of the model stages, as a layout string where they differ.
-
-    Its letters are explained in docs/user-guide/features/pipeline_parallel_layout.md.
-    """
+    """Return the layers of the model stages, as a layout string where they differ."""
     counts = layout.layers_of_stages(len(model.blocks))
     ahead = layout.mtp_stage % layout.stages
     if len(set(counts)) == 1 and (not model.mtp or ahead == layout.stages - 1):
         if layout.chunks == 1:
             return {}
         return {"num-virtual-stages-per-pipeline-rank": layout.chunks}
-    parts = [
-        "E" * (stage == 0)
-        + repeated("t", layers)
-        + repeated("m", len(model.mtp) * (stage == ahead))
-        + "L" * (stage == layout.stages - 1)
-        for stage, layers in enumerate(counts)
-    ]
-    return {"pipeline-model-parallel-layout": "|".join(parts)}
+    ends = [len(model.mtp) * (stage == ahead) for stage in range(layout.stages)]
+    text = _layout(counts, ends, 0, layout.stages - 1)
+    return {"pipeline-model-parallel-layout": text}
 
 
 def _states(model: ModelDescription, layout: Layout) -> Arguments:

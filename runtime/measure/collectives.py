@@ -17,7 +17,7 @@ from ...instances.model.tensor_program import COPIED, FIRST, PARTIAL
 from ..execution.sharded.collectives import Place, join_mesh, step
 from ..verify.sharding import collective_rounds
 from .fit import Fit, fit_postal
-from .group import of_all_ranks
+from .group import idle_at, of_all_ranks
 from .measurement import Timed
 from .timing import timed_together
 
@@ -117,13 +117,13 @@ def _times(
     parts = []
     for size in sizes:
         rows = max(1, round(size / (4 * p * p)))
-        parts.append(torch.zeros(rows * p if before < 0 else rows, p))
+        parts.append(torch.zeros(rows * p if before < 0 else rows, p, device=place.device))
     whole = [float(4 * part.numel() * (1 if before < 0 else p)) for part in parts]
 
     def once(part: torch.Tensor) -> float:
         dist.barrier()
         begin = time.perf_counter()
         step(part, before, after, axis, place)
-        return time.perf_counter() - begin
+        return idle_at(place.device) - begin
 
     return whole, timed_together(parts, once, budget)

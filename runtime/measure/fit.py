@@ -49,10 +49,7 @@ def fit_postal(size_bytes: Floats, seconds: Floats) -> Fit:
 
     InputError if there are not two sizes, or a time is not above 0.
     """
-    sizes, times = _checked(size_bytes, seconds)
-    base, slope = least_absolute_line(sizes, times)
-    link = Link(base, 1 / max(slope, 1 / MOST_BYTES_PER_S))
-    return Fit(link, sizes, times, base + slope * sizes)
+    return _fit(size_bytes, seconds, 1, 1.0)
 
 
 def fit_ring(size_bytes: Floats, seconds: Floats, ranks: int) -> Fit:
@@ -61,11 +58,8 @@ def fit_ring(size_bytes: Floats, seconds: Floats, ranks: int) -> Fit:
     The link is the slowest of the ring, as `network.ring_all_reduce_s` wants it. InputError if
     there are less than two sizes, or a time is not above 0.
     """
-    sizes, times = _checked(size_bytes, seconds)
     hops = 2 * (ranks - 1)
-    base, slope = least_absolute_line(hops / ranks * sizes, times)
-    link = Link(base / hops, 1 / max(slope, 1 / MOST_BYTES_PER_S))
-    return Fit(link, sizes, times, base + slope * hops / ranks * sizes)
+    return _fit(size_bytes, seconds, hops, hops / ranks)
 
 
 def least_absolute_line(x: Floats, y: Floats) -> tuple[float, float]:
@@ -87,10 +81,13 @@ def least_absolute_line(x: Floats, y: Floats) -> tuple[float, float]:
     return float(best[0]), float(best[1])
 
 
-def _checked(size_bytes: Floats, seconds: Floats) -> tuple[Floats, Floats]:
+def _fit(size_bytes: Floats, seconds: Floats, hops: int, passes: float) -> Fit:
+    """Fit hops · latency + passes · bytes / bandwidth."""
     sizes, times = np.asarray(size_bytes, np.float64), np.asarray(seconds, np.float64)
     if len(np.unique(sizes)) < 2:
         raise InputError("fit: messages of one size; measure at least two sizes")
     if not (np.isfinite(times).all() and (times > 0).all() and (sizes > 0).all()):
         raise InputError("fit: a size or time is not above 0; measure again")
-    return sizes, times
+    base, slope = least_absolute_line(passes * sizes, times)
+    link = Link(base / hops, 1 / max(slope, 1 / MOST_BYTES_PER_S))
+    return Fit(link, sizes, times, base + slope * passes * sizes)

@@ -85,6 +85,13 @@ def rank_device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 
 
+def idle_at(device: torch.device) -> float:
+    """Return the seconds of `time.perf_counter` at which a device has done all it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
 def of_all_ranks(own: T) -> list[T]:
     """Return what each rank gives, by rank; all of them call this."""
     everywhere = [own] * dist.get_world_size()

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from ...instances import InputError
 from ...instances.common.arrays import Floats
-from .group import of_all_ranks
+from .group import idle_at, of_all_ranks
 from .measurement import Measurement, RankMachine, RankPair, Timed
 
 #: Bytes of messages: 64 B to 16 MiB, four times as many each.
@@ -117,8 +117,7 @@ def _ping(buffers: list[torch.Tensor], peer: int, budget: float) -> list[Floats]
         begin = time.perf_counter()
         dist.send(buffer, peer)
         dist.recv(buffer, peer)
-        _finish(buffer)
-        return time.perf_counter() - begin
+        return idle_at(buffer.device) - begin
 
     counts = counts_within(turns(buffers, [WARM_UP] * len(buffers), once), budget)
     dist.send(torch.tensor(counts, device=buffers[0].device), peer)
@@ -144,8 +143,7 @@ def _all_reduce(buffers: list[torch.Tensor], budget: float) -> list[Floats]:
         dist.barrier()
         begin = time.perf_counter()
         dist.all_reduce(buffer)
-        _finish(buffer)
-        return time.perf_counter() - begin
+        return idle_at(buffer.device) - begin
 
     return timed_together(buffers, once, budget)
 
@@ -180,11 +178,6 @@ def counts_within(warm: list[Floats], budget: float) -> list[int]:
     """Return how many messages of each size fill the same share of `budget` seconds."""
     share = budget / len(warm)
     return [min(MOST_RUNS, max(FEWEST_RUNS, int(share / np.median(times)))) for times in warm]
-
-
-def _finish(buffer: torch.Tensor) -> None:
-    if buffer.is_cuda:
-        torch.cuda.synchronize(buffer.device)
 
 
 def _this_machine(device: torch.device) -> RankMachine:
@@ -235,7 +228,5 @@ def _timed(work: Callable[[], object], device: torch.device, repeats: int) -> fl
     for _ in range(1 + repeats):
         begun = time.perf_counter()
         work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        taken.append(time.perf_counter() - begun)
+        taken.append(idle_at(device) - begun)
     return median(taken[1:])

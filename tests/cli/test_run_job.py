@@ -20,6 +20,7 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 
 from ranks import program_on_ranks  # noqa: E402
 
+from stagecut.runtime.execution.job.run import _make  # noqa: E402
 from stagecut.runtime.execution.job.transformer import transformer  # noqa: E402
 
 SMALL = ModelDescription(
@@ -110,6 +111,12 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert model.head.weight.std() > 0
 
 
+def test_key_heads_that_tensor_parallelism_does_not_divide_are_refused(tmp_path: Path) -> None:
+    plan = stagecut.load_job_plan(planned(tmp_path, 4, tensor=4))
+    with pytest.raises(stagecut.InputError, match="tensor: 4 does not divide the 2 key and value"):
+        _make(plan, None)
+
+
 @pytest.mark.usefixtures("alone")
 def test_a_model_of_ones_own_is_given_with_how_it_is_divided(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -176,11 +183,15 @@ def test_tokens_that_the_model_has_not_are_refused(
     plan = planned(tmp_path, 1, recipe="fp32")
     for name, line, message in (
         ("few", np.arange(5), "5 tokens; a sequence takes 9"),
-        ("large", np.full(100, 40), "token 40; small has 32"),
+        ("large", np.full(100, 40), "token 40; small has 0 to 31"),
+        ("negative", np.full(100, -1), "token -1; small has 0 to 31"),
         ("floats", np.zeros(100), "one line of whole numbers"),
+        ("empty", np.zeros(0), "no tokens can be read"),
     ):
         np.save(tmp_path / f"{name}.npy", line)
         file = str(tmp_path / f"{name}.npy")
+        if name == "empty":
+            (tmp_path / "empty.npy").write_bytes(b"")
         code, _, err = run(capsys, plan, "--tokens", file, "--device", "cpu")
         assert (code, err.count("\n")) == (2, 1)
         assert message in err

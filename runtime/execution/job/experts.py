@@ -6,8 +6,7 @@ module, which is called with the tokens that arrive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -18,6 +17,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ....instances import InputError
 from ....instances.costs.layout import Dispatcher, Layout
+from ....instances.pytorch.tracing.leaves import swapped_tensors
 
 _Experts = Callable[[Tensor, Tensor], Tensor]
 
@@ -44,6 +44,11 @@ def check_experts(layout: Layout) -> None:
         raise InputError(
             f"expert_capacity: {layout.expert_capacity:g}; jobs drop no tokens here; plan with 0"
         )
+
+
+def local_part(x: Tensor) -> Tensor:
+    """Return this rank's part of a tensor."""
+    return x.to_local() if isinstance(x, DTensor) else x
 
 
 def divide_experts(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
@@ -76,7 +81,7 @@ def _exchanged(module: nn.Module, experts: _Experts, mesh: DeviceMesh) -> _Exper
         # they come by rank and then by expert
         own = torch.arange(len(counts) // size, device=counts.device)
         order = own.repeat(size).repeat_interleave(arriving).argsort(stable=True)
-        with _local_parameters(module):
+        with swapped_tensors(module, local_part):
             made = experts(here[order], arriving.view(size, -1).sum(0))
         back: Tensor = all_to_all_single_autograd(
             made[order.argsort()].contiguous(), leave, arrive, group
@@ -84,21 +89,3 @@ def _exchanged(module: nn.Module, experts: _Experts, mesh: DeviceMesh) -> _Exper
         return back
 
     return forward
-
-
-@contextmanager
-def _local_parameters(module: nn.Module) -> Iterator[None]:
-    """Let a module see its rank's part of its parameters as plain tensors."""
-    held = [
-        (owner, name, parameter)
-        for owner in module.modules()
-        for name, parameter in owner._parameters.items()
-        if isinstance(parameter, DTensor)
-    ]
-    for owner, name, parameter in held:
-        owner._parameters[name] = parameter.to_local()
-    try:
-        yield
-    finally:
-        for owner, name, parameter in held:
-            owner._parameters[name] = parameter

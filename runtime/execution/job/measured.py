@@ -26,8 +26,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ....instances.costs.layout import ContextKind
-from ...measure.group import of_all_ranks
-from ..stage import idle_at
+from ...measure.group import idle_at, of_all_ranks
+from .experts import local_part
 from .running import RunningJob
 
 #: Kinds of collectives by the names of torch's operators, of both families.
@@ -272,7 +272,7 @@ class _KeptBytes:
 
     def pack(self, tensor: Tensor) -> Any:
         """Return what autograd keeps in a tensor's place."""
-        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        local = local_part(tensor)
         local = local.elem if isinstance(local, AsyncCollectiveTensor) else local
         weight = any(isinstance(x, nn.Parameter) for x in (tensor, tensor._base, local._base))
         return tensor if weight else _KeptTensor(self, tensor, local)
@@ -307,5 +307,4 @@ def _held(job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> dict[
 
 
 def _local_bytes(values: Sequence[Any]) -> int:
-    local = [x.to_local() if isinstance(x, DTensor) else x for x in values]
-    return sum(x.nbytes for x in local if isinstance(x, Tensor))
+    return sum(local_part(x).nbytes for x in values if isinstance(x, Tensor))

@@ -12,6 +12,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -38,7 +39,14 @@ from torch.utils.checkpoint import (
 from ....instances import InputError
 from ....instances.common.quantities import show_count
 from ....instances.costs.hardware import NumberFormat
-from ....instances.costs.layout import OFFLOAD, Layout, Recipe, Recompute
+from ....instances.costs.layout import (
+    OFFLOAD,
+    Layout,
+    Recipe,
+    Recompute,
+    check_batch,
+    check_counts,
+)
 from ..stage import register
 from .context import positions_of
 from .experts import check_experts, divide_experts
@@ -232,13 +240,16 @@ def job_mesh(layout: Layout, device: str) -> JobMesh:
     nearest = [n for axis in order for n in (("shard", "replicate") if axis == "data" else (axis,))]
     if set(nearest) != set(sizes):
         raise InputError(f"order: {', '.join(layout.order)}; name tensor, data and pipeline")
-    made = JobMesh(_mesh(device, sizes, nearest))
+    axes = tuple(reversed(nearest))  # from distant ranks to neighbouring ones
+    shape = tuple(sizes[axis] for axis in axes)
+    made = JobMesh(dist.init_device_mesh(device, shape, mesh_dim_names=axes))
     if layout.context > 1:
         lines, count = lines_of(made.mesh, "replicate", "shard"), layout.context
         sharing = [line[k : k + count] for line in lines for k in range(0, len(line), count)]
-        made = replace(made, context=DeviceMesh.from_group(own_group(sharing), device))
+        group, _ = dist.new_subgroups_by_enumeration(sharing)
+        made = replace(made, context=DeviceMesh.from_group(group, device))
     if layout.expert > 1:
-        spread = [axis for axis in reversed(nearest) if axis != "pipeline"]
+        spread = [axis for axis in axes if axis != "pipeline"]
         lines = torch.tensor(lines_of(made.mesh, *spread))
         copies = lines.shape[1] // layout.expert
         parts = math.gcd(copies, shards * layout.tensor // layout.expert) if layout.zero else 1
@@ -246,13 +257,6 @@ def job_mesh(layout: Layout, device: str) -> JobMesh:
         ranks = lines.view(layout.pipeline, copies // max(parts, 1), -1, layout.expert)
         made = replace(made, experts=DeviceMesh(device, ranks, mesh_dim_names=names))
     return made
-
-
-def _mesh(device: str, sizes: Mapping[str, int], nearest: Sequence[str]) -> DeviceMesh:
-    """Return a mesh of axes, given from neighbouring ranks to distant ones."""
-    axes = tuple(nearest[::-1])
-    shape = tuple(sizes[axis] for axis in axes)
-    return dist.init_device_mesh(device, shape, mesh_dim_names=axes)
 
 
 def lines_of(mesh: DeviceMesh, *axes: str) -> list[list[int]]:
@@ -267,23 +271,14 @@ def lines_of(mesh: DeviceMesh, *axes: str) -> list[list[int]]:
     return lines
 
 
-def own_group(lists: Sequence[Sequence[int]]) -> dist.ProcessGroup:
-    """Make a group of each list of ranks, and return that of this rank; all ranks call this."""
-    groups = [(ranks, dist.new_group(list(ranks))) for ranks in lists]
-    return next((group for ranks, group in groups if dist.get_rank() in ranks), groups[0][1])
-
-
 def check_runs(layout: Layout) -> None:
     """Raise InputError if a layout does not run here, with what to plan instead."""
+    check_counts(layout)
     check_experts(layout)
     for name in OFFLOAD:
         if getattr(layout, name):
             raise InputError(f"{name}: {getattr(layout, name):g}; jobs run with 0 here")
-    if layout.global_batch % (layout.microbatch * layout.data):
-        raise InputError(
-            f"global_batch: {layout.global_batch} is no multiple of microbatch {layout.microbatch} "
-            f"x data {layout.data}; every microbatch must have the same shape"
-        )
+    check_batch(layout)
     for part in range(layout.context):
         positions_of(layout, part)
     precision(layout.recipe)
@@ -332,7 +327,7 @@ def stage_modules(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> li
     Raises InputError if the model has other blocks than the layout counts, or parameters in no
     module of the plan.
     """
-    names = [f"{plan.blocks}.{name}" for name, _ in _module(model, plan.blocks).named_children()]
+    names = [f"{plan.blocks}.{name}" for name, _ in module_of(model, plan.blocks).named_children()]
     counts = layout.layers_of_stages(len(names))
     if len(counts) != layout.stages or sum(counts) != len(names):
         raise InputError(
@@ -356,8 +351,8 @@ def stage_modules(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> li
 
 def make_stage(model: nn.Module, plan: ParallelizePlan, names: Sequence[str]) -> JobStage:
     """Return a model stage of the modules of these names, which are taken and not copied."""
-    modules = {name: _module(model, name) for name in names}
-    shared = {name: _module(model, name) for name in plan.shared}
+    modules = {name: module_of(model, name) for name in names}
+    shared = {name: module_of(model, name) for name in plan.shared}
     blocks = frozenset(name for name in names if name.rpartition(".")[0] == plan.blocks)
     return JobStage(modules, shared, blocks, plan.call)
 
@@ -513,7 +508,7 @@ def recompute(stage: JobStage, plan: ParallelizePlan, layout: Layout, number: in
             if what == Recompute.FULL:
                 _checkpointed(block)
             elif what == Recompute.OPERATORS:
-                _checkpointed(block, functools.partial(_selective))
+                _checkpointed(block, _selective)
             else:
                 for n, module in block.named_modules(prefix=name):
                     if _matches(n, plan.recomputed[what]):
@@ -541,7 +536,27 @@ def _selective() -> Any:
                 return CheckpointPolicy.MUST_SAVE
         return CheckpointPolicy.PREFER_RECOMPUTE
 
-    return create_selective_checkpoint_contexts(policy)
+    kept, again = create_selective_checkpoint_contexts(policy)
+    return kept, _Again(again, counts)
+
+
+class _Again:
+    """Context of recomputation, once for each half of a backward pass that a schedule splits.
+
+    torch's own uses up what was kept.
+    """
+
+    def __init__(self, context: Any, counts: Counter[bool]) -> None:
+        self.context, self.counts, self.kept = context, counts, context.storage
+
+    def __enter__(self) -> None:
+        self.counts[True] = 0
+        self.context.storage = {key: copy(each) for key, each in self.kept.items()}
+        self.context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.context.__exit__(*error)
+        self.context.storage = self.kept
 
 
 def shard(
@@ -577,7 +592,8 @@ def shard(
     return frozenset(found)
 
 
-def _module(model: nn.Module, name: str) -> nn.Module:
+def module_of(model: nn.Module, name: str) -> nn.Module:
+    """Return a module by its name; an InputError if the model has none."""
     try:
         return model.get_submodule(name)
     except AttributeError as error:

@@ -38,14 +38,12 @@ from ..checkpoint_folder import (
     write_checkpoint,
 )
 from ..guard.failures import guarded
-from ..options import ProcessOptions, StepResult
+from ..options import MakeOptimizer, ProcessOptions, StepResult
 from .measured import MeasuredStep, measured_step
-from .parallelize import ParallelizePlan
+from .parallelize import ParallelizePlan, module_of
 from .running import RunningJob
 from .transformer import transformer
 
-#: Function that makes an optimizer of groups of parameters.
-MakeOptimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]
 #: Function that returns a model, the same on every rank, and how it is divided.
 MakeJob = Callable[[], tuple[nn.Module, ParallelizePlan]]
 #: Optimizer states by the names of parameters, as other layouts find them.
@@ -62,6 +60,8 @@ class JobOptions(ProcessOptions):
     ----------
     schedule
         In place of the layout's; see `RunningJob`.
+    steps
+        In all, those before a checkpoint included; None: as many as there are batches.
     clip
         Largest norm of all gradients together; 0: they are not clipped.
     measure
@@ -74,6 +74,7 @@ class JobOptions(ProcessOptions):
     """
 
     schedule: str | None = None
+    steps: int | None = None
     clip: float = 0.0
     measure: bool = False
 
@@ -192,20 +193,18 @@ def run_planned_job(
     plan: JobPlan,
     reference: str | None,
     tokens: Path | None,
-    steps: int,
     optimizer: MakeOptimizer,
     options: JobOptions,
     on_step: Callable[[StepResult], None] | None = None,
 ) -> JobRun:
-    """Train a plan's model as one of its processes, for `steps` in all, those resumed included.
+    """Train a plan's model as one of its processes.
 
     `reference` is ``module:factory`` or ``file.py:factory`` of a model and its `ParallelizePlan`;
     without, the model is made from the plan's description. For `tokens` see `token_batches`. Raises
     InputError if model, plan, tokens and number of processes do not fit together.
     """
-    batches = islice(token_batches(plan, tokens), steps)
     make = partial(_make, plan, reference)
-    return run_made(make, plan.layout, batches, optimizer, options, on_step)
+    return run_made(make, plan.layout, token_batches(plan, tokens), optimizer, options, on_step)
 
 
 def train_job(
@@ -228,8 +227,9 @@ def train_job(
     measured: Sequence[MeasuredStep] = ()
     optimizers = [optimizer(job.parameter_groups(s)) for s in job.stages]
     with sole_writer(options.checkpoint, resume=options.resume):
-        done = _begin(job, optimizers, options)
-        for (tokens, targets), last in _with_last(islice(batches, done, None)):
+        done, taken = _begin(job, optimizers, options)
+        end = None if options.steps is None else taken + max(options.steps - done, 0)
+        for (tokens, targets), last in _with_last(islice(batches, taken, end)):
             begun = time.perf_counter()
             with measured_step(job, optimizers) if options.measure and last else nullcontext() as m:
                 losses.append(job.step(tokens, targets))
@@ -261,14 +261,27 @@ def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
 
 def _begin(
     job: RunningJob, optimizers: Sequence[torch.optim.Optimizer], options: JobOptions
-) -> int:
-    """Return the steps that are done, with the state of the newest checkpoint."""
+) -> tuple[int, int]:
+    """Return the steps that are done and the batches taken, with the newest checkpoint's state.
+
+    Another layout may have taken batches of another size. Raises InputError if all that they had
+    together is no whole number of batches of this one.
+    """
     folder = options.checkpoint
     found = None if folder is None else newest(folder, resume=options.resume)
     if found is None:
-        return 0
+        return 0, 0
     restore_job(found.path, job, optimizers)
-    return found.step
+    layout = job.layout
+    if not job.tokens_taken:  # it was written before they were counted
+        return found.step, found.step
+    batches, rest = divmod(job.tokens_taken, layout.global_batch * layout.sequence)
+    if rest:
+        raise InputError(
+            f"{found.path}: {job.tokens_taken} tokens were taken, no whole number of batches of "
+            f"{layout.global_batch} sequences of {layout.sequence}; plan with the batch before"
+        )
+    return found.step, batches
 
 
 def save_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -278,7 +291,7 @@ def save_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optim
     together; the folder is there whole or not at all.
     """
     state, names = _state(job, optimizers)
-    write_checkpoint(path, state, names)
+    write_checkpoint(path, state, names, tokens=job.tokens_taken)
 
 
 def restore_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -289,6 +302,7 @@ def restore_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Op
     found = read_checkpoint(path)
     state, names = _state(job, optimizers)
     found.load(state, found.contents())
+    job.tokens_taken = found.manifest.tokens
     for stage, optimizer in zip(job.stages.values(), optimizers, strict=True):
         model, kept = get_state_dict(stage, optimizer, options=_FLAT)
         set_state_dict(
@@ -355,8 +369,9 @@ def token_batches(plan: JobPlan, path: Path | None) -> Iterator[tuple[Tensor, Te
     while True:
         begins = [(at + k) % sequences * layout.sequence for k in range(count)]
         batch = torch.from_numpy(np.stack([line[b : b + length].astype(np.int64) for b in begins]))
-        if int(batch.max()) >= words or int(batch.min()) < 0:
-            raise InputError(f"{path}: token {int(batch.max())}; {plan.model.name} has {words}")
+        for token in (int(batch.min()), int(batch.max())):
+            if not 0 <= token < words:
+                raise InputError(f"{path}: token {token}; {plan.model.name} has 0 to {words - 1}")
         yield batch[:, :-1], batch[:, 1:]
         at += count
 
@@ -370,8 +385,10 @@ def _read(path: Path) -> Ints:
             line = np.memmap(path, dtype=_RAW[path.suffix], mode="r")
         else:
             raise InputError(f"{path}: tokens are in .npy, .bin (16 bits) or .u32 (32 bits)")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{path}: no tokens can be read: {error}") from None
+    if not isinstance(line, np.ndarray):
+        raise InputError(f"{path}: it holds several arrays; one line of whole numbers")
     if line.ndim != 1 or not np.issubdtype(line.dtype, np.integer):
         raise InputError(f"{path}: {line.dtype} of shape {line.shape}; one line of whole numbers")
     return line
@@ -380,6 +397,13 @@ def _read(path: Path) -> Ints:
 def _make(plan: JobPlan, reference: str | None) -> tuple[nn.Module, ParallelizePlan]:
     """Return the model of the plan, and how it is divided."""
     if reference is None:
+        for block in plan.model.layer_types:
+            heads = plan.layout.tensor if block.attention is None else block.attention.kv_heads
+            if heads % plan.layout.tensor:
+                raise InputError(
+                    f"tensor: {plan.layout.tensor} does not divide the {heads} key and value heads "
+                    f"of {plan.model.name}; models of descriptions run with at most {heads}"
+                )
         return transformer(plan.model)
     made: Any = call_factory(reference)
     fits = isinstance(made, tuple) and len(made) == 2
@@ -388,10 +412,7 @@ def _make(plan: JobPlan, reference: str | None) -> tuple[nn.Module, ParallelizeP
             f"{reference}: for a training job it returns the model and its ParallelizePlan"
         )
     model, modules = made
-    try:
-        layers = len(list(model.get_submodule(modules.blocks).children()))
-    except AttributeError:
-        raise InputError(f"{reference}: the model has no module {modules.blocks}") from None
+    layers = len(list(module_of(model, modules.blocks).children()))
     if layers != plan.model.layers:
         raise InputError(
             f"{reference}: its model has {layers} layers, and {plan.model.name} of the plan "

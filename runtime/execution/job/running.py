@@ -29,12 +29,14 @@ from ....instances import InputError
 from ....instances.common.quantities import show_count
 from ....instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
 from ....instances.job.plan import JobPlan
-from ...measure.group import rank_device
+from ...measure.group import of_all_ranks, rank_device
 from ...schedules import make_schedule
 from ...simulate.stages import chain
 from ..gradients import scale_to_norm, sums_over
+from ..guard.identity import weights_hash
 from ..torch_pipelining import NeighbourStage, evaluate_forward, order_runtime
 from .context import divided_attention, positions_of
+from .experts import local_part
 from .parallelize import (
     JobStage,
     ParallelizePlan,
@@ -44,7 +46,6 @@ from .parallelize import (
     lines_of,
     make_stage,
     materialize,
-    own_group,
     part_ties,
     recompute,
     shard,
@@ -97,8 +98,15 @@ class RunningJob:
         check_runs(layout)
         check_patterns(model, plan, layout)
         self.layout, self.device = layout, device
+        #: Tokens that `step` has taken, those before the checkpoint that was restored included.
+        self.tokens_taken = 0
         self.schedule = schedule or layout.schedule.value
+        # torch's 1F1B takes no fewer microbatches than stages: then the order is ours
+        few = self.schedule == "1f1b" and layout.microbatches < layout.pipeline
+        self._is_torchs = self.schedule in TORCH_SCHEDULES and not few
         self.mesh = job_mesh(layout, device.type)
+        if not any(p.is_meta for p in model.parameters()):  # such are filled alike
+            check_alike(model)
         placed = stage_ranks(self.schedule, layout)
         own = [s for s, rank in enumerate(placed) if rank == self.mesh.rank("pipeline")]
         self.ties = ties_of(model)
@@ -120,7 +128,7 @@ class RunningJob:
                 )
             recompute(stage, plan, layout, number)
             # schedules with actions for FSDP2 gather and free a stage's weights themselves
-            once = layout.pipeline > 1 and self.schedule not in _LOOPS
+            once = layout.pipeline > 1 and not (self._is_torchs and self.schedule in _LOOPS)
             self._experts |= shard(stage, plan, layout, self.mesh, once=once)
         self._tied = [(names, self._tie_group(names, held)) for names in self.ties]
         self._given = plan.loss or cross_entropy
@@ -164,6 +172,7 @@ class RunningJob:
             parameter.grad = None
         with self.running():
             losses = self.passes(x, y)
+        self.tokens_taken += tokens.numel()
         with self._within("sums"):
             self.add_up_gradients()
             return self._mean(losses)
@@ -196,7 +205,11 @@ class RunningJob:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Give modules what they run in: divided logits' losses, attention to whole sequences."""
+        """Give modules what they run in: divided logits' losses, attention to whole sequences.
+
+        Afterwards weights that were gathered for it are divided again: an evaluation has no
+        backward pass that would do so, and optimizers have the divided ones.
+        """
         with ExitStack() as stack:
             if self._parted:
                 stack.enter_context(loss_parallel())
@@ -208,6 +221,10 @@ class RunningJob:
             # logits are often a view, which matters to those who change them in place
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
             yield
+        for stage in self.stages.values():
+            for module in stage.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
 
     def _part_of(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return this rank's part of a whole batch, on its device."""
@@ -259,8 +276,8 @@ class RunningJob:
             if isinstance(gradient, DTensor):
                 axes = zip(gradient.device_mesh.shape, gradient.placements, strict=True)
                 copies //= math.prod(size for size, lies in axes if not lies.is_replicate())
-            square += _local(gradient).float().square().sum() / copies
-        own = [_local(p.grad) for _, p in self.named_parameters() if p.grad is not None]
+            square += local_part(gradient).float().square().sum() / copies
+        own = [local_part(p.grad) for _, p in self.named_parameters() if p.grad is not None]
         with self._within("norm"):
             return float(scale_to_norm(own, square, max_norm))
 
@@ -294,12 +311,15 @@ class RunningJob:
             NeighbourStage(stage, s, layout.stages, self.device, group=group)
             for s, stage in self.stages.items()
         ]
-        if self.schedule in TORCH_SCHEDULES:
+        if self._is_torchs:
             kind = getattr(schedules, TORCH_SCHEDULES[self.schedule], None)
             if kind is None:
                 raise InputError(f"schedule: torch {torch.__version__} has no {self.schedule}")
             given = stages[0] if self.schedule in _SINGLE else stages
-            runtime = kind(given, layout.microbatches, loss_fn=self._loss)
+            try:
+                runtime = kind(given, layout.microbatches, loss_fn=self._loss)
+            except ValueError as error:  # of numbers of microbatches that it does not take
+                raise InputError(f"schedule {self.schedule}: {error}") from None
         else:
             chained = chain([1.0] * layout.stages, [2.0] * layout.stages)
             order = make_schedule(self.schedule, chained, layout.microbatches)
@@ -362,7 +382,8 @@ class RunningJob:
         if len(ranks) < 2:
             return None
         lines = lines_of(self.mesh.mesh, "pipeline")
-        return own_group([[line[rank] for rank in ranks] for line in lines])
+        group, _ = dist.new_subgroups_by_enumeration([[line[r] for r in ranks] for line in lines])
+        return group
 
 
 def parallelize(
@@ -418,6 +439,16 @@ def parallelize(
     return RunningJob(model, modules, layout, device=device or rank_device(), schedule=schedule)
 
 
+def check_alike(model: nn.Module) -> None:
+    """Raise InputError if ranks made different weights: replicas would train apart."""
+    weights = of_all_ranks(weights_hash(model))
+    if other := [rank for rank, own in enumerate(weights) if own != weights[0]]:
+        raise InputError(
+            f"model: rank {other[0]} made other weights than rank 0; draw them from one seed, or "
+            "give initialize"
+        )
+
+
 def stage_ranks(schedule: str, layout: Layout) -> tuple[int, ...]:
     """Return the pipeline rank of each model stage.
 
@@ -438,12 +469,7 @@ def _local_gradient(parameter: nn.Parameter) -> Tensor:
     """Return this rank's part of a gradient, which is zero where nothing used the parameter."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
-    return _local(parameter.grad)
-
-
-def _local(x: Tensor) -> Tensor:
-    """Return this rank's part of a tensor."""
-    return x.to_local() if isinstance(x, DTensor) else x
+    return local_part(parameter.grad)
 
 
 def loss_alone(model: nn.Module, plan: ParallelizePlan, tokens: Tensor, targets: Tensor) -> float:

@@ -8,7 +8,7 @@ needs no gradient.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
@@ -22,6 +22,7 @@ from ...measure.group import rank_device
 from ...schedules import Action, Kind, Schedule, validate
 from ...simulate.stages import StageGraph, chain
 from ..gradients import GradientSums, clip_norm
+from ..options import MakeOptimizer
 from ..sharded.stage import ShardedStage
 from ..split import PieceModule
 from ..stage import Recorder, StageRunner, Tensors
@@ -31,8 +32,6 @@ from .versions import Weights, check_two_versions, round_sizes, with_updates
 
 #: Function that returns the model's inputs for a microbatch of a pass over the schedule.
 Data = Callable[[int], Tensors]
-#: Function that makes an optimizer of parameters.
-MakeOptimizer = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
 
 
 class Loop:

@@ -64,10 +64,10 @@ class Teams:
 
 def join_teams(teams: Teams, device: torch.device) -> Place | None:
     """Return this rank's place in its team; None if it works alone. All ranks call this."""
-    place: Place | None = None
-    for team in teams.members:
-        group = dist.new_group(list(team))
-        if dist.get_rank() in team:
-            at, mesh = team.index(dist.get_rank()), DeviceMesh.from_group(group, device.type)
-            place = Place((len(team),), (at,), (group.group_name,), device, mesh)
-    return place
+    if not teams.members:
+        return None
+    group, _ = dist.new_subgroups_by_enumeration([list(team) for team in teams.members])
+    if group is None:
+        return None
+    at, mesh = dist.get_rank(group), DeviceMesh.from_group(group, device.type)
+    return Place((group.size(),), (at,), (group.group_name,), device, mesh)

@@ -12,9 +12,9 @@ from torch import Tensor, fx
 
 from ....instances.model.tensor_program import COPIED, Property, local_shape
 from ....instances.pytorch.tensor_rules import CONSTANTS
+from ...measure.group import idle_at
 from ...verify.sharding import ConversionStep
 from ..recording_file import RecordedEvent
-from ..stage import idle_at
 from .collectives import (
     Place,
     Sent,

@@ -107,8 +107,15 @@ def sharded_program(
 ) -> ShardedProgram:
     """Return the sharded program of every device; `kept` are needed when all is done.
 
-    Raises InputError if the verifier's `report` says that the solution breaks a rule.
+    Raises InputError if the verifier's `report` says that the solution breaks a rule, or the graph
+    does not say all that an operator changes.
     """
+    if graph.unseen_write:
+        raise InputError(
+            f"{graph.unseen_write}: it changes a tensor in place that is a buffer, or read by "
+            "another name, too; parts of tensors share no memory: write the model without, or run "
+            "it in pieces"
+        )
     if not report.lying:
         raise InputError(f"plan: {report.violations[0]}; plan again")
     steps = {(one.tensor, property_of(one.after)): one.steps for one in report.converted}

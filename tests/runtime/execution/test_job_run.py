@@ -30,6 +30,7 @@ from job_cases import (  # noqa: E402
     make_transformer,
     of_two_microbatches,
     resumed,
+    resumed_by_another_batch,
     ring,
     run_rank,
 )
@@ -75,12 +76,16 @@ TWO: dict[str, Case] = {
         16,
     ),
     "1f1b, uneven": ({"pipeline": 2, "microbatch": 2, "stage_layers": (1, 3)}, {"tied": True}, 4),
+    "1f1b of one microbatch": ({"pipeline": 2, "microbatch": 8}, {"tied": True}, 2),
     "zb-h1": ({"pipeline": 2, "microbatch": 2, "schedule": "zb-h1", "recompute": "mlp"}, {}, 8),
     "interleaved": (
         {"pipeline": 2, "chunks": 2, "microbatch": 2, "schedule": "interleaved"}, {}, 8
     ),
     "dualpipe-v": (
-        {"pipeline": 2, "chunks": 2, "microbatch": 2, "zero": 3, "schedule": "dualpipe-v"}, {}, 8
+        {"pipeline": 2, "chunks": 2, "microbatch": 2, "zero": 3, "schedule": "dualpipe-v",
+         "recompute": "op"},  # once for each half of a backward pass that is split
+        {},
+        26,
     ),
 }  # fmt: skip
 FOUR: dict[str, Case] = {
@@ -225,10 +230,11 @@ EVALUATED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("schedule", EVALUATED)
 def test_a_batch_is_evaluated_by_forward_passes_alone(schedule: str) -> None:
-    """Also where a rank has two stages that follow each other."""
+    """Also where a rank has two stages that follow each other; the step behind it is the same."""
     fields = EVALUATED[schedule]
-    for held_out, trained in on_ranks(Layout(**fields).devices, evaluated, fields):
-        assert held_out == pytest.approx(trained, rel=1e-6)
+    for first, again in on_ranks(Layout(**fields).devices, evaluated, fields):
+        assert first[0] == pytest.approx(first[1], rel=1e-6)
+        assert again == pytest.approx(first, rel=1e-6)
 
 
 def ran_whole() -> tuple[float, ...]:
@@ -247,9 +253,22 @@ def test_a_job_runs_under_a_launcher_and_is_held_to_one_process() -> None:
     assert done[0] == done[1]
 
 
+def test_another_batch_goes_on_behind_the_tokens_that_were_taken(tmp_path: Path) -> None:
+    """Three batches of eight sequences are six of four; two more make no whole number of twelve."""
+    ((taken, why),) = on_ranks(1, resumed_by_another_batch, str(tmp_path))
+    assert taken == [0, 1, 2, *range(8)]
+    assert "no whole number of batches of 12 sequences of 8" in why
+
+
 def test_another_number_of_processes_is_refused() -> None:
     done, _ = launched(2, run_rank, 4)
     assert "processes: 2; the layout is for 4 devices: start 4" in done
+
+
+def test_replicas_of_unlike_weights_are_refused() -> None:
+    """They would train apart, with losses that look right."""
+    done, _ = launched(2, run_rank, 2, False)
+    assert any("rank 1 made other weights than rank 0" in str(found) for found in done)
 
 
 def test_all_ranks_end_if_one_is_killed_and_what_was_kept_is_whole(tmp_path: Path) -> None:
@@ -307,7 +326,8 @@ def test_bfloat16_is_computed_with_and_32_bits_are_kept() -> None:
         ({"expert": 2, "data": 2, "expert_capacity": 1.5}, "expert_capacity: 1.5"),
         ({"expert": 2, "data": 2, "dispatcher": "hierarchical"}, "dispatcher: hierarchical"),
         ({"offload_optimizer": 0.5}, "offload_optimizer: 0.5"),
-        ({"microbatch": 3}, "global_batch: 8 is no multiple of microbatch 3"),
+        ({"pipeline": 2, "recompute_layers": (1,)}, "recompute_layers: 1 counts for 2 stages"),
+        ({"microbatch": 3}, "global_batch: 8 is not divided by microbatch 3"),
         ({"recipe": "megatron-fp8"}, "recipe: megatron-fp8 computes in fp8"),
     ],
     ids=str,

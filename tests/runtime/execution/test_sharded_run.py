@@ -233,6 +233,29 @@ def test_another_model_is_refused(files: Path) -> None:
         prepare_sharding(files / "replicate.json", model, batch)
 
 
+class Writes(torch.nn.Module):
+    """Writes into a part of a tensor that is then read as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        y[:, 0] = y[:, 0] * 2
+        return y.square().mean()
+
+
+def test_a_write_into_a_view_is_refused() -> None:
+    """The graph has what operators return, and nothing else that they change."""
+    inputs = (torch.ones(2, 4),)
+    workload = stagecut.tensor_program(Writes(), inputs, estimate="h100")
+    mesh = stagecut.DeviceMesh((2,), (stagecut.Link(0.0, 1e9),))
+    plan = stagecut.solve(workload, problem=stagecut.Sharding(mesh), method="replicate").plan
+    with pytest.raises(InputError, match="copy_: it changes a tensor in place"):
+        prepare_sharding(plan, Writes(), inputs, workload=workload)
+
+
 def test_inputs_must_be_those_traced(files: Path) -> None:
     batch = (torch.zeros(4, 8), torch.zeros(4, dtype=torch.int64))
     model = make(f"{files}/model.py:make").model

@@ -198,8 +198,8 @@ PLAN = ParallelizePlan(
 PLACED = replace(PLAN, call=lambda stage, block, x: block(x + waves(stage.positions)))
 
 
-def make_transformer(tied: bool = False, layers: int = 4) -> Transformer:
-    torch.manual_seed(0)
+def make_transformer(tied: bool = False, layers: int = 4, seed: int = 0) -> Transformer:
+    torch.manual_seed(seed)
     return Transformer(layers, tied)
 
 
@@ -257,12 +257,12 @@ def job_rank(_rank: int, jobs: list[Job]) -> list[dict[str, Any]]:
     return found
 
 
-def evaluated(_rank: int, fields: dict[str, Any]) -> tuple[float, float]:
-    """Return the loss of a batch of a job of eight blocks: evaluated, and of the step after."""
+def evaluated(_rank: int, fields: dict[str, Any]) -> list[tuple[float, float, float]]:
+    """Return twice of a job of eight blocks: loss evaluated, loss of a step, norm of gradients."""
     (x, y), *_ = batches()
     layout = Layout(**{**BATCHES, **fields})
     job = RunningJob(make_transformer(layers=8), PLAN, layout, device=rank_device())
-    return job.evaluate(x, y), job.step(x, y)
+    return [(job.evaluate(x, y), job.step(x, y), job.clip_gradients(1e9)) for _ in range(2)]
 
 
 def make_job(fields: dict[str, Any], options: dict[str, Any]) -> tuple[RunningJob, dict[str, Any]]:
@@ -337,15 +337,38 @@ def full_state(job: RunningJob, optimizers: list[torch.optim.Optimizer]) -> dict
     return {name: x for each in everywhere for name, x in each.items()}
 
 
-def run_rank(_rank: int, devices: int) -> Any:
+def resumed_by_another_batch(_rank: int, folder: str) -> tuple[list[int], str]:
+    """Return which batches of four a job takes behind three of eight, and why none of twelve."""
+    taken: list[int] = []
+
+    def numbered(size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for number in range(9):
+            taken.append(number)
+            yield torch.zeros(size, TOKENS).long(), torch.zeros(size, TOKENS).long()
+
+    for size, steps in ((8, 3), (4, 5), (12, 6)):
+        layout = Layout(**{**BATCHES, "global_batch": size})
+        job = RunningJob(make_transformer(), PLAN, layout, device=rank_device())
+        options = JobOptions(steps=steps, checkpoint=Path(folder), resume=size != 8)
+        try:
+            train_job(job, numbered(size), optimizer=adam, options=options)
+        except InputError as error:
+            return taken, str(error)
+    return taken, "it is taken"
+
+
+def run_rank(rank: int, devices: int, alike: bool = True) -> Any:
     """Run a job as under torchrun; return what one process has of the first batch, and losses.
 
-    Of a job that is refused, return why.
+    Of a job that is refused, return why. All ranks make one model if they make it `alike`.
     """
     layout = Layout(data=devices, global_batch=BATCH, sequence=TOKENS, recipe="fp32", zero=3)
     seen = loss_alone(make_transformer(), PLACED, *batches()[0])
     try:
-        run = run_job(make_transformer, PLACED, layout, batches(), optimizer=adam, device=DEVICE)
+        run = run_job(
+            lambda: make_transformer(seed=0 if alike else rank),
+            PLACED, layout, batches(), optimizer=adam, device=DEVICE,
+        )  # fmt: skip
     except InputError as error:
         return str(error)
     return seen, run.losses
