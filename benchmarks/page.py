@@ -757,6 +757,16 @@ def gpu_costs() -> list[str]:
             )
         peak = f"{median(peaks):+.1f} % ({min(peaks):+.1f} to {max(peaks):+.1f})"
         lines.append([f"ranks: {kind}", str(len(own)), *_spread(times), "", peak])
+    for (model,), own in grouped(read("gpu_layouts"), "model").items():
+        times, peaks = (
+            [
+                100 * (number(row[f"predicted_{of}"]) / number(row[f"measured_{of}"]) - 1)
+                for row in own
+            ]
+            for of in ("s", "peak_gib")
+        )
+        peak = f"{median(peaks):+.1f} % ({min(peaks):+.1f} to {max(peaks):+.1f})"
+        lines.append([f"layouts of {model}", str(len(own)), *_spread(times), "", peak])
     header = "what|cases|median of predicted / measured − 1|range|by Megatron's table|peak memory"
     return table(header, lines)
 
@@ -769,7 +779,7 @@ def _spread(errors: Sequence[float]) -> tuple[str, str]:
 def rank_kind(row: Row) -> str:
     """Return how a rank's layout works, as far as it decides how well it is predicted."""
     if "expert" in row["layout"] or row["model"].startswith(("mixtral", "qwen3-30b", "deepseek")):
-        return "mixtures of experts, before their gradient was mended"
+        return "mixtures of experts"
     if "compiled" in row["layout"]:
         return "dense, blocks compiled"
     return "dense, tensor parallel" if "tensor" in row["layout"] else "dense"
@@ -878,10 +888,11 @@ SECTIONS = (
         "Kernels as training calls them, back to back, inputs random and not in the cache, beside "
         "what the costs say by this project's own table, which every second row was fitted on, and "
         "by Megatron's; products are 200 of the shipped descriptions at tensor degrees 1 to 8. "
-        "Then one rank of jobs with a few blocks of a model, by torch's fake process group. What "
-        "ranks send is left out of both (`gpu_costs.py`). See [what it "
+        "Then one rank of jobs with a few blocks of a model, by torch's fake process group: what "
+        "ranks send is left out of both. Then whole models, trained on an H200 by every microbatch "
+        "and recomputation (`gpu_costs.py`). See [what it "
         "taught](validation.md#held-against-a-gpu).",
-        ("gpu_kernels", "gpu_ranks"),
+        ("gpu_kernels", "gpu_ranks", "gpu_layouts"),
         gpu_costs,
     ),
     Section(
