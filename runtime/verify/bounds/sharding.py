@@ -175,7 +175,7 @@ def proved_by(workload: Workload, problem: Sharding, data: ShardingCertificate) 
         return data.target  # an operator that cannot be computed: there is no sharding
     if data.price == 0 and data.origin != FITTING:
         return _least_cost(plain, data.target)
-    if problem.memory_bytes is None or data.price < 0:
+    if problem.memory_bytes is None:
         raise VerificationError(f"certificate: a byte has the price {data.price}, and no limit")
     room = problem.memory_bytes * (1 + MEMORY_SLACK)
     worth = data.price * room
