@@ -281,7 +281,8 @@ def _configurations(
                     f"the stage has {stage.degree}"
                 )
             recomputation = problem.recomputation
-            for said in (problem, *rules[v]):
+            asked: list[PipelineJob | LayerRule] = [problem, *rules[v]]
+            for said in asked:
                 if said.degrees is not None and stage.degree not in said.degrees:
                     broken.append(f"{where}tensor degree {stage.degree} is not allowed")
                 if said.replicas is not None and stage.replicas not in said.replicas:
