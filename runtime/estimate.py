@@ -34,7 +34,7 @@ from ..instances.costs.stages import (
 )
 from ..instances.costs.terms import TIME_TERMS
 from .schedules import make_schedule
-from .schedules.actions import Kind
+from .schedules.actions import ActionTable, Kind
 from .simulate.stages import chain
 
 #: Microbatches up to which a schedule is followed action by action.
@@ -141,16 +141,34 @@ class ScheduleSteps(NamedTuple):
             -1, *forward.shape[1:]
         )
 
+    def ends(self, duration: Floats, sent: Floats | float = 0.0) -> Floats:
+        """Return when each of N actions ends, and 0; shape (N + 1, L).
+
+        `duration` of tasks has shape (4 · stages, L), and `sent` is what a message takes.
+        """
+        end = np.zeros((len(self.task) + 1, duration.shape[1]))
+        for first, last in zip(self.start[:-1].tolist(), self.start[1:].tolist(), strict=True):
+            arrives = end[self.needs[first:last]] + self.remote[first:last, None] * sent
+            ready = np.maximum(end[self.before[first:last]], arrives)
+            end[first:last] = ready + duration[self.task[first:last]]
+        return end
+
 
 @lru_cache(maxsize=512)
 def schedule_steps(schedule: str, pipeline: int, chunks: int, microbatches: int) -> ScheduleSteps:
     """Return the runtime's own order of passes in steps."""
     placed = Layout(pipeline=pipeline, chunks=chunks, schedule=JobSchedule(schedule)).stage_ranks
-    stages, device = len(placed), np.array(placed)
-    line = chain([1.0] * stages, [2.0] * stages, device=placed)
-    order = make_schedule(schedule, line, microbatches)
-    tables = [np.asarray(table, dtype=np.int64).reshape(-1, 3) for table in order.actions]
+    line = chain([1.0] * len(placed), [2.0] * len(placed), device=placed)
+    return steps_of(make_schedule(schedule, line, microbatches).actions, microbatches)
+
+
+def steps_of(actions: Sequence[ActionTable], microbatches: int) -> ScheduleSteps:
+    """Return the passes of each device, in its order, in steps."""
+    tables = [table[table[:, 1] <= Kind.W].astype(np.int64) for table in actions]
     stage, kind, which = np.concatenate(tables).T
+    stages = int(stage.max()) + 1
+    device = np.empty(stages, dtype=np.int64)
+    device[stage] = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
     count = len(stage)
     role = np.where(kind == Kind.F, 0, np.where(kind == Kind.W, 2, 1))  # 1: B or I
     found = np.full((stages, 3, microbatches), count)
@@ -232,12 +250,7 @@ def longest_path(
         return np.asarray(more + (microbatches - most) / window * (more - fewer))
     steps = schedule_steps(shape.schedule, pipeline, shape.chunks, microbatches)
     duration = steps.durations(forward, backward, weights)
-    count = len(steps.task)
-    end = np.zeros((count + 1, forward.shape[1]))
-    for first, last in zip(steps.start[:-1].tolist(), steps.start[1:].tolist(), strict=True):
-        arrives = end[steps.needs[first:last]] + steps.remote[first:last, None] * sent
-        ready = np.maximum(end[steps.before[first:last]], arrives)
-        end[first:last] = ready + duration[steps.task[first:last]]
+    count, end = len(steps.task), steps.ends(duration, sent)
     if not apart:
         return np.asarray(end.max(axis=0))
     begin = end[:count] - duration[steps.task]

@@ -231,17 +231,8 @@ def state_staging(task: Task[PipelineJob]) -> Staging:
     )
 
 
-def _rule_nodes(workload: Workload, nodes: Iterable[int | str], what: str) -> list[int]:
-    found = []
-    for node in nodes:
-        if node not in workload.index:
-            raise InputError(f"{what}: {workload.name} has no node {node!r}; use the file's ids")
-        found.append(workload.index[node])
-    return found
-
-
 def _uncut(workload: Workload, problem: PipelineJob, unit_of: Ints) -> Ints:
-    ends = [_rule_nodes(workload, pair, "uncut") for pair in problem.uncut]
+    ends = [[workload.index[node] for node in pair] for pair in problem.uncut]
     return frozen(unit_of[np.array(ends, np.int64).reshape(-1, 2)], np.int64)
 
 
@@ -260,11 +251,8 @@ def _allowed_configurations(workload: Workload, layers: Layers, problem: Pipelin
     keep = np.ones(layers.size, np.bool_)
     if problem.degrees is not None:
         keep &= np.isin(layers.degree, problem.degrees)
-    for v, rule in zip(
-        _rule_nodes(workload, (rule.node for rule in problem.rules), "rules"),
-        problem.rules,
-        strict=True,
-    ):
+    for rule in problem.rules:
+        v = workload.index[rule.node]
         if rule.degrees is not None:
             keep &= (layers.node != v) | np.isin(layers.degree, rule.degrees)
         if rule.recomputation is not None:

@@ -32,7 +32,15 @@ from ..common.errors import InputError, near_names, quote
 from ..common.quantities import parse_bytes, parse_seconds
 from ..common.units import MOST_COUNT
 from ..formats.source import Record, read_source
-from .hardware import Accelerator, ClusterNetwork, Nodes, NumberFormat, TrainingCluster
+from .hardware import (
+    Accelerator,
+    ClusterNetwork,
+    Count,
+    Nodes,
+    NumberFormat,
+    Positive,
+    TrainingCluster,
+)
 
 #: Most devices of a cluster.
 MOST_DEVICES = 10_000_000
@@ -292,10 +300,6 @@ _OPTIONS: dict[str, Callable[[str, str], float]] = {
     "network": _rate, "latency": _seconds, "oversubscription": _factor,
     "leaf": _whole, "peer": _rate,
 }  # fmt: skip
-
-
-Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e30)]
-Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNT)]
 
 
 class NodesRecord(Record):

@@ -8,10 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Annotated
+
+import msgspec
 
 from ..common.choices import Choice, choose
 from ..common.errors import InputError
+from ..common.units import LARGEST, MOST_COUNT
 from ..model.summary import Summarised
+from .hardware import Count
+
+#: Shapes and what was measured, as files of plans have them; a size of 0 often says that there is
+#: no such part. Weights of a profiled layer may be more than any shape.
+Size = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
+Weights = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=LARGEST)]
 
 
 class Norm(Choice):
@@ -25,19 +36,19 @@ class Norm(Choice):
 class Attention:
     """Shapes of one attention: multi-head, grouped-query, or multi-head latent (with `kv_rank`)."""
 
-    heads: int  # query heads
-    kv_heads: int  # key and value heads; as many as `heads` in multi-head and latent attention
+    heads: Count  # query heads
+    kv_heads: Count  # key and value heads; as many as `heads` in multi-head and latent attention
     # width of a query or key head; in latent attention, of its part without rotary embedding
-    head_dim: int
-    value_dim: int = 0  # width of a value head; 0: that of a key head
-    window: int | None = None  # positions that a token sees (sliding window); None: all
+    head_dim: Count
+    value_dim: Size = 0  # width of a value head; 0: that of a key head
+    window: Count | None = None  # positions that a token sees (sliding window); None: all
     causal: bool = True  # whether a token sees only positions before it
     # q_rank, kv_rank, rope_dim: latent attention: ranks of the query's and of the joint key-value
     # projection, and width of the rotary part that all heads share. `q_rank` 0: queries are
     # projected directly.
-    q_rank: int = 0
-    kv_rank: int = 0
-    rope_dim: int = 0
+    q_rank: Size = 0
+    kv_rank: Size = 0
+    rope_dim: Size = 0
     bias: bool = False  # whether the query, key and value projections have biases
     output_bias: bool = False  # whether the output projection has one
     qk_norm: bool = False  # whether queries and keys are normalized by head
@@ -80,7 +91,7 @@ class Attention:
 class FeedForward:
     """Shapes of a feed-forward layer: two matrices, or three if gated (SwiGLU, GeGLU)."""
 
-    width: int  # elements between its matrices
+    width: Count  # elements between its matrices
     gated: bool = True  # whether a second projection gates the first
     bias: bool = False  # whether its matrices have biases
 
@@ -95,13 +106,13 @@ class FeedForward:
 class Experts:
     """Shapes of a mixture of experts: a router, and feed-forward layers; a token uses a few."""
 
-    experts: int  # routed experts
-    top_k: int  # experts that process a token
-    width: int  # elements between the matrices of one expert
+    experts: Count  # routed experts
+    top_k: Count  # experts that process a token
+    width: Count  # elements between the matrices of one expert
     gated: bool = True  # whether experts are gated
     bias: bool = False  # whether their matrices have biases
     # elements between the matrices of all shared experts together, which process every token
-    shared_width: int = 0
+    shared_width: Size = 0
     # whether a token weighs what the shared experts return by one more projection
     shared_gate: bool = False
     # whether the router adds a number per expert, learned or set to balance them
@@ -140,23 +151,23 @@ class Experts:
 class Measured:
     """A layer of a profiled model on `degree` devices, for one microbatch as profiled."""
 
-    degree: int  # devices that share it
+    degree: Count  # devices that share it
     # forward, backward: seconds of its passes, collectives between these devices included
-    forward: float
-    backward: float
-    held: float  # part of its weights on one device
+    forward: Amount
+    backward: Amount
+    held: Amount  # part of its weights on one device
     # kept, entering: bytes on one device that are kept for the backward pass, and those that stay
     # if it computes the layer again
-    kept: float
-    entering: float
+    kept: Amount
+    entering: Amount
 
 
 @dataclass(frozen=True)
 class ProfiledLayer:
     """A layer type of a profiled model."""
 
-    weights: int  # numbers that it learns
-    flops: float  # operations of its forward pass for one microbatch as profiled
+    weights: Weights  # numbers that it learns
+    flops: Amount  # operations of its forward pass for one microbatch as profiled
     measured: tuple[Measured, ...]  # by tensor degree
 
     def at(self, degree: int) -> Measured:
@@ -182,14 +193,17 @@ class Block:
     experts: Experts | None = None
     norm: Norm = Norm.RMS  # kind of its norms
     # how many norms of the model's width it has: 2, or 4 with norms after its parts, too
-    norms: int = 2
+    norms: Size = 2
     dropout: bool = False  # whether its parts end in dropout, which keeps masks
     # a layer of a profiled model, instead of all of the above
     profiled: ProfiledLayer | None = None
 
     def __post_init__(self) -> None:
-        """Take texts for choices."""
+        """Take texts for choices; refuse a block of nothing."""
         choose(self, norm=Norm)
+        parts = (self.attention, self.cross_attention, self.feed_forward, self.experts)
+        if self.profiled is None and not any(parts):
+            raise InputError("a block has no attention, no feed-forward layer and no experts")
 
     def parameters(self, hidden: int) -> int:
         """Count its weights, for a model of width `hidden`."""
@@ -254,21 +268,21 @@ class ModelDescription(Summarised):
     """
 
     name: str
-    hidden: int
-    vocabulary: int
+    hidden: Count
+    vocabulary: Size
     blocks: tuple[Block, ...]
     encoder: tuple[Block, ...] = ()
-    encoder_sequence: int = 0
+    encoder_sequence: Size = 0
     tied: bool = False
-    positions: int = 0
-    token_types: int = 0
+    positions: Size = 0
+    token_types: Size = 0
     head: bool = True
     mtp: tuple[Block, ...] = ()
-    patch_inputs: int = 0
-    classes: int = 0
+    patch_inputs: Size = 0
+    classes: Size = 0
     final_norm: bool = True
-    more_embedding: int = 0
-    more_head: int = 0
+    more_embedding: Weights = 0
+    more_head: Weights = 0
     source: str = ""
 
     def summary(self) -> dict[str, object]:

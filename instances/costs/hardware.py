@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
 
 from ..common.choices import Choice
+from ..common.units import MOST_COUNT
+
+#: Numbers and counts of a specification, as files of clusters and plans have them.
+Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e30)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNT)]
 
 
 class NumberFormat(Choice):
@@ -33,15 +41,15 @@ class Accelerator:
     # devices that share kernels and their efficiency: ``v100``, ``a100``, ``h100``, ``b200`` …
     family: str
     # dense floating-point operations per second of matrix products, by precision (without sparsity)
-    peak: Mapping[NumberFormat, float] = field(hash=False)
-    vector: float  # operations per second on 32-bit floats outside matrix products
-    memory_bytes: float  # device memory, as the driver reports it
-    bandwidth: float  # of the device memory, bytes per second
-    units: int  # streaming multiprocessors or compute units
-    peer_bandwidth: float  # to other devices of its domain, one direction, bytes per second
+    peak: Mapping[NumberFormat, Positive] = field(hash=False)
+    vector: Positive  # operations per second on 32-bit floats outside matrix products
+    memory_bytes: Positive  # device memory, as the driver reports it
+    bandwidth: Positive  # of the device memory, bytes per second
+    units: Count  # streaming multiprocessors or compute units
+    peer_bandwidth: Positive  # to other devices of its domain, one direction, bytes per second
     # devices within reach of peer links: 8 in most servers, 72 in an NVL72 rack; 1: none
-    domain: int
-    host_bandwidth: float  # to host memory, one direction, bytes per second
+    domain: Count
+    host_bandwidth: Positive  # to host memory, one direction, bytes per second
     source: str = ""  # where the numbers are from
 
 
@@ -50,10 +58,14 @@ class ClusterNetwork:
     """The network between nodes, as one device sees it."""
 
     # of one device when all devices of its node send, one direction, bytes per second
-    bandwidth: float
-    latency: float = 5e-6  # seconds from one node to another
-    oversubscription: float = 1.0  # bandwidth below a switch over that above it; 1: full bisection
-    leaf: int = 0  # devices below one such switch, where bandwidth is not over-subscribed; 0: all
+    bandwidth: Positive
+    latency: Positive = 5e-6  # seconds from one node to another
+    oversubscription: Positive = (
+        1.0  # bandwidth below a switch over that above it; 1: full bisection
+    )
+    leaf: Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)] = (
+        0  # devices below one such switch, where bandwidth is not over-subscribed; 0: all
+    )
 
 
 @dataclass(frozen=True)
@@ -61,8 +73,8 @@ class Nodes:
     """Nodes that are alike."""
 
     accelerator: Accelerator  # their devices
-    per_node: int  # devices in each
-    count: int  # how many nodes
+    per_node: Count  # devices in each
+    count: Count  # how many nodes
 
     @property
     def devices(self) -> int:
@@ -89,7 +101,7 @@ class TrainingCluster:
     (144, 72, 'gb200')
     """
 
-    nodes: tuple[Nodes, ...]
+    nodes: Annotated[tuple[Nodes, ...], msgspec.Meta(min_length=1)]
     network: ClusterNetwork
 
     @property

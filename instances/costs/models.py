@@ -223,7 +223,7 @@ def _by_degree(layers: Layers, node: int, unit: float) -> dict[int, tuple[float,
         kept = float(layers.bytes_per_microbatch[c])
         forward, entering = time / 3, kept
         if again:
-            forward = min(time, float(layers.time[again[0]]) * unit - time)
+            forward = min(time, max(0.0, float(layers.time[again[0]]) * unit - time))
             entering = float(layers.bytes_per_microbatch[again[0]])
         part = float(layers.weight_bytes[c]) / whole if whole else 1 / degree
         found[degree] = (forward, time - forward, min(1.0, part), max(kept, entering), entering)

@@ -29,27 +29,28 @@ MOST_HUBS = 6
 
 
 Number = Annotated[float, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
-Target = Annotated[float, msgspec.Meta(ge=0, le=LARGEST)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, le=LARGEST)]
 
 
 class PriceCertificate(Record):
     """Prices that show that no plan is below the target; K kinds of devices, n nodes."""
 
     origin: Literal["set partitioning"]
-    target: Target  # the max-load that no plan can have
+    target: NotNegative  # the max-load that no plan can have
     prices: list[Number]  # n: of each node, in the workload's order
     # memory_prices, transfer_prices: K: per byte, and per unit of time
-    memory_prices: list[Number]
-    transfer_prices: list[Number]
+    memory_prices: list[NotNegative]
+    transfer_prices: list[NotNegative]
     order: list[int]  # numbers of nodes, in an order that makes the check fast
-    parts: int = 0  # of a price of 1, of which each price is a whole number; 0 where there are none
+    # of a price of 1, of which each price is a whole number; 0 where there are none
+    parts: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)] = 0
 
 
 class HubCertificate(Record):
     """Prices of nodes by class, and hubs: nodes that a device has or has not; n nodes."""
 
     origin: Literal["prices by hubs"]
-    target: Target  # the max-load that no plan can have
+    target: NotNegative  # the max-load that no plan can have
     kind: int  # number of the kind of devices whose transfers count
     hubs: list[int]  # numbers of nodes
     classes: list[int]  # n: number of the class of each node
@@ -58,7 +59,7 @@ class HubCertificate(Record):
     # of each hub: itself; not itself, nor what comes after it; not itself, nor what comes before
     # it. The last two are one for a hub with nothing on one side, and where a split need not be
     # contiguous.
-    points: list[tuple[list[Number], list[Number]]]
+    points: list[tuple[list[Number], list[NotNegative]]]
 
 
 class ShardingCertificate(Record, forbid_unknown_fields=False):
@@ -70,10 +71,10 @@ class ShardingCertificate(Record, forbid_unknown_fields=False):
         "priced memory",
         "elimination of what fits",
     ]
-    target: Target  # what no sharding costs less than
-    price: Number = 0.0  # of a byte that a device holds
+    target: NotNegative  # what no sharding costs less than
+    price: NotNegative = 0.0  # of a byte that a device holds
     # where gradients overlap: weights of the ends of a step, of sum 1, that of computing last
-    mixture: list[Number] = msgspec.field(default_factory=list)
+    mixture: list[NotNegative] = msgspec.field(default_factory=list)
 
 
 Kind = TypeVar("Kind", PriceCertificate, HubCertificate, ShardingCertificate)

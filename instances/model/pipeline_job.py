@@ -321,7 +321,7 @@ class PipelineJob(ByFields):
         Raises
         ------
         InputError
-            If the schedule counts what the workload does not have.
+            If the schedule counts what the workload does not have, or a rule names such a node.
         """
         layered = workload.layers is not None
         usual = PipelineSchedule.STREAM if layered else PipelineSchedule.ONE_F_ONE_B
@@ -333,6 +333,12 @@ class PipelineJob(ByFields):
             )
         if is_iteration(job):
             check_two_passes(workload, job)
+        named = [("rules", rule.node) for rule in self.rules]
+        for what, node in (*named, *(("uncut", node) for pair in self.uncut for node in pair)):
+            if node not in workload.index:
+                raise InputError(
+                    f"{what}: {workload.name} has no node {quote(node)}; use the file's ids"
+                )
         return job
 
 

@@ -12,6 +12,7 @@ from ...instances import (
     Cluster,
     Costs,
     InputError,
+    LayerRule,
     Layers,
     PipelineJob,
     PipelinePlacement,
@@ -264,7 +265,9 @@ def _configurations(
     workload: Workload, layers: Layers, problem: PipelineJob, stages: tuple[Stage, ...]
 ) -> list[str]:
     """Return messages on configurations that belong elsewhere or break a rule."""
-    rules = {workload.index[rule.node]: rule for rule in problem.rules}
+    rules: list[list[LayerRule]] = [[] for _ in workload.ids]
+    for rule in problem.rules:
+        rules[workload.index[rule.node]].append(rule)
     broken = []
     for i, stage in enumerate(stages):
         for v, c in zip(stage.nodes, stage.configuration, strict=True):
@@ -278,9 +281,8 @@ def _configurations(
                     f"the stage has {stage.degree}"
                 )
             recomputation = problem.recomputation
-            for said in (problem, rules.get(v)):
-                if said is None:
-                    continue
+            asked: list[PipelineJob | LayerRule] = [problem, *rules[v]]
+            for said in asked:
                 if said.degrees is not None and stage.degree not in said.degrees:
                     broken.append(f"{where}tensor degree {stage.degree} is not allowed")
                 if said.replicas is not None and stage.replicas not in said.replicas:

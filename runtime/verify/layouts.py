@@ -8,7 +8,6 @@ from ...instances import InputError, VerificationError
 from ...instances.costs.calibration import Calibration, calibration
 from ...instances.costs.layout import check_layout
 from ...instances.costs.memory import rank_memory
-from ...instances.costs.stages import kinds_of_rank
 from ...instances.job.plan import JobPlan, costs_hash
 from ...instances.job.problem import on_one_device
 from ..estimate import iteration_time
@@ -89,11 +88,7 @@ def _check_rows(plan: JobPlan) -> None:
 
 def _check_memory(plan: JobPlan) -> None:
     """Hold the bytes of every pipeline rank against its devices' memory."""
-    allowed = math.inf if plan.job.memory_bytes is None else plan.job.memory_bytes
-    for rank in range(plan.layout.pipeline):
-        kinds = kinds_of_rank(rank, plan.layout, plan.cluster)
-        own = (plan.cluster.nodes[kind].accelerator.memory_bytes for kind in kinds)
-        limit = min(allowed, *own)
+    for rank, limit in enumerate(plan.job.memory_limits(plan.layout, plan.cluster)):
         needed = rank_memory(plan.model, plan.layout, rank).needed
         if needed > limit:
             raise VerificationError(

@@ -143,15 +143,13 @@ def check(
         own_cost(program, problem, operator, rows[v], (*read[v], *made[v]), workload.time_unit)
         for v, operator in enumerate(program.operators)
     ]
-    steps = [step for one in converted for step in one.steps]
+    costs = [cost for cost, _ in own]
     if problem.objective == "time":
-        moved = math.fsum(step.seconds for step in steps) / TIME_UNITS[workload.time_unit]
-    else:
-        moved = math.fsum(step.bytes for step in steps)
-    objective = math.fsum(cost for cost, _ in own) + moved
-    if problem.overlap or problem.placement:
         unit = TIME_UNITS[workload.time_unit]
-        objective = _step_end(program, problem, [cost for cost, _ in own], converted, unit)
+        objective = _step_end(program, problem, costs, converted, unit)
+    else:
+        sent = (step.bytes for one in converted for step in one.steps)
+        objective = math.fsum([*costs, *sent])
     each = range(problem.mesh.shape[0] if problem.placement else 1)
     parameters, activations = max(
         (_memory(program, problem, read, made, lying, j) for j in each), key=sum

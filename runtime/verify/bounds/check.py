@@ -87,16 +87,16 @@ def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
     plan = plan_of(plan)
     plan.check_made_for(workload)
     problem = plan.problem
-    if isinstance(problem, Sharding) and not math.isinf(plan.bound):
-        return check_sharding_bound(workload, plan, problem)
-    if not isinstance(problem, Throughput):
+    if not isinstance(problem, Throughput | Sharding):
         return _check_without_certificate(workload, plan)
-    cluster = plan.cluster
-    given = read_certificate(plan.certificate, workload.n, len(cluster.kinds))
-    if given is None or isinstance(given, ShardingCertificate):
+    given = read_certificate(plan.certificate, workload.n, len(plan.cluster.kinds))
+    if isinstance(problem, Sharding) and not math.isinf(plan.bound):
+        evidence = given if isinstance(given, ShardingCertificate) else None
+        return check_sharding_bound(workload, plan, problem, evidence)
+    if given is None or isinstance(problem, Sharding) or isinstance(given, ShardingCertificate):
         return _check_without_certificate(workload, plan)
     check_target(plan, given.target)
-    costs = without_links(price(workload, cluster), returning=False)
+    costs = without_links(price(workload, plan.cluster), returning=False)
     if isinstance(given, PriceCertificate):
         return check_prices(workload, costs, problem, given)
     return check_hubs(workload, costs, problem, given)

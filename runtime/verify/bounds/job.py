@@ -42,7 +42,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,11 +58,14 @@ from ....instances import (
 )
 from ....instances.common.arrays import Floats, Ints
 from ....instances.model.schedule import Kind
+from ...estimate import ScheduleSteps, steps_of
 from ...schedules import make_schedule, schedule_of
+from ...schedules.actions import ActionTable
 from ...simulate.job_stages import STATE, microbatches_and_bandwidth
 from ...simulate.stages import chain
 from ..rules import RELATIVE_SLACK, allowed
 from .bound_check import too_much
+from .longest_kernel import count_longest
 from .max_load import ROUNDING, blocks, pass_times
 from .stage_chains import ListedStages, list_stages
 
@@ -81,41 +83,23 @@ TIMES = 5_000_000
 class SchedulePaths:
     """The actions of P stages on D devices, in an order in which they can be executed."""
 
-    which: Ints  # (A, 2): stage of each action, and its kind: F, B, I or W
-    before: tuple[tuple[int, ...], ...]  # of each action, those that it waits for, by number
+    steps: ScheduleSteps
     # (D,): passes that a device has begun and not come back to at once: where it has one stage, the
     # microbatches that this holds
     held: Ints
 
     def longest(self, durations: Floats) -> tuple[float, Floats]:
         """Return the makespan, and how often a longest path has each action; both (P, 4)."""
-        took = durations[self.which[:, 0], self.which[:, 1]].tolist()
-        end: list[float] = []
-        last: list[int] = []
-        for own, waits in zip(took, self.before, strict=True):
-            latest = max(waits, key=end.__getitem__, default=-1)
-            end.append(own + (end[latest] if waits else 0.0))
-            last.append(latest)
-        counts = np.zeros(durations.shape)
-        at = int(np.argmax(end))
-        makespan = end[at]
-        while at >= 0:
-            counts[self.which[at, 0], self.which[at, 1]] += 1
-            at = last[at]
-        return makespan, counts
+        end, tally = np.zeros(len(self.steps.task) + 1), np.zeros((1, durations.size))
+        count_longest(self.steps, durations.reshape(-1, 1), 0.0, end, tally, np.zeros(1))
+        return float(end.max()), tally.reshape(durations.shape)
 
     def makespans(self, durations: Floats) -> Floats:
         """Return the makespans, shape (C,), of many chains at once, of durations (4, C, P)."""
-        width = max(1, TIMES // len(self.which))
-        if durations.shape[1] > width:
-            pieces = np.split(durations, range(width, durations.shape[1], width), axis=1)
-            return np.concatenate([self.makespans(piece) for piece in pieces])
-        end = np.zeros((len(self.which), durations.shape[1]))
-        for action, (stage, kind) in enumerate(self.which.tolist()):
-            for earlier in self.before[action]:
-                np.maximum(end[action], end[earlier], out=end[action])
-            end[action] += durations[kind, :, stage]
-        return np.asarray(end.max(axis=0), np.float64)
+        width = max(1, TIMES // len(self.steps.task))
+        pieces = np.split(durations, range(width, durations.shape[1], width), axis=1)
+        tasks = (piece.transpose(2, 0, 1).reshape(4 * piece.shape[2], -1) for piece in pieces)
+        return np.concatenate([self.steps.ends(duration).max(axis=0) for duration in tasks])
 
 
 #: Rounds of a game, and parts into which chains are divided, at most.
@@ -338,49 +322,15 @@ def paths_of(problem: PipelineJob, stages: int, *, trains: bool) -> SchedulePath
         where = problem.devices_of(stages)
         equal = chain([1.0] * stages, [1.0] * stages if trains else None, device=where)
         schedule = make_schedule(problem.schedule_name, equal, problem.batch)
-    queues = [
-        [(s, k, j) for s, k, j in table.tolist() if k <= Kind.W] for table in schedule.actions
-    ]
-    number: dict[tuple[int, int, int], int] = {}
-    which: list[tuple[int, int]] = []
-    before: list[tuple[int, ...]] = []
-    place = [0] * stages
-    while len(which) < sum(map(len, queues)):
-        for d, queue in enumerate(queues):
-            while place[d] < len(queue):
-                stage, kind, j = queue[place[d]]
-                waits = _waits_for(stage, kind, j, stages)
-                if waits is not None and waits not in number:
-                    break
-                own = [] if waits is None else [number[waits]]
-                if place[d]:
-                    own.append(number[_action_key(*queue[place[d] - 1])])
-                number[_action_key(stage, kind, j)] = len(which)
-                which.append((stage, kind))
-                before.append(tuple(own))
-                place[d] += 1
-    held = np.array([_most_in_flight(queue, trains) for queue in queues], np.int64)
-    return SchedulePaths(np.array(which, np.int64), tuple(before), held)
+    held = np.array([_most_in_flight(table, trains) for table in schedule.actions], np.int64)
+    return SchedulePaths(steps_of(schedule.actions, problem.batch), held)
 
 
-def _action_key(stage: int, kind: int, microbatch: int) -> tuple[int, int, int]:
-    """Return the key of an action: B and I, the gradients of inputs, share one."""
-    return stage, Kind.B if kind == Kind.I else kind, microbatch
-
-
-def _waits_for(stage: int, kind: int, microbatch: int, stages: int) -> tuple[int, int, int] | None:
-    """Return the key of the action whose output another needs; None for the first forward."""
-    if kind == Kind.F:
-        return (stage - 1, Kind.F, microbatch) if stage else None
-    if kind == Kind.W:
-        return stage, Kind.B, microbatch
-    return (stage + 1, Kind.B, microbatch) if stage + 1 < stages else (stage, Kind.F, microbatch)
-
-
-def _most_in_flight(queue: list[tuple[int, int, int]], trains: bool) -> int:
+def _most_in_flight(table: ActionTable, trains: bool) -> int:
     """Return the most microbatches in flight on a device."""
-    steps = [int(kind == Kind.F) - (kind in (Kind.B, Kind.W)) for _, kind, _ in queue]
-    return max(accumulate(steps), default=0) if trains else 1
+    kind = table[:, 1]
+    change = (kind == Kind.F).astype(np.int64) - ((kind == Kind.B) | (kind == Kind.W))
+    return int(np.cumsum(change).max(initial=0)) if trains else 1
 
 
 def divided_work_bound(
@@ -398,9 +348,9 @@ def divided_work_bound(
         if busy >= min(target, least):
             continue
         paths = paths_of(problem, size, trains=trains)
-        rounds = min(PATHS, left // len(paths.which))
+        rounds = min(PATHS, left // len(paths.steps.task))
         found = _stage_count_bound(paths, work, problem.weight_share, target, rounds)
-        left -= rounds * len(paths.which)
+        left -= rounds * len(paths.steps.task)
         least = min(least, max(busy, found))
     return min(target, least) * (1 - ROUNDING)
 
@@ -422,7 +372,7 @@ def _stage_count_bound(
     """Return a lower bound on the makespan of chains of so many stages."""
     from scipy.optimize import linprog
 
-    size, total = int(paths.which[:, 0].max()) + 1, float(work.sum())
+    size, total = int(paths.steps.task.max()) // 4 + 1, float(work.sum())
     staying = 1e-3 + np.eye(size)  # nearly all work on one stage
     best, rows = 0.0, [_row(paths, work[:, None] * part, share)[1] for part in staying]
     for _ in range(rounds - len(rows)):

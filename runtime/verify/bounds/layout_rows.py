@@ -280,7 +280,7 @@ class PointRefutation:
         share = 1 / whole
         share /= share.sum()
         found = max(counted(m * share), m * float(alone.max()))
-        low, high = self._forward_shares()
+        low = self._forward_share()
         if self.layout.chunks > 1:
             # A rank begins after the first chunks of those before it; in a V its W may come last.
             first = self.low[:p] * each.min(axis=1)
@@ -294,27 +294,18 @@ class PointRefutation:
             own = max(0.0, relative - before * behind) / m  # so that all work is counted alike
             factor[p - 1 - k] = m * own + before * behind
             behind += own
-        found = max(found, counted(factor / behind))
-        if schedule is JobSchedule.ONE_F_ONE_B and m > 1:
-            # Down to the last rank, back to rank k, the rest of its work, and up again.
-            ahead = np.minimum(m - 1, np.arange(p - 1, -1, -1))
-            factor = np.maximum(m - 1 - ahead * high, 1e-12)
-            found = max(found, counted(np.ones(p)) + float((factor * alone).max()))
-            found = max(found, counted(1 + _level(whole, factor) * factor))
-        return found
+        return max(found, counted(factor / behind))
 
-    def _forward_shares(self) -> tuple[float, float]:
-        """Return the least and the largest part of a stage's seconds that is its forward pass."""
-        parts = [
-            (part, more)
-            for one in self.sorts
-            for part, more in ((one.layers, one.again), (one.ends[[0, -1]], 0 * one.ends[[0, -1]]))
-        ]
-        every, again = (np.concatenate(part) for part in zip(*parts, strict=True))
-        both = every[:, F] + every[:, B]
-        every, again, both = every[both > 0], again[both > 0], both[both > 0]
-        recomputed = both + np.maximum(again[:, F] + again[:, B], 0.0)
-        return float((every[:, F] / recomputed).min()), float((every[:, F] / both).max())
+    def _forward_share(self) -> float:
+        """Return the least part of a stage's seconds that is its forward pass."""
+        shares = []
+        for one in self.sorts:
+            again = np.maximum(one.again[:, F] + one.again[:, B], 0.0)
+            for part, more in ((one.layers, again), (one.ends[[0, -1]], np.zeros(2))):
+                both = part[:, F] + part[:, B]
+                takes = both > 0
+                shares.append(part[takes, F] / (both + more)[takes])
+        return float(np.concatenate(shares).min())
 
     # The program, over columns n (stages, K), r alike, y and z (stages), waits, T, G and O.
 
@@ -612,16 +603,3 @@ def _blocked(layout: Layout, prices: LayerPrices, what: int) -> list[int]:
     """Return the collectives of a pass beside which replicas' traffic cannot be."""
     first = BUSY.start + (what == B)
     return [first + 2 * k for k, held in enumerate(blocked(layout, prices)) if held]
-
-
-def _level(whole: Floats, factor: Floats) -> Floats:
-    """Return shares σ, which add up to 1, for which whole (1 + σ factor) is alike where σ > 0."""
-    busy = np.ones(len(whole), bool)
-    while True:
-        level = (1 + (1 / factor)[busy].sum()) / (1 / (factor * whole))[busy].sum()
-        slow = busy & (whole >= level)
-        if not slow.any():
-            break
-        busy &= ~slow
-    share = np.where(busy, (level / whole - 1) / factor, 0.0)
-    return np.asarray(share / share.sum())

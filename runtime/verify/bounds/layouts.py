@@ -222,10 +222,6 @@ def _refuted_without_pipeline(
             return True  # none is faster than that without recomputation
     seconds = [one.seconds for one in iteration_times(plans, prices)]
     faster = [one for one, takes in zip(plans, seconds, strict=True) if takes < least]
-    stages = RankStages.of(plan.model, plans[0])
-    return all(rank_memory(plan.model, one, 0, stages).needed > _limit(plan) for one in faster)
-
-
-def _limit(plan: JobPlan) -> float:
-    least = min(nodes.accelerator.memory_bytes for nodes in plan.cluster.nodes)
-    return min(least, plan.job.memory_bytes or least)
+    stages = RankStages.of(plan.model, layout)
+    (limit,) = plan.job.memory_limits(layout, plan.cluster)
+    return all(rank_memory(plan.model, one, 0, stages).needed > limit for one in faster)

@@ -78,8 +78,6 @@ def check_prices(
     """
     prices, target = np.array(data.prices), data.target
     memory_prices, transfer_prices = np.array(data.memory_prices), np.array(data.transfer_prices)
-    if (memory_prices < 0).any() or (transfer_prices < 0).any():
-        raise VerificationError("certificate: a price of memory or transfers is negative")
     if transfer_prices.any() and not problem.overlap:
         raise VerificationError("certificate: prices of transfers need a problem with overlap")
 
@@ -125,7 +123,7 @@ def _whole(data: PriceCertificate, prices: Floats) -> Floats:
     """Return the prices rounded to whole parts."""
     if any(data.memory_prices) or any(data.transfer_prices):
         raise VerificationError("certificate: parts: prices of memory or transfers have none")
-    if data.parts < 0 or not float(np.abs(prices).sum()) * data.parts <= MOST_PARTS:
+    if not float(np.abs(prices).sum()) * data.parts <= MOST_PARTS:
         raise VerificationError(
             f"certificate: parts: {data.parts} for a price of 1; at most {MOST_PARTS} in all are "
             "checked"

@@ -38,14 +38,7 @@ import numpy as np
 from ....instances import Plan, Sharding, UncheckedError, VerificationError, Workload, program_of
 from ....instances.common.arrays import Bools, Floats
 from ....instances.common.errors import quote
-from ....instances.formats.certificate import (
-    ELIMINATED,
-    FITTING,
-    PASSED,
-    PRICED,
-    ShardingCertificate,
-    sharding_certificate,
-)
+from ....instances.formats.certificate import ELIMINATED, FITTING, ShardingCertificate
 from .bound_check import BoundCheck, check_target, too_much
 from .sharding_program import (
     PricedProgram,
@@ -66,9 +59,6 @@ class Factor:
 
 #: Rounding allowance, as a part of the sum of magnitudes.
 ROUNDING = 1e-11
-
-#: Origins of bounds that are checked by the evidence in the plan.
-WITH_EVIDENCE = (PASSED, ELIMINATED, PRICED, FITTING)
 
 #: Relative tolerance of the memory limit.
 MEMORY_SLACK = 1e-9
@@ -140,25 +130,24 @@ def cost_factors(program: PricedProgram, allowed: Sequence[Bools]) -> list[Facto
     return found
 
 
-def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> BoundCheck:
+def check_sharding_bound(
+    workload: Workload, plan: Plan, problem: Sharding, evidence: ShardingCertificate | None
+) -> BoundCheck:
     """Check that a sharding's bound holds; see `check.check_bound`.
 
-    A bound whose certificate has no potentials is held against what can be proved without.
+    A bound without evidence is held against what can be proved without.
     """
-    origin = plan.certificate.get("origin")
-    if origin in WITH_EVIDENCE:
-        given = sharding_certificate(plan.certificate)
-    else:
-        given = ShardingCertificate(ELIMINATED, plan.bound)
+    given = evidence or ShardingCertificate(ELIMINATED, plan.bound)
     check_target(plan, given.target)
     proved = proved_by(workload, problem, given)
-    if not proved >= given.target and origin not in WITH_EVIDENCE:
-        raise UncheckedError(
-            f"bound: not checked: it comes from {quote(origin)}, without a certificate that can be "
-            f"checked; of any sharding {proved!r} is proved, and not {given.target!r}"
-        )
     if not proved >= given.target:
-        raise VerificationError(f"certificate: {proved!r} is proved, and not {given.target!r}")
+        if evidence:
+            raise VerificationError(f"certificate: {proved!r} is proved, and not {given.target!r}")
+        raise UncheckedError(
+            f"bound: not checked: it comes from {quote(plan.certificate.get('origin'))}, without a "
+            f"certificate that can be checked; of any sharding {proved!r} is proved, and not "
+            f"{given.target!r}"
+        )
     return BoundCheck(given.target, proved, given.target)
 
 
@@ -175,7 +164,7 @@ def proved_by(workload: Workload, problem: Sharding, data: ShardingCertificate) 
         return data.target  # an operator that cannot be computed: there is no sharding
     if data.price == 0 and data.origin != FITTING:
         return _least_cost(plain, data.target)
-    if problem.memory_bytes is None or data.price < 0:
+    if problem.memory_bytes is None:
         raise VerificationError(f"certificate: a byte has the price {data.price}, and no limit")
     room = problem.memory_bytes * (1 + MEMORY_SLACK)
     worth = data.price * room

@@ -212,11 +212,7 @@ def mixed_ends(
     sums: dict[int, float] = {}
     for (s, *_), weight in zip(ends, mixture, strict=False):
         sums[s] = sums.get(s, 0.0) + weight
-    if (
-        len(mixture) != len(ends)
-        or min([0.0, *mixture]) < 0
-        or max([0.0, *sums.values()]) > MOST_WEIGHT
-    ):
+    if len(mixture) != len(ends) or max([0.0, *sums.values()]) > MOST_WEIGHT:
         raise VerificationError(
             f"certificate: mixture: {len(mixture)} weights; {len(ends)} are needed, of sum 1 at "
             "most in each phase"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -87,15 +88,30 @@ BROKEN = [
     ({"certificate": {"costs": "", "calibration": "h"}}, "certificate: rows is missing"),
     ({"certificate": {"costs": "", "calibration": "", "rows": [ROW]}}, '"luck"'),
     ("without cluster", "cluster is missing"),
+    ("memory_bytes", "memory_bytes is NaN; it must be above 0"),  # in which everything would fit
+    ("bandwidth", "bandwidth is -1"),
+    ("kv_heads", "kv_heads is 0"),
+    ("block", "a block has no attention"),
 ]
+
+
+DAMAGE: dict[str, Callable[[dict[str, Any]], object]] = {
+    "without cluster": lambda plan: plan.pop("cluster"),
+    "memory_bytes": lambda plan: plan["cluster"]["nodes"][0]["accelerator"].update(
+        memory_bytes=float("nan")
+    ),
+    "bandwidth": lambda plan: plan["cluster"]["network"].update(bandwidth=-1),
+    "kv_heads": lambda plan: plan["model"]["blocks"][0]["attention"].update(kv_heads=0),
+    "block": lambda plan: plan["model"]["blocks"].append({}),
+}
 
 
 @pytest.mark.parametrize(("change", "said"), BROKEN)
 def test_broken_files_are_refused_in_one_line(tmp_path: Path, change: Any, said: str) -> None:
     """The file and the field are named."""
     plain = plan_of().as_dict()
-    if change == "without cluster":
-        del plain["cluster"]
+    if isinstance(change, str) and change in DAMAGE:
+        DAMAGE[change](plain)
         text = json.dumps(plain)
     else:
         text = change if isinstance(change, str) else json.dumps({**plain, **change})

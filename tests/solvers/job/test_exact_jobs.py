@@ -200,7 +200,7 @@ def test_stages_are_as_long_as_their_nodes_are_fast(nodes: str) -> None:
     assert (layers[0] > layers[-1]) == nodes.startswith("h100")
     checked = check_job_bound(found.plan)
     assert checked.points > 1000
-    assert checked.programs < 100
+    assert checked.programs < 200
 
 
 def test_each_rank_fills_its_own_devices() -> None:

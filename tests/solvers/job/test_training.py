@@ -225,3 +225,19 @@ def test_wrong_problems_are_named(benchmarks: Path, problem: object, words: str)
     workload = load(benchmarks / "piper" / "bert32a100.json")
     with pytest.raises(InputError, match=words):
         solve(workload, accelerators_and_cpus(8), problem())  # type: ignore[operator]
+
+
+def test_every_rule_of_a_layer_holds() -> None:
+    """The first of two rules of a layer is no less one; of no layer there is none."""
+    workload, cluster, problem = random_training_case(0)
+    plan = solve(workload, cluster, problem, method="dp").plan
+    assert plan is not None
+    assert isinstance(plan.solution, StagePlacement)
+    (first, *_) = plan.solution.stages
+    node = workload.ids[first.nodes[0]]
+    rules = LayerRule(node, replicas=(first.replicas + 1,)), LayerRule(node)
+    report = evaluate(workload, cluster, replace(problem, rules=rules), plan.solution)
+    assert any("replicas are not allowed" in line for line in report.violations)
+    changed = replace(plan, problem=replace(problem, rules=(LayerRule(-1),)))
+    with pytest.raises(InputError, match=r"rules: .* has no node -1"):
+        verify(workload, changed)
