@@ -18,16 +18,13 @@ from ...formulations.task import Task
 from ...instances import InputError, Limit, Solution
 from .limits import Limits
 from .method import Strategy
-from .processes import Channel, Executor, LocalProcesses, Moved
+from .processes import LAST_WORDS_S, Channel, Executor, LocalProcesses, Moved
 from .search import OPTIMAL_GAP, PERIOD_S, Found, News, Peers, Proved, Search
 from .under_rules import run_method
 
-#: Seconds that a solve must have run, and must have left, for workers to be worth their start: of
-#: about two seconds of computing each.
-START_AFTER_S, LEAST_LEFT_S = 1.5, 3.0
-
-#: Seconds that the last messages of workers may take to arrive.
-LAST_WORDS_S = 2.0
+#: Seconds that a solve must have run, half of those that it must have left, for workers to be worth
+#: their start: of about two seconds of computing each.
+START_AFTER_S = 1.5
 
 #: CPU seconds of the solve without a sign of life of a worker after which that counts as starved,
 #: and the solve leaves nothing to it any more. A worker gives four for as much time of its own.
@@ -126,7 +123,7 @@ class Portfolio(Peers):
         search = self._search
         return (
             time.monotonic() - self._begun > START_AFTER_S
-            and search.seconds_left > LEAST_LEFT_S
+            and search.seconds_left > 2 * START_AFTER_S
             and (search.restricted or not any(s.restricted for hand in self._hands for s in hand))
             and not search.should_stop()
         )

@@ -31,6 +31,9 @@ _CLOSED = object()
 #: Niceness of workers: where cores are short, the process that they help has nine tenths of them.
 NICENESS = 10
 
+#: Seconds that the last messages of processes may take to arrive, and these to hear that they end.
+LAST_WORDS_S = 2.0
+
 #: Times that an argument is pickled before that counts as failed; see `_pickled`.
 ATTEMPTS = 5
 
