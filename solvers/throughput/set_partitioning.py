@@ -193,6 +193,8 @@ class _Alternation:
         Until then nothing is compiled, as the bound may end the search.
         """
         search = self._search
+        if search.beside and self._targets.next() is not None:
+            return False
         with search.phase("split"):
             better = self._walk.walk(
                 search,
