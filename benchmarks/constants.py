@@ -82,7 +82,7 @@ REASONS = {
     "rounding": """
         throughput.column_generation.best_set:ROUNDING
         throughput.dp:SLACK throughput.dp:SAME throughput.dp:CLAIM_TOLERANCE
-        latency.calls:CLOSE latency.label_dp:MARGIN
+        latency.label_dp:MARGIN
         sharding.messages:ROUNDING sharding.priced_memory:SLACK sharding.priced_memory:ROUNDING
         sharding.priced_memory:NEXT_TO_NONE
         job.iteration.best_first:ALIKE job.iteration.chains:SLACK
@@ -119,14 +119,13 @@ REASONS = {
         mapping.parameters:IDEAL_SLICE job.iteration.stage_list:BLOCK
     """,
     "waiting for processes, or for a solver": """
-        core.dask_cluster:CONNECT_S core.dask_cluster:CLOSE_S core.dask_cluster:PERIOD_S
+        core.dask_cluster:CONNECT_S core.dask_cluster:PERIOD_S
         core.dask_cluster:BEAT_S core.dask_cluster:SILENCE_S core.highs:PATIENCE_S
-        core.highs:PERIOD_S core.highs:THROUGH_S core.portfolio:START_AFTER_S
-        core.portfolio:LEAST_LEFT_S core.portfolio:LAST_WORDS_S core.processes:ATTEMPTS
-        core.search:SHOWN_S core.search:PERIOD_S core.session:GRACE_S core.session:LEFT_S
-        core.session:FIRST_CPU_S core.session:STUCK_S core.session:PROGRESS_S
-        core.milp_driver:UNBELIEVED_SECONDS core.milp_driver:UNBELIEVED_NODES
-        core.milp_driver:CHECK_SECONDS core.milp_driver:CHECK_NODES
+        core.portfolio:START_AFTER_S core.portfolio:STARVED_S core.processes:ATTEMPTS
+        core.processes:LAST_WORDS_S core.processes:NICENESS core.search:PERIOD_S
+        core.session:GRACE_S core.session:LEFT_S core.session:FIRST_CPU_S
+        core.session:STUCK_S core.session:PROGRESS_S
+        core.milp_driver:UNBELIEVED_SECONDS core.milp_driver:CHECK_SECONDS
     """,
     "documented default": """
         core.limits:CHEAP_PART core.limits:DEFAULT_SECONDS core.limits:DEFAULT_GAP

@@ -11,7 +11,8 @@ A node v on a CPU takes q_v once its predecessors have finished; CPUs are an unl
 a colour is contracted into one unit wherever that loses nothing: each of its entries (nodes with
 a predecessor outside) must reach each of its exits (nodes with a successor outside). Then its
 CPU nodes can be executed in one go: whatever needs an exit comes after every entry, and whatever
-an entry needs comes before every exit. Units are numbered in topological order.
+an entry needs comes before every exit. Units are numbered in topological order, one branch after
+the other, whatever the order of the nodes.
 
 *Units set aside* take no time on CPUs, and there it is best to execute them as soon as they are
 ready: sources whose output costs no transfer, and sinks. A sink can be better in a call that some
@@ -21,6 +22,7 @@ Such sources are numbered first, and such sinks last.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,6 +30,7 @@ import numpy as np
 
 from ...instances import Latency
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
+from ..demand_order import demand_order
 from ..task import Task
 
 #: Nodes whose predecessors are found in one pass over the graph, as bits of one number.
@@ -88,8 +91,6 @@ def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
 
     That is right for one call per accelerator.
     """
-    import networkx as nx
-
     workload, costs = task.workload, task.costs
     unit_of = np.arange(workload.n)
     if whole_colours:
@@ -98,40 +99,36 @@ def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
     else:
         for v, mate in attached(task):
             unit_of[v] = mate
-    quotient: nx.DiGraph[int] = nx.DiGraph()
-    quotient.add_nodes_from(np.unique(unit_of).tolist())
-    quotient.add_edges_from(
-        (int(unit_of[u]), int(unit_of[v]))
-        for u, v in workload.edges.tolist()
-        if unit_of[u] != unit_of[v]
-    )
+    unit_of = _by_costs(task, np.unique(unit_of, return_inverse=True)[1])
+    edges = unit_of[workload.edges]
+    edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0)
     kinds = tuple(k for k in range(len(costs.count)) if costs.count[k] and not costs.host[k])
     cpu, pool = _pools(task)
-    place = _places(task, unit_of, cpu, costs.transfer[list(kinds)])
-    order = nx.lexicographical_topological_sort(quotient, key=lambda unit: (place[unit], unit))
-    rank = {unit: i for i, unit in enumerate(order)}
-    aside = np.array([place[unit] != 0 for unit in rank])
-    unit_of = np.array([rank[u] for u in unit_of.tolist()])
-    members_of: list[list[int]] = [[] for _ in rank]
+    size = int(unit_of.max(initial=-1)) + 1
+    place = _places(task, unit_of, cpu, costs.transfer[list(kinds)])[:size]
+    order = sorted(_depth_first(size, edges), key=place.__getitem__)
+    rank = np.argsort(order)
+    unit_of, edges = rank[unit_of], rank[edges]
+    members_of: list[list[int]] = [[] for _ in order]
     for v in workload.order:
         members_of[unit_of[v]].append(v)
-    group = np.full(len(rank), -1)
+    group = np.full(size, -1)
     for colour, members in enumerate(workload.colour_classes):
         units = {int(unit_of[v]) for v in members}
         if len(units) > 1:
             group[list(units)] = colour
-    after: list[set[int]] = [set() for _ in rank]
-    before: list[set[int]] = [set() for _ in rank]
-    for u, v in quotient.edges:
-        after[rank[u]].add(rank[v])
-        before[rank[v]].add(rank[u])
+    after: list[list[int]] = [[] for _ in order]
+    before: list[list[int]] = [[] for _ in order]
+    for u, v in sorted(edges.tolist()):
+        after[u].append(v)
+        before[v].append(u)
     return LatencyGraph(
         unit_of=frozen(unit_of, np.int64),
         members=tuple(map(tuple, members_of)),
         group=frozen(group, np.int64),
-        aside=frozen(aside, np.bool_),
-        successors=tuple(tuple(sorted(units)) for units in after),
-        predecessors=tuple(tuple(sorted(units)) for units in before),
+        aside=frozen(place[order] != 0, np.bool_),
+        successors=tuple(map(tuple, after)),
+        predecessors=tuple(map(tuple, before)),
         kinds=kinds,
         count=frozen(costs.count[list(kinds)], np.int64),
         capacity_bytes=frozen(costs.capacity_bytes[list(kinds)], np.float64),
@@ -141,6 +138,30 @@ def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
         cpu=cpu,
         pool=pool,
     )
+
+
+def _by_costs(task: Task[Latency], unit_of: Ints) -> Ints:
+    """Return the units numbered by their times, bytes and transfers, in place of their nodes."""
+    costs = task.costs
+    rows = [np.bincount(unit_of, own) for own in (*costs.compute, costs.memory_bytes)]
+    rows += [np.bincount(unit_of, own) for own in costs.transfer]
+    return np.argsort(np.lexsort(rows))[unit_of]
+
+
+def _depth_first(size: int, edges: Ints) -> list[int]:
+    """Return a topological order, one branch after the other, those first that are needed first."""
+    import networkx as nx
+
+    demand = demand_order(size, edges)
+    place = np.argsort(demand)
+
+    def first_needed(units: Iterable[int]) -> list[int]:
+        return sorted(units, key=place.__getitem__)
+
+    after: nx.DiGraph[int] = nx.DiGraph()
+    after.add_nodes_from(demand)
+    after.add_edges_from(edges.tolist())
+    return list(nx.dfs_postorder_nodes(after, sort_neighbors=first_needed))[::-1]
 
 
 def _places(task: Task[Latency], unit_of: Ints, cpu: Floats, transfer: Floats) -> Ints:

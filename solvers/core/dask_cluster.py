@@ -26,14 +26,11 @@ from distributed.comm.registry import get_backend
 
 from ...instances import InputError
 from ...instances.common.errors import quote
-from .processes import A, Body, Channel, Executor, Moved, Process, R
+from .processes import LAST_WORDS_S, A, Body, Channel, Executor, Moved, Process, R
 from .search import Found, Proved, Withdrawn
 
 #: Seconds in which a scheduler must answer.
 CONNECT_S = 20.0
-
-#: Seconds in which all tasks and the scheduler must hear that a solve has ended.
-CLOSE_S = 2.0
 
 #: Seconds between two looks at what is new, on either side.
 PERIOD_S = 0.25
@@ -80,7 +77,7 @@ class DaskCluster(Executor):
 
     def close(self) -> None:
         """Leave the cluster; tasks that still run end. No scheduler that is gone is waited for."""
-        until = time.monotonic() + CLOSE_S
+        until = time.monotonic() + LAST_WORDS_S
         for task in self._tasks:
             task.wait(until - time.monotonic() if self._client.status == "running" else 0.0)
         leave = threading.Thread(target=self._client.close, name="leaves the cluster", daemon=True)

@@ -33,20 +33,15 @@ import numpy as np
 from ...formulations.linear import Linear
 from ...instances import StagecutError
 from ...instances.common.arrays import Floats
-from .search import S, Search
+from .search import PERIOD_S, S, Search
 
-#: Seconds that HiGHS gets to come back after it was asked to stop, before it is left alone. It
-#: does not listen while it solves the first relaxation, though it does keep its time limit then.
+#: Seconds that HiGHS gets to come back after it was asked to stop, before it is left alone, and the
+#: pipe to drain at the end of a solve. HiGHS does not listen while it solves the first relaxation,
+#: though it does keep its time limit then.
 PATIENCE_S = 1.0
 
-#: Seconds between two looks at the clock and at Ctrl-C.
-PERIOD_S = 0.05
-
-#: Line that HiGHS prints whatever its options say, and seconds that the pipe gets to drain at the
-#: end of a solve.
+#: Line that HiGHS prints whatever its options say.
 OWN_LINE = b"HighsMipSolverData::transformNewIntegerFeasibleSolution tmpSolver.run();\n"
-
-THROUGH_S = 1.0
 
 
 class Monitor:
@@ -403,7 +398,7 @@ def _without_own_line() -> Iterator[None]:
                     if os.fstat(1).st_ino == _piped.inode:
                         os.dup2(_piped.beyond, 1)
                 os.close(_piped.beyond)
-                _piped.reader.join(THROUGH_S)  # it goes on where a child process has the pipe
+                _piped.reader.join(PATIENCE_S)  # it goes on where a child process has the pipe
                 _piped = None
 
 

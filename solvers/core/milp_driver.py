@@ -64,8 +64,6 @@ MUCH_BETTER = 0.5
 #: is believed anyway, a part of the time that it took; of one that is not, much more.
 CHECK_COLUMNS = 1500
 CHECK_SECONDS, CHECK_PART, UNBELIEVED_SECONDS = 2.0, 0.25, 20.0
-#: Nodes, each with a relaxation, of a check of an answer that is believed anyway, and of others.
-CHECK_NODES, UNBELIEVED_NODES = 2000, 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,7 +297,6 @@ class _Solve(Generic[S]):
                     linear,
                     target,
                     should_stop=lambda: clock.should_stop() or search.overdue() > 0,
-                    nodes=CHECK_NODES if brief else UNBELIEVED_NODES,
                 )
             except SolverError as error:
                 search.note(f"nothing is proved again: {error}")

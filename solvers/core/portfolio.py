@@ -18,16 +18,17 @@ from ...formulations.task import Task
 from ...instances import InputError, Limit, Solution
 from .limits import Limits
 from .method import Strategy
-from .processes import Channel, Executor, LocalProcesses, Moved
-from .search import OPTIMAL_GAP, Found, News, Peers, Proved, Search
+from .processes import LAST_WORDS_S, Channel, Executor, LocalProcesses, Moved
+from .search import OPTIMAL_GAP, PERIOD_S, Found, News, Peers, Proved, Search
 from .under_rules import run_method
 
-#: Seconds that a solve must have run, and must have left, for workers to be worth their start: of
-#: about two seconds of computing each.
-START_AFTER_S, LEAST_LEFT_S = 1.5, 3.0
+#: Seconds that a solve must have run, half of those that it must have left, for workers to be worth
+#: their start: of about two seconds of computing each.
+START_AFTER_S = 1.5
 
-#: Seconds that the last messages of workers may take to arrive.
-LAST_WORDS_S = 2.0
+#: CPU seconds of the solve without a sign of life of a worker after which that counts as starved,
+#: and the solve leaves nothing to it any more. A worker gives four for as much time of its own.
+STARVED_S = 2.0
 
 #: Name of the sender of news that a worker gets from the solve.
 SOLVE = "the solve"
@@ -38,6 +39,11 @@ class Begun:
     """Message: a worker runs a strategy from now on."""
 
     strategy: str
+
+
+@dataclass(frozen=True)
+class AtWork:
+    """Message: a worker has computed for a quarter of `STARVED_S`."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,7 @@ class Portfolio(Peers):
         self._listeners: dict[str, threading.Thread] = {}
         self._kept: dict[str, list[object]] = {}
         self._at_work: dict[str, str] = {}  # what each worker runs now
+        self._heard: dict[str, float] = {}  # CPU seconds of this process at its last sign of life
         self._closing = False
         search.peers = self
 
@@ -106,6 +113,7 @@ class Portfolio(Peers):
         """Start the workers once that is worth it; handle their messages if the solver does not."""
         search = self._search
         if self._channels:
+            self._count_beside()
             self.take(search)
         elif self._hands and (self._deterministic or self._worth_starting):
             self._start()
@@ -115,7 +123,7 @@ class Portfolio(Peers):
         search = self._search
         return (
             time.monotonic() - self._begun > START_AFTER_S
-            and search.seconds_left > LEAST_LEFT_S
+            and search.seconds_left > 2 * START_AFTER_S
             and (search.restricted or not any(s.restricted for hand in self._hands for s in hand))
             and not search.should_stop()
         )
@@ -196,7 +204,7 @@ class Portfolio(Peers):
                 search.note(f"{name} could not be started ({error})")
                 continue
             self._channels[name] = channel
-            self._at_work[name] = ""
+            self._runs(name, "")
             listener = threading.Thread(target=self._listen, args=(name, channel), daemon=True)
             self._listeners[name] = listener
             listener.start()
@@ -221,9 +229,16 @@ class Portfolio(Peers):
             if strategy is None:
                 del self._at_work[name]
             else:
-                self._at_work[name] = strategy
-            if not self._deterministic:
-                self._search.beside = frozenset(self._at_work.values())
+                self._at_work[name], self._heard[name] = strategy, time.process_time()
+        self._count_beside()
+
+    def _count_beside(self) -> None:
+        """Tell the search what runs beside it, but for strategies of starved workers."""
+        if not self._deterministic:
+            with self._counting:
+                since = time.process_time() - STARVED_S
+                alive = (name for name in self._at_work if self._heard[name] >= since)
+                self._search.beside = frozenset(self._at_work[name] for name in alive)
 
     def _listen(self, name: str, channel: Channel) -> None:
         """Queue the messages of a worker, until it ends."""
@@ -236,6 +251,8 @@ class Portfolio(Peers):
                 message = Ended(str(end))
             if isinstance(message, Begun):
                 self._runs(name, message.strategy)
+            elif isinstance(message, AtWork):
+                self._heard[name] = time.process_time()
             elif isinstance(message, Finished):
                 finished = True
             elif self._deterministic and not isinstance(message, Ended):
@@ -296,6 +313,7 @@ def work(job: WorkerJob, channel: Channel) -> None:
         search.learn(news, SOLVE)
     search.peers = solve = _SolveProcess(channel)
     threading.Thread(target=solve.listen, name="news", daemon=True).start()
+    threading.Thread(target=_give_signs, args=(channel,), name="signs", daemon=True).start()
     for strategy in job.strategies:
         if search.should_stop():
             break
@@ -306,6 +324,16 @@ def work(job: WorkerJob, channel: Channel) -> None:
             channel.send(Failed(strategy.name, f"{type(error).__name__}: {error}"))
         search.hit = Limit.NONE
     channel.send(Finished())
+
+
+def _give_signs(channel: Channel) -> None:
+    """Tell the solve how this worker computes, as far as it gets the time to."""
+    told = time.process_time()
+    while True:
+        time.sleep(PERIOD_S)
+        if time.process_time() > told + STARVED_S / 4:
+            channel.send(AtWork())
+            told = time.process_time()
 
 
 class _SolveProcess(Peers):

@@ -28,6 +28,12 @@ R = TypeVar("R")
 #: The last message to the thread that writes.
 _CLOSED = object()
 
+#: Niceness of workers: where cores are short, the process that they help has nine tenths of them.
+NICENESS = 10
+
+#: Seconds that the last messages of processes may take to arrive, and these to hear that they end.
+LAST_WORDS_S = 2.0
+
 #: Times that an argument is pickled before that counts as failed; see `_pickled`.
 ATTEMPTS = 5
 
@@ -132,7 +138,9 @@ class Process(Channel):
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**environment, **threads},
-            start_new_session=True,  # Ctrl-C is for this process alone
+            # Ctrl-C is for this process alone; a session of its own would, where the scheduler
+            # groups by session, get as much time as all processes of this one
+            process_group=0,
         )
         self._out: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._out.put((body, argument))
@@ -220,6 +228,7 @@ PROGRAM = f"from {__name__} import main; main()"
 
 def main() -> None:
     """Run one function to its end; the process ends with it, and with its pipes."""
+    os.nice(NICENESS)
     outgoing = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not come between messages
     body, argument = pickle.load(sys.stdin.buffer)

@@ -181,20 +181,17 @@ def check(
     target: float,
     *,
     should_stop: Callable[[], bool] = lambda: False,
-    nodes: int = 2000,
 ) -> ProofOutcome:
     """Prove or refute that no solution of a minimisation has an objective below `target`.
 
     Its numbers are taken at their word; a target of `inf` asks whether there is a solution at all.
-    It is undecided after so many relaxations, and where rounding decides.
+    It is undecided where it must stop, and where rounding decides.
     """
     if math.isinf(target) and target > 0:
         linear = replace(linear, cost=np.zeros(len(linear.cost)), offset=0.0)
     boxes = [(linear.column_lower, linear.column_upper)]
     complete = True
-    for _ in range(nodes):
-        if not boxes:
-            return ProofOutcome.PROVED if complete else ProofOutcome.UNDECIDED
+    while boxes:
         if should_stop():
             return ProofOutcome.UNDECIDED
         lower, upper = boxes.pop()
@@ -206,7 +203,7 @@ def check(
             return outcome
         if outcome is ProofOutcome.UNDECIDED and not _branch(node, boxes):
             complete = False
-    return ProofOutcome.UNDECIDED
+    return ProofOutcome.PROVED if complete else ProofOutcome.UNDECIDED
 
 
 def _node(linear: Linear, lower: Floats, upper: Floats, target: float) -> _Box | None:

@@ -26,10 +26,7 @@ S = TypeVar("S")
 #: Relative gap up to which a plan is called optimal: the tolerance of the solvers' arithmetic.
 OPTIMAL_GAP = 1e-6
 
-#: Seconds on the way from one gap to the next that are worth a note.
-SHOWN_S = 0.01
-
-#: Seconds between two looks at the clock on behalf of a kernel.
+#: Seconds between two looks at the clock on behalf of a kernel or solver.
 PERIOD_S = 0.05
 
 
@@ -442,14 +439,15 @@ class Search(Clock, Generic[S]):
         gap, least = (f"{100 * g:g} %" for g in (self.limits.gap, self.limits.least_gap))
         if self._near_at is None or not self.near or gap == least:
             return
-        reached = f"gap: {gap} after {self._near_at:.2f} s"
+        reached, last = (f"{s:.2f} s" for s in (self._near_at, self.trace[-1].seconds))
         if self.gap <= self.limits.least_gap:
-            if self.trace[-1].seconds - self._near_at > SHOWN_S:
-                self.note(f"{reached}, {least} after {self.trace[-1].seconds:.2f} s")
+            if last != reached:
+                self.note(f"gap: {gap} after {reached}, {least} after {last}")
         elif self.hit == Limit.NONE and self.done:
+            more = f"{self.seconds - self._near_at:.2f} s more"
             self.note(
-                f"{reached}; {least} is dear: not reached in {self.seconds - self._near_at:.2f} s "
-                f"more (--gap {self.limits.least_gap:g} goes on)"
+                f"gap: {gap} after {reached}; {least} is dear: not reached in {more} "
+                f"(--gap {self.limits.least_gap:g} goes on)"
             )
 
     def stop_for(self, limit: Limit | str) -> None:

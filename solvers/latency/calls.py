@@ -24,7 +24,7 @@ from ...formulations.task import Task
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import CallPlacement, Latency, Solution
 from ...instances.common.arrays import Ints
-from ..core.search import Search
+from ..core.search import OPTIMAL_GAP, Search
 from .bound import cut_data, heavy_paths
 from .label_dp import (
     MARGIN,
@@ -39,9 +39,6 @@ from .label_dp import (
     solve_one_call,
     why_no_plan,
 )
-
-#: Relative gap at which bound and plan are taken to meet.
-CLOSE = 1e-7
 
 
 def several_calls(
@@ -68,16 +65,16 @@ def several_calls(
             search.prove_infeasible(why_no_plan(task))
             return
         search.raise_bound(proved, PATH_BOUND)
-        if enough is not None and search.gap > CLOSE:
+        if enough is not None and search.gap > OPTIMAL_GAP:
             start()
-        if search.gap <= CLOSE:
+        if search.gap <= OPTIMAL_GAP:
             return
 
     with search.phase("one call each"):
         solve_one_call(
             replace(task, problem=Latency(1)),
             search,
-            lambda: should_stop() or search.gap <= CLOSE,
+            lambda: should_stop() or search.gap <= OPTIMAL_GAP,
             plans_only=True,
         )
     if math.prod(c + 1 for c in counts) > MOST_CODES or should_stop():
@@ -85,7 +82,7 @@ def several_calls(
     kernel = kernel_graph(task, free, counts, paths, divided=divided)
     proved, most = max(search.bound, 0.0), latency_ceiling(task, graph)
     with search.phase("solve"):
-        while not should_stop() and search.gap > CLOSE:
+        while not should_stop() and search.gap > OPTIMAL_GAP:
             target = min(next_target(proved, most), search.objective)
             complete, value, steps = run_label_dp(kernel, target, should_stop)
             if not complete:

@@ -6,7 +6,7 @@ every accelerator's nodes into calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 
@@ -48,21 +48,6 @@ def _offer(plan: CallPlacement | None, search: Search[Solution]) -> None:
         search.offer(plan)
 
 
-def depth_first(graph: LatencyGraph) -> list[int]:
-    """Return the units in topological order, one branch after the other, lowest node first."""
-    import networkx as nx
-
-    first = [min(members) for members in graph.members]
-
-    def lowest_first(units: Iterable[int]) -> list[int]:
-        return sorted(units, key=first.__getitem__)
-
-    after: nx.DiGraph[int] = nx.DiGraph()
-    after.add_nodes_from(lowest_first(range(graph.size)))
-    after.add_edges_from((u, v) for u in range(graph.size) for v in graph.successors[u])
-    return list(nx.dfs_postorder_nodes(after, sort_neighbors=lowest_first))[::-1]
-
-
 def fill(task: Task[Latency], graph: LatencyGraph) -> Ints | None:
     """Return the device of each node if accelerators are filled in topological order.
 
@@ -76,7 +61,7 @@ def fill(task: Task[Latency], graph: LatencyGraph) -> Ints | None:
     ]
     at, used = 0, 0.0
     placed = np.zeros(graph.size, np.bool_)
-    for unit in depth_first(graph):
+    for unit in range(graph.size):
         if placed[unit]:
             continue
         group = int(graph.group[unit])

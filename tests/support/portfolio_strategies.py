@@ -36,6 +36,20 @@ def waits_alone(task: Task[Throughput], search: Search[Solution]) -> None:
         time.sleep(0.005)  # notes: who is beside, and how each of the two ended
 
 
+def computes_alone(task: Task[Throughput], search: Search[Solution]) -> None:
+    """Offer a plan, then compute until another process has been beside this one, and is no more."""
+    search.offer(all_on(0, task))
+    seen = False
+    while not search.should_stop() and (search.beside or not seen):
+        seen = seen or search.beside == {"starves"}
+    search.raise_bound(search.objective if seen else 0.0, "alone")
+
+
+def starves(_task: Task[Throughput], _search: Search[Solution]) -> None:
+    """Get no time to compute any more."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def answers(task: Task[Throughput], search: Search[Solution]) -> None:
     """Wait for a plan, offer a better one, and call it optimal."""
     while search.best is None and not search.should_stop():
@@ -83,3 +97,8 @@ def sleeps(_argument: object, channel: Channel) -> None:
     channel.send(os.getpid())
     channel.receive()
     time.sleep(1000)
+
+
+def tells_its_place(_argument: object, channel: Channel) -> None:
+    """Tell session, process group and niceness."""
+    channel.send((os.getsid(0), os.getpgrp(), os.nice(0)))

@@ -17,6 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from ....formulations.demand_order import demand_order
 from ....formulations.throughput.hypergraph import Hypergraph, Incidence
 from ....instances.common.arrays import Floats, Ints
 
@@ -82,53 +83,6 @@ def states(open_groups: Ints) -> float:
     """Return Σ 2 ** groups, as a logarithm."""
     top = int(open_groups.max(initial=0))
     return top + float(np.log2(np.exp2(open_groups - top).sum()))
-
-
-def demand_order(size: int, edges: Ints) -> list[int]:
-    """Return an order in which units come when they are needed, deepest chains first.
-
-    It is topological unless the edges have cycles.
-    """
-    before: list[list[int]] = [[] for _ in range(size)]
-    after: list[list[int]] = [[] for _ in range(size)]
-    for a, b in edges.tolist():
-        before[b].append(a)
-        after[a].append(b)
-    depth = _depths(before, after)
-    for units in before:
-        units.sort(key=depth.__getitem__)
-    done = [False] * size
-    order: list[int] = []
-    ends = sorted((v for v in range(size) if not after[v]), key=lambda v: -depth[v])
-    for last in (*ends, *range(size)):
-        stack = [last]
-        while stack:
-            v = stack[-1]
-            while before[v] and done[before[v][-1]]:
-                before[v].pop()
-            if before[v]:
-                stack.append(before[v].pop())
-                continue
-            stack.pop()
-            if not done[v]:
-                done[v] = True
-                order.append(v)
-    return order
-
-
-def _depths(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> list[int]:
-    """Return the length of the longest way to each unit."""
-    waits = [len(units) for units in before]
-    ready = [v for v, count in enumerate(waits) if not count]
-    depth = [0] * len(waits)
-    while ready:
-        v = ready.pop()
-        for w in after[v]:
-            depth[w] = max(depth[w], depth[v] + 1)
-            waits[w] -= 1
-            if not waits[w]:
-                ready.append(w)
-    return depth
 
 
 def _nets_of(graph: Hypergraph) -> list[list[int]]:

@@ -14,6 +14,7 @@ import math
 
 import numpy as np
 
+from ....formulations.demand_order import demand_order
 from ....formulations.task import Task
 from ....formulations.throughput.cheap_bounds import units_of_split
 from ....formulations.throughput.hypergraph import Hypergraph, hypergraph, pipeline_units
@@ -22,7 +23,7 @@ from ....formulations.throughput.infeasible import why_infeasible
 from ....instances import Placement, Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search
-from ..column_generation.orders import demand_order, narrow_order
+from ..column_generation.orders import narrow_order
 from ..dp import contracted_dp, few_ideals_dp, ideals_alone
 from ..neighbourhood import Neighbourhood
 from .coarsen import PER_DEVICE, around, balanced, crossing, even, labels, touching

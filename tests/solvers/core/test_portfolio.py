@@ -37,7 +37,7 @@ from stagecut.instances import Placement, Solution
 from stagecut.solvers import METHODS, Method, Progress, Search, Solver
 from stagecut.solvers.core import portfolio
 from stagecut.solvers.core.method import Strategy
-from stagecut.solvers.core.processes import LocalProcesses
+from stagecut.solvers.core.processes import NICENESS, LocalProcesses, Process
 from stagecut.solvers.core.search import Found, Proved
 
 OF = task("throughput", [1.0, 2.5, 3.0, 2.1])
@@ -92,6 +92,23 @@ def test_a_killed_and_a_failed_worker_lose_nothing(asked: Asked) -> None:
     assert result.objective == pytest.approx(TWO)
     assert any("worker 1 (dies) killed by signal 9" in note for note in result.notes)
     assert any("fails failed (ArithmeticError: on purpose)" in note for note in result.notes)
+
+
+def test_nothing_is_left_to_a_starved_worker(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portfolio, "STARVED_S", 0.2)
+    result = asked(strategies.computes_alone, strategies.starves)
+    assert result.bound_origin == "alone"
+
+
+def test_a_worker_yields_to_its_solve_where_cores_are_short() -> None:
+    worker = Process(strategies.tells_its_place, None)
+    session, group, niceness = worker.receive()
+    with pytest.raises(EOFError, match="ended with code 0"):
+        worker.receive()
+    worker.close()
+    assert session == os.getsid(0)  # else the scheduler may count it as another user's work
+    assert group != os.getpgrp()
+    assert niceness == min(os.nice(0) + NICENESS, 19)
 
 
 def test_the_deadline_ends_a_worker_that_does_not_listen(asked: Asked) -> None:

@@ -71,6 +71,35 @@ def test_searches_execute_calls_as_the_verifier_does(seed: int) -> None:
             assert last == pytest.approx(report.objective, rel=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("whole_colours", [True, False])
+def test_the_order_of_the_nodes_changes_nothing(seed: int, whole_colours: bool) -> None:
+    """What searches number, and in which order, of a graph and of the same one renumbered."""
+    draw = np.random.default_rng(seed)
+    n = 14
+    edges = np.array([(u, v) for u in range(n) for v in range(u) if draw.random() < 0.2])
+    time, memory, transfer = draw.random((3, n))
+    colours = np.where(draw.random(n) < 0.3, draw.integers(0, 2, n), -1)
+    graphs = []
+    for old in (np.arange(n), draw.permutation(n)):  # the node of each new one
+        workload = Workload(
+            name="nodes in some order",
+            ids=tuple(old.tolist()),
+            edges=np.argsort(old)[edges],
+            times={"accelerator": time[old], "cpu": 4 * time[old]},
+            memory_bytes=memory[old],
+            transfer=transfer[old],
+            colours=colours[old],
+        )
+        of = pose(workload, accelerators_and_cpus(2, 1), Latency(1 if whole_colours else 2))
+        graphs.append(latency_graph(of, whole_colours=whole_colours))
+    one, other = graphs
+    assert other.successors == one.successors
+    np.testing.assert_allclose(other.unit_compute, one.unit_compute)
+    np.testing.assert_allclose(other.unit_memory, one.unit_memory)
+    assert np.array_equal(other.group, one.group)
+
+
 @pytest.mark.parametrize("block", range(10))
 def test_the_dp_and_brute_force_agree(block: int) -> None:
     for seed in range(100 * block, 100 * (block + 1)):
