@@ -27,14 +27,11 @@ from ....formulations.mapping.costs import MappingCosts
 from ....instances.common.arrays import Floats, Ints
 from ..layouts import paired
 from ..parameters import (
-    COUNT_COLD,
-    COUNT_EXCHANGE_RATE,
-    COUNT_HOT,
+    COOL,
     DECAY,
-    MAX_EDGE_NLL,
+    HOT,
     PENALTY,
     RARE_NLL,
-    RESTART_RATE,
     VIOLATION_FACTOR,
 )
 from .anneal_kernel import State, generator, state_of
@@ -89,8 +86,7 @@ def admitted_nll(
             for s in np.flatnonzero(factors.any(axis=1)).tolist():
                 values = np.sort(factors[s, 0] * latency + factors[s, 1] * inverse)
                 share = np.searchsorted(values, upper_bounds[s], side="right") / max(1, len(values))
-                with np.errstate(divide="ignore"):
-                    found[s, :, 2 * k + j] = np.minimum(-np.log(share), MAX_EDGE_NLL)
+                found[s, :, 2 * k + j] = -np.log(np.maximum(share, np.finfo(np.float64).eps))
     return found
 
 
@@ -117,9 +113,8 @@ def most_likely_counts(
             CountObjective(edge_nll, penalties, replicas),
             steps,
             generator(seed),
-            COUNT_HOT,
-            COUNT_COLD,
-            COUNT_EXCHANGE_RATE,
+            HOT,
+            COOL,
         )
     )
     return counts, nll
@@ -145,11 +140,9 @@ def choose_counts(
     steps: int,
     rng: np.random.Generator,
 ) -> None:
-    """Replace the counts by likely ones for a target, annealed from them and at times anew."""
+    """Replace the counts by likely ones for a target, annealed from them and anew."""
     edge_nll = _weighted_nll(model, costs, *sampled_splits(costs, lower_bounds, target))
-    begins = [model.counts]
-    if rng.random() < RESTART_RATE:
-        begins.append(initial_counts(costs, model.block))
+    begins = (model.counts, initial_counts(costs, model.block))
     found = [
         most_likely_counts(
             begin, edge_nll, model.penalties, costs.replicas, steps, int(rng.integers(2**31))
