@@ -60,8 +60,9 @@ def bottleneck_programs(mapping: MappingState) -> None:
     """Raise the bound by messages and rings of the same devices, and complete their solutions.
 
     Thresholds rise by ever longer steps until one is not refuted, then they are bisected: to the
-    optimum where no stage has both. While another process anneals, this has no time limit of its
-    own as long as thresholds are refuted. Nothing happens on too many devices.
+    optimum where no stage has both, else to a small part of the gap. While another process anneals,
+    this has no time limit of its own as long as thresholds are refuted. Nothing happens on too many
+    devices.
     """
     costs, search = mapping.costs, mapping.search
     trades = (costs.boundary.any(axis=1) & costs.ring.any(axis=1)).any()
@@ -76,13 +77,14 @@ def bottleneck_programs(mapping: MappingState) -> None:
     with search.phase("programs"):
         while not search.should_stop() and search.gap > OPTIMAL_GAP:
             endless = refuted and beside
-            given = left if endless else SHARE * left
+            seconds = begun + (left if endless else SHARE * left) - search.seconds
             low = mapping.bound_s
-            width = min(mapping.objective_s, high) - low
-            if search.seconds > begun + given or width <= BISECTION_WIDTH * low:
+            gap = mapping.objective_s - low
+            least_width = FIRST_STEP * gap if trades else BISECTION_WIDTH * low
+            if seconds <= 0 or min(gap, high - low) <= least_width:
                 return
             threshold = min(low + step, (low + min(high, mapping.objective_s)) / 2)
-            verdict, devices = branch_on_splits(relaxation, leaves, threshold, SHARE * left)
+            verdict, devices = branch_on_splits(relaxation, leaves, threshold, SHARE * seconds)
             refuted = verdict is Verdict.INFEASIBLE
             if devices:
                 _complete(mapping, devices, threshold)
@@ -95,7 +97,7 @@ def bottleneck_programs(mapping: MappingState) -> None:
 
 
 def _complete(mapping: MappingState, devices: dict[int, Ints], threshold: float) -> None:
-    """Complete devices by stage to a mapping, repaired at targets from a threshold in seconds on."""
+    """Complete devices by stage to a mapping, repaired at targets from a threshold on."""
     slots, target = _completed_slots(mapping, devices), threshold
     stride = FIRST_STEP * (mapping.objective_s - mapping.bound_s)
     while target < mapping.objective_s and not mapping.search.should_stop():

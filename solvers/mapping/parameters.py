@@ -80,11 +80,14 @@ TIME_POWER = 8
 # Temperatures and rates
 
 #: Temperatures at which annealing begins that forgets what it begins with, or keeps it; and the end
-#: of repairs. Block counts and devices with fixed counts are annealed from the first to the second:
-#: begun hotter, counts break up the stages that the initial ones keep in one block.
-HOT, COOL, COLD = 0.6, 0.2, 0.1
-#: Probability that two blocks exchange all their devices, while blocks are assigned to counts.
-EXCHANGE_RATE = 0.3
+#: of repairs. With fixed counts it goes from the first to the second.
+HOT, COOL, COLD = 1.0, 0.2, 0.1
+#: Temperature at which annealing of counts begins, in log-probability. Begun hotter, it breaks up
+#: the stages that the initial counts keep in one block, and ends in worse ones.
+COUNT_HOT = 0.6
+#: Probability that two blocks exchange all their devices, while blocks are assigned to counts, and
+#: that an end of a violated edge is exchanged with any device of its block.
+EXCHANGE_RATE, SHUFFLE_RATE = 0.3, 0.15
 #: Negative log-probability from which on an admitted pair between blocks is rare.
 RARE_NLL = 3.0
 #: Factor on the weight of a stage's messages, or ring messages, if some remain violated.

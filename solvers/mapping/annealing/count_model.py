@@ -28,8 +28,8 @@ from ....instances.common.arrays import Floats, Ints
 from ..layouts import paired
 from ..parameters import (
     COOL,
+    COUNT_HOT,
     DECAY,
-    HOT,
     PENALTY,
     RARE_NLL,
     VIOLATION_FACTOR,
@@ -113,7 +113,7 @@ def most_likely_counts(
             CountObjective(edge_nll, penalties, replicas),
             steps,
             generator(seed),
-            HOT,
+            COUNT_HOT,
             COOL,
         )
     )

@@ -52,6 +52,7 @@ class Violations(NamedTuple):
     first: Ints  # (B+1,) where the members of each block begin
     keeps_counts: bool
     exchange_rate: float
+    shuffle_rate: float
     current: Floats  # (S, Q) violations
     trial: Floats  # (S, Q)
     is_changed: Bools  # (S,)
@@ -264,7 +265,7 @@ def _propose_in_blocks(cost, state, moves, edge, able):
     """Let an admitted neighbour of `near`, in another block, take the place of `far`.
 
     It exchanges its slot with a device of its own block; sometimes two blocks of one size exchange
-    all their devices. Without such a neighbour two devices of the block of `near` are exchanged.
+    all their devices, or two devices of the block of `near` are exchanged at random.
     """
     _s, near, far, on_ring = edge
     slot, block, first = state.slot, cost.block, cost.first
@@ -278,7 +279,7 @@ def _propose_in_blocks(cost, state, moves, edge, able):
         if first[one + 1] - first[one] != first[other + 1] - first[other]:
             return 0
         return _exchange_blocks(cost, state, moves, slot[far], v)
-    if v < 0:
+    if v < 0 or uniform(state.random) < cost.shuffle_rate:
         v = cost.members[first[own] + below(state.random, first[own + 1] - first[own])]
         return 0 if u == v else write_move(moves, 0, EXCHANGE, u, v, 0)
     if block[v] == one:
