@@ -84,7 +84,8 @@ def bottleneck_programs(mapping: MappingState) -> None:
             if seconds <= 0 or min(gap, high - low) <= least_width:
                 return
             threshold = min(low + step, (low + min(high, mapping.objective_s)) / 2)
-            verdict, devices = branch_on_splits(relaxation, leaves, threshold, SHARE * seconds)
+            seconds = min(seconds, SHARE * left)
+            verdict, devices = branch_on_splits(relaxation, leaves, threshold, seconds)
             refuted = verdict is Verdict.INFEASIBLE
             if devices:
                 _complete(mapping, devices, threshold)

@@ -80,14 +80,17 @@ TIME_POWER = 8
 # Temperatures and rates
 
 #: Temperatures at which annealing begins that forgets what it begins with, or keeps it; and the end
-#: of repairs. With fixed counts it goes from the first to the second.
+#: of repairs. That of counts, and with fixed counts, ends at the second.
 HOT, COOL, COLD = 1.0, 0.2, 0.1
-#: Temperature at which annealing of counts begins, in log-probability. Begun hotter, it breaks up
-#: the stages that the initial counts keep in one block, and ends in worse ones.
+#: Temperature at which annealing of counts begins, in log-probability, and with fixed counts. Begun
+#: hotter, it breaks up the stages that the initial counts keep in one block, and ends worse.
 COUNT_HOT = 0.6
-#: Probability that two blocks exchange all their devices, while blocks are assigned to counts, and
-#: that an end of a violated edge is exchanged with any device of its block.
-EXCHANGE_RATE, SHUFFLE_RATE = 0.3, 0.15
+#: Probability that two blocks exchange all their devices, while blocks are assigned to counts; and
+#: of exchanges at random: of all counts of two blocks, and of an end of a violated edge with any
+#: device of its block.
+EXCHANGE_RATE, RANDOM_RATE = 0.3, 0.1
+#: Probability that annealing of counts is also begun from the initial counts.
+RESTART_RATE = 0.5
 #: Negative log-probability from which on an admitted pair between blocks is rare.
 RARE_NLL = 3.0
 #: Factor on the weight of a stage's messages, or ring messages, if some remain violated.

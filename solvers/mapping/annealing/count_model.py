@@ -31,7 +31,9 @@ from ..parameters import (
     COUNT_HOT,
     DECAY,
     PENALTY,
+    RANDOM_RATE,
     RARE_NLL,
+    RESTART_RATE,
     VIOLATION_FACTOR,
 )
 from .anneal_kernel import State, generator, state_of
@@ -115,6 +117,7 @@ def most_likely_counts(
             generator(seed),
             COUNT_HOT,
             COOL,
+            RANDOM_RATE,
         )
     )
     return counts, nll
@@ -140,9 +143,11 @@ def choose_counts(
     steps: int,
     rng: np.random.Generator,
 ) -> None:
-    """Replace the counts by likely ones for a target, annealed from them and anew."""
+    """Replace the counts by likely ones for a target, annealed from them and at times anew."""
     edge_nll = _weighted_nll(model, costs, *sampled_splits(costs, lower_bounds, target))
-    begins = (model.counts, initial_counts(costs, model.block))
+    begins = [model.counts]
+    if rng.random() < RESTART_RATE:
+        begins.append(initial_counts(costs, model.block))
     found = [
         most_likely_counts(
             begin, edge_nll, model.penalties, costs.replicas, steps, int(rng.integers(2**31))

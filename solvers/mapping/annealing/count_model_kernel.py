@@ -79,16 +79,20 @@ def _copy(target, source):
 
 
 @kernel
-def anneal_counts(counts, objective, steps, random, hot, cold):
+def anneal_counts(counts, objective, steps, random, hot, cold, exchange_rate):
     """Minimise the negative log-probability of `counts` in place; return the least found.
 
-    A step exchanges some devices of one stage, or one device each of several stages in a row.
+    A step exchanges some devices of one stage, one device each of several stages in a row, or all
+    counts of two blocks.
     """
     edge_nll, penalties, replicas = objective
     blocks, stages = counts.shape[0], counts.shape[1] - 1
     inside, used = np.zeros(stages, np.int64), np.zeros(stages, np.int64)
+    size = np.zeros(blocks, np.int64)
     for b in range(blocks):
+        size[b] = counts[b, stages]
         for s in range(stages):
+            size[b] += counts[b, s]
             used[s] += counts[b, s] > 0
             if s + 1 < stages:
                 inside[s] += min(counts[b, s], counts[b, s + 1])
@@ -108,6 +112,18 @@ def anneal_counts(counts, objective, steps, random, hot, cold):
         heat = hot * (cold / hot) ** (step / steps)
         b, c = below(random, blocks), below(random, blocks)
         if b == c:
+            continue
+        if size[b] == size[c] and uniform(random) < exchange_rate:
+            change = 0.0
+            for s in range(stages + 1):
+                change += (counts[c, s] - counts[b, s]) * (penalties[b, s] - penalties[c, s])
+            if change <= 0 or uniform(random) < math.exp(-change / heat):
+                for s in range(stages + 1):
+                    counts[b, s], counts[c, s] = counts[c, s], counts[b, s]
+                total += change
+                if total < best - 1e-9 * abs(best):
+                    best = total
+                    _copy(best_counts, counts)
             continue
         s, t = below(random, stages + 1), below(random, stages + 1)
         if s == t or counts[b, s] == 0 or counts[c, t] == 0:

@@ -18,6 +18,7 @@ from ..layouts import matched
 from ..parameters import (
     COLD,
     COOL,
+    COUNT_HOT,
     COUNT_STEPS,
     EXCHANGE_RATE,
     FIXED_COUNT_STEPS,
@@ -150,7 +151,7 @@ def _from_count_model(
     # at most some seconds: 512 devices have 2 million, 4096 in blocks of 8 would have 270 million
     steps = min(COUNT_STEPS * len(model.counts) * model.counts.size, 10_000_000)
     choose_counts(model, costs, least, start.target, steps, rng)
-    start.work += 0.6 * steps  # from two starts; measured: one takes a third of a step of repair
+    start.work += 0.3 * steps  # measured: one takes a third of a step of repair
     start.state = sample_placement(model, costs, rng)
     cost = violations(
         costs,
@@ -162,7 +163,7 @@ def _from_count_model(
         exchange_rate=EXCHANGE_RATE,
     )
     steps = FIXED_COUNT_STEPS * costs.size // 3
-    _sliced(mapping, start, cost, steps, (HOT, COOL), int(rng.integers(2**31)))
+    _sliced(mapping, start, cost, steps, (COUNT_HOT, COOL), int(rng.integers(2**31)))
     set_counts(model, costs, start.state)
     left = 0.0
     while left == 0 and mapping.search.gap > OPTIMAL_GAP and not mapping.search.should_stop():
@@ -171,7 +172,7 @@ def _from_count_model(
             costs, mapping.order, model.block, upper_bounds, start.target, keeps_counts=True
         )
         steps = FIXED_COUNT_STEPS * costs.size
-        left = _sliced(mapping, start, cost, steps, (HOT, COOL), int(rng.integers(2**31)))
+        left = _sliced(mapping, start, cost, steps, (COUNT_HOT, COOL), int(rng.integers(2**31)))
         _offer(mapping, start, left)
         if left:
             update_weights(model, costs, start.state, upper_bounds)
