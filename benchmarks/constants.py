@@ -82,9 +82,8 @@ REASONS = {
     "rounding": """
         throughput.column_generation.best_set:ROUNDING
         throughput.dp:SLACK throughput.dp:SAME throughput.dp:CLAIM_TOLERANCE
-        latency.label_dp:MARGIN
-        sharding.messages:ROUNDING sharding.priced_memory:SLACK sharding.priced_memory:ROUNDING
-        sharding.priced_memory:NEXT_TO_NONE
+         latency.label_dp:MARGIN
+         sharding.messages:ROUNDING sharding.priced_memory:ROUNDING
         job.iteration.best_first:ALIKE job.iteration.chains:SLACK
         job.stream.dp:CLOSE mapping.parameters:MEMORY_LACK
         core.proofs:ROW_SLACK core.proofs:WHOLE core.proofs:UNDERFLOW core.proofs:LEAST_MULTIPLIER
@@ -96,13 +95,13 @@ REASONS = {
         throughput.column_generation.best_set:LABELS
         throughput.column_generation.pricing_problem:ENTRIES
         throughput.dp:MEMORY_SHARE throughput.dp:FEW_BYTES
-        latency.label_dp:MOST_BYTES latency.label_dp:MOST_CODES sharding.elimination:MEMORY_SHARE
-        sharding.elimination:ENTRY_BYTES sharding.elimination:MOST_ENTRIES
+        latency.label_dp:MOST_BYTES latency.label_dp:MOST_CODES sharding.elimination:ENTRY_BYTES
+        sharding.elimination:MOST_ENTRIES
         sharding.messages:MOST_ENTRIES job.iteration.best_first:MAX_OPTIONS
         job.iteration.best_first:MOST_ALIKE job.iteration.stage_list:MAX_STAGES
         job.iteration.stage_list:MAX_LOOKED_AT job.methods:MOST_ACTIONS job.stream.dp:MOST_IDEALS
         mapping.parameters:MEMORY_COUNTS mapping.parameters:MAX_SPREAD_DEVICES
-        mapping.parameters:PROGRAMS.max_devices mapping.parameters:MAX_EXACT_DEVICES
+        mapping.parameters:MAX_PROGRAM_DEVICES mapping.parameters:MAX_EXACT_DEVICES
         mapping.parameters:MOST_SPEEDS learned.method:MOST_DECISIONS learned.policy_file:WIDEST
         learned.policy_file:MOST_BYTES core.limits:MEMORY_BYTES core.under_rules:MOST_CASES
     """,
@@ -135,15 +134,14 @@ REASONS = {
         core.highs:_running core.other_solvers:NO_BOUND throughput.partitioners:WEIGHT_SUM
         job.milp:TIME_SCALE core.milp_driver:STATED_OBJECTIVE
         learned.features:FEATURE_SET learned.features:UNIT_FEATURES learned.features:KIND_FEATURES
-        learned.features:LARGEST learned.features:_MOST_ROOM learned.groups:GROUP_FEATURES
-        learned.groups:_LIMIT learned.policy:DEVICE_FEATURES learned.policy:_LIMIT
+        learned.features:LARGEST learned.features:_MOST_ROOM learned.features:MOST_SHOWN
+        learned.groups:GROUP_FEATURES learned.policy:DEVICE_FEATURES
         learned.policy:ROUNDS learned.policy:WIDTH learned.policy_file:VERSION
-        learned.subject:ANY_NUMBER
     """,
     "how the shipped policies were trained": """
         learned.train:ELITE learned.train:LEARNING_RATE learned.train:FIRST learned.train:STEPS
         learned.train:COPIES learned.train:TARGET_SLACK learned.train:HISTORY
-        learned.train:LEAST_TARGET learned.train:TARGET_SPREAD learned.policy:ACCELERATORS_ALONE
+        learned.train:TARGET_SPREAD learned.policy:ACCELERATORS_ALONE
     """,
 }
 PROTECTS = {key: reason for reason, keys in REASONS.items() for key in keys.split()}

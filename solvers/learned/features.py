@@ -28,6 +28,8 @@ KIND_FEATURES = 6
 LARGEST = 1e6
 #: Even shares of the memory that features show: more is as good.
 _MOST_ROOM = 8.0
+#: Largest size of a feature that is relative to a target or to the memory.
+MOST_SHOWN = 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +188,7 @@ def _unit_features(of: Scene, task: Task[Problem]) -> Floats:
             backward / members,
             np.log1p(np.clip(np.nan_to_num(slowdown, nan=1.0), 0, LARGEST)) / 4,
             of.supported[of.count > 0].mean(axis=0),
-            np.clip(held, 0, 4),
+            np.clip(held, 0, MOST_SHOWN),
         ),
         axis=1,
     )

@@ -18,7 +18,7 @@ import networkx as nx
 import numpy as np
 
 from ...instances.common.arrays import Bools, Floats, Ints
-from .features import Scene
+from .features import MOST_SHOWN, Scene
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +33,6 @@ class GroupCosts:
 
 #: Features of a group.
 GROUP_FEATURES = 10
-
-_LIMIT = 4.0
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class Partitions:
             1 - self._used[:, None] / self.rules.groups,
             np.full_like(closed, 1 / self.rules.groups),
         )
-        features = np.clip(np.stack(found, axis=2), -_LIMIT, _LIMIT)
+        features = np.clip(np.stack(found, axis=2), -MOST_SHOWN, MOST_SHOWN)
         return features.astype(np.float32), self._mask(memory)
 
     def _mask(self, memory: Floats) -> Bools:

@@ -23,12 +23,8 @@ BATCH = 128
 MOST_DECISIONS = 200_000
 #: Placements of a search that nothing else ends.
 DRAWN = 256
-#: Placements of a batch that the verifier sees at most.
-OFFERED = 4
 #: Loads to aim at, relative to the best found, once there is one.
 LOWEST_AIM, HIGHEST_AIM = 0.8, 1.05
-#: Batches that aim at any load, of so many.
-FREE_AIM = 4
 #: Periods, in batches of contiguous splits, of orders that take branches in turns, not one after
 #: the other, and of orders that keep the groups of the best placement drawn so far side by side.
 INTERLEAVED, KEPT = 3, 2
@@ -63,7 +59,7 @@ def _learned(task: Task[Throughput | PipelineJob | Latency], search: Search[Solu
             return
         batch = min(left, BATCH, max(1, MOST_DECISIONS // of.scene.graph.size))
         with search.phase("solve"):
-            aims = _aims(of, search.objective / of.unit, int(batch), number, rng)
+            aims = _aims(of, search.objective / of.unit, int(batch), rng)
             order = _order(of, group, number, rng)
             try:
                 made = draw_placements(
@@ -88,8 +84,8 @@ def _most(search: Search[Solution]) -> float:
     return search.limits.nodes
 
 
-def _aims(of: Subject, best: float, count: int, number: int, rng: np.random.Generator) -> Floats:
-    if math.isinf(best) or number % FREE_AIM == 0:
+def _aims(of: Subject, best: float, count: int, rng: np.random.Generator) -> Floats:
+    if math.isinf(best):
         return targets(of, count, rng)
     return best * rng.uniform(LOWEST_AIM, HIGHEST_AIM, count)
 
@@ -113,8 +109,8 @@ def _check(search: Search[Solution]) -> None:
 
 
 def _offer(of: Subject, drawn: Drawn, search: Search[Solution]) -> None:
-    """Offer some placements that seem better than all before."""
-    for i in np.argsort(drawn.values, kind="stable")[:OFFERED].tolist():
+    """Offer the placements that seem better than all before, until the verifier takes one."""
+    for i in np.argsort(drawn.values, kind="stable").tolist():
         if not drawn.values[i] * of.unit < search.objective or search.should_stop():
             return
         if search.offer(of.solution(drawn.group[i], drawn.device[i])):

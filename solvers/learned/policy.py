@@ -31,14 +31,12 @@ import torch
 
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances.common.arrays import Bools, Floats, Ints
-from .features import KIND_FEATURES, LARGEST, UNIT_FEATURES, Scene
+from .features import KIND_FEATURES, LARGEST, MOST_SHOWN, UNIT_FEATURES, Scene
 from .groups import GROUP_FEATURES, GroupCosts, Partitions, Rules, group_costs, random_order
 from .subject import Subject
 
 #: Features of a device.
 DEVICE_FEATURES = 8
-
-_LIMIT = 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -460,7 +458,7 @@ def _features(
 ) -> Floats:
     kind = of.kind_of
     with np.errstate(all="ignore"):
-        held = np.nan_to_num(needs / of.room[kind], nan=0.0, posinf=_LIMIT)
+        held = np.nan_to_num(needs / of.room[kind], nan=0.0, posinf=MOST_SHOWN)
     slowest = own / np.maximum(own.min(axis=1, keepdims=True), 1e-9)
     found = np.broadcast_arrays(
         own / target,
@@ -472,7 +470,7 @@ def _features(
         np.log1p(np.minimum(slowest, LARGEST)),
         (own + load) / np.maximum((own + load).min(axis=1, keepdims=True), 1e-9) - 1,
     )
-    clipped = np.clip(np.stack(found, axis=2), -_LIMIT, _LIMIT)
+    clipped = np.clip(np.stack(found, axis=2), -MOST_SHOWN, MOST_SHOWN)
     features: Floats = clipped.astype(np.float32)
     return features
 

@@ -14,7 +14,7 @@ from .features import Scene
 from .groups import Rules
 
 #: Number of groups of a device that has no limit.
-ANY_NUMBER = 2**31
+ANY_NUMBER = np.iinfo(np.int64).max
 #: Function of groups of units, (B, U), and devices of groups, (B, G), to objectives, (B,).
 Values = Callable[[Ints, Ints], Floats]
 

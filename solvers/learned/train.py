@@ -107,8 +107,8 @@ class Settings:
 #: Number of newest values of a subject that its mean is taken over.
 HISTORY = 200
 
-#: Loads that a policy is told to aim at, relative to an even one: their least, and the spread.
-LEAST_TARGET, TARGET_SPREAD = 1.0, 0.5
+#: Mean excess over an even load of the loads that a policy is told to aim at.
+TARGET_SPREAD = 0.5
 
 
 @dataclass(eq=False)
@@ -144,10 +144,9 @@ def new_training(policy: Any, settings: Settings, seed: int) -> TrainingRun:
 def targets(of: Subject, count: int, rng: np.random.Generator) -> Floats:
     """Return objectives to aim at: most are near an even load, if groups run at the same time."""
     if of.one_after_another:
-        most = max(len(of.scene.kind_of), LEAST_TARGET)
-        spread: Floats = LEAST_TARGET * most ** rng.random(count)
+        spread: Floats = float(len(of.scene.kind_of)) ** rng.random(count)
         return spread
-    drawn: Floats = LEAST_TARGET + rng.exponential(TARGET_SPREAD, count).clip(0, 4)
+    drawn: Floats = 1.0 + rng.exponential(TARGET_SPREAD, count).clip(0, 4)
     return drawn
 
 

@@ -39,8 +39,8 @@ class EliminationOrder:
     entries: int
 
 
-#: Part of the memory that is free now which the tables may take, eleven bytes an entry.
-MEMORY_SHARE, ENTRY_BYTES = 0.5, 11
+#: Bytes that must be free now for each entry of the tables, which takes half of them.
+ENTRY_BYTES = 22
 
 #: Entries of all tables up to which elimination is a matter of a minute.
 MOST_ENTRIES = 2_000_000_000
@@ -90,7 +90,7 @@ def cheapest_of_few(costs: ShardingCosts, search: Clock, most: int) -> Ints | No
 
 def is_too_large(order: EliminationOrder, most: int) -> bool:
     """Whether the tables have more entries, or take more memory than there is to spare."""
-    room = psutil.virtual_memory().available * MEMORY_SHARE / ENTRY_BYTES
+    room = psutil.virtual_memory().available / ENTRY_BYTES
     return order.largest > room or order.entries > most
 
 

@@ -19,9 +19,6 @@ from .least_memory import is_too_small
 #: Variables of a part, entries that its tables may have, and parts that may fail in a row.
 PART, ENTRIES, FAILURES = 60, 2_000_000, 60
 
-#: Relative gain from which on a plan is judged, as that takes as long as some parts do.
-OFFERED = 1e-3
-
 
 def local_search(task: Task[Sharding], search: Search[Solution]) -> None:
     """Improve the best of the rules' plans part by part until no part improves."""
@@ -59,8 +56,6 @@ def improve(costs: ShardingCosts, search: Search[Solution], weights: Floats | No
         objective = costs.objective(better)
         if objective < value * (1 - 1e-12):
             chosen, value, failures = better, objective, 0
-            if value < search.objective * (1 - OFFERED):
-                search.offer(TensorSharding(costs.signature(chosen)))
     search.offer(TensorSharding(costs.signature(chosen)))
 
 

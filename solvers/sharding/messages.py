@@ -38,13 +38,15 @@ from .least_memory import is_too_small
 from .message_kernel import sweep
 from .mixtures import minimise_sums
 
-#: Passes there and back between two looks at the bound, and in a round at most; rounds at most.
-STEP, PASSES, ROUNDS = 8, 256, 12
+#: Passes there and back between two looks at the bound.
+STEP = 8
 
-#: A step that closes a smaller part of the gap ends the passes of a round; a round, the rounds.
+#: A step that closes a smaller part of the gap ends the passes of a round; a round, the rounds. Of
+#: a mixture's minimum no more is sought either.
 PROGRESS = 0.02
 
-#: First δ, relative to the bound, and by what one is divided for which the tables are too large.
+#: First δ, relative to the bound, and by what one is divided for which the tables are too large;
+#: the first is also the gap to which the plan at a price of memory is sought.
 FIRST, SMALLER = 1e-5, 4.0
 
 #: Pairs of choices of operators that share a tensor, over which elimination is tried.
@@ -52,9 +54,6 @@ MOST_PAIRS = 200_000
 
 #: Entries of all tables that elimination over the choices left may have.
 MOST_ENTRIES = 20_000_000
-
-#: Gap to which a mixture's minimum is sought, as a part of the gap of the search.
-MIXTURE_SHARE = 0.1
 
 #: Largest relative excess of a bound by rounding.
 ROUNDING = 1e-10
@@ -71,14 +70,14 @@ def messages(task: Task[Sharding], search: Search[Solution]) -> None:
 
 
 def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
-    """Raise the bound and improve the incumbent until optimal, or the rounds are used up.
+    """Raise the bound and improve the incumbent until optimal, or nothing closes the gap.
 
     Returns the best choices found, of costs that are a sum, or None.
     """
     chosen, offered = None, None
     with search.phase("message passing"):
         # of a mixture no more is asked than helps to choose the next one
-        enough = MIXTURE_SHARE * min(search.gap, 1.0) if costs.mixture else 0.0
+        enough = PROGRESS * min(search.gap, 1.0) if costs.mixture else 0.0
         for bound, chosen in approach(costs, search, enough=enough):
             below = bound - MARGIN * abs(bound)
             if below > search.bound:
@@ -100,7 +99,7 @@ def approach(
     """
     flat = flatten(costs)
     left = _Left(costs, flat, no_potentials(flat), start)
-    for _ in range(ROUNDS):
+    while True:
         before = left.gap
         left.passed(search)
         yield left.bound, left.chosen
@@ -108,7 +107,9 @@ def approach(
         if left.gap > near:
             left.eliminated(search)
             yield left.bound, left.chosen
-        if left.gap <= near or before - left.gap < PROGRESS * left.gap or search.should_stop():
+        if left.gap <= near or search.should_stop():
+            return
+        if not before - left.gap >= PROGRESS * left.gap:  # nor where no plan is known
             return
         leave_out(flat, left.at, left.within(left.gap))
 
@@ -149,15 +150,14 @@ class _Left:
         most = int(max(np.diff(flat.first).max(), flat.rows.max(initial=0),
                        flat.width.max(initial=0)))  # fmt: skip
         room = np.zeros(most), np.zeros(most)
-        for _ in range(PASSES // STEP):
+        gained = math.inf
+        while gained > 0 and not search.should_stop():
             before = self.known
             for k in range(2 * STEP):
                 self.known = sweep(flat, self.at, k % 2 == 0, self.known, *room)
-            gap = min(self.value - self.known, 0.1 * abs(self.known))
-            if search.should_stop() or self.known - before < PROGRESS * min(
-                gap, 0.1 * abs(self.known)
-            ):
-                break
+            scale = abs(self.known)
+            gap = min(self.value - self.known, 0.1 * scale)
+            gained = self.known - before - max(PROGRESS * gap, ROUNDING * scale)
         proved = proved_bound(flat, self.at)
         self.bound = max(self.bound, proved - ROUNDING * abs(proved))
 

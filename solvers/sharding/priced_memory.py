@@ -29,13 +29,10 @@ from ...instances.common.arrays import Floats, Ints
 from ...instances.formats.certificate import FITTING, PRICED
 from ..core.search import Search
 from .elimination import elimination_order
-from .messages import approach, choices_left
+from .messages import FIRST, approach, choices_left
 
 #: Pairs of cost and bytes that are added up, and entries of tables, at most.
 MOST = 300_000
-
-#: Relative excess over the memory that a plan may hold, for rounding.
-SLACK = 1e-9
 
 #: Cost, bytes, and what they are of: a variable with its value, or two of these.
 Point = tuple[float, float, tuple[object, object]]
@@ -63,17 +60,12 @@ class _Both:
         self.network = CostNetwork(none, pairs, count)
 
 
-#: Largest relative excess of a bound by rounding of sums.
+#: Largest relative excess of sums of costs or bytes by rounding; at the first price all memory
+#: costs this part of a plan.
 ROUNDING = 1e-9
 
 #: Prices that are tried, at most.
 STEPS = 24
-
-#: The first price, as part of one at which all memory costs as much as a plan at least.
-NEXT_TO_NONE = 1e-9
-
-#: Gap to which the plan at a price is sought.
-ENOUGH = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +95,7 @@ class _Prices:
         """Plan at a price, offer the plan and raise the bound; None if the search has to stop."""
         asked = priced(self.costs, price)
         known = None if start is None else with_views(self.costs, start.chosen)
-        *_, (bound, chosen) = approach(asked, self.search, known, ENOUGH)
+        *_, (bound, chosen) = approach(asked, self.search, known, FIRST)
         scale = abs(bound) + price * self.room
         proved = bound - price * self.room - ROUNDING * scale
         proof = {**evidence(self.costs, proved), "price": price}
@@ -146,7 +138,7 @@ def _best_price(prices: _Prices) -> None:
     """
     room = prices.room
     free = max(prices.search.bound, 0.0) / room if room > 0 else 0.0
-    low = prices.line(free * NEXT_TO_NONE, None) if free > 0 else None
+    low = prices.line(free * ROUNDING, None) if free > 0 else None
     if low is None or low.held <= room:
         return
     price, high, steps = free, low, 0
@@ -161,7 +153,7 @@ def _best_price(prices: _Prices) -> None:
         if price <= 0:
             break
         found = prices.line(price, high)
-        crossing = (high.cost + price * high.held) * (1 - ENOUGH)
+        crossing = (high.cost + price * high.held) * (1 - FIRST)
         if found is None or found.cost + price * found.held >= crossing:
             break
         low, high = (found, high) if found.held > room else (low, found)
@@ -242,7 +234,7 @@ def fitting(costs: ShardingCosts, search: Search[Solution], price: float) -> Int
     """
     room, least = costs.problem.memory_bytes, search.objective
     assert room is not None
-    worth = price * room * (1 + SLACK)
+    worth = price * room * (1 + ROUNDING)
     left = choices_left(priced(costs, price), search, least + worth)
     paid = cost_network(priced(costs, 0.0).only(left))
     held = cost_network(priced(without_costs(costs), 1.0).only(left))
