@@ -221,7 +221,7 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Semantic FPN's operators cut into S stages of R replicas, on six kinds of topologies."""
     from stagecut.solvers.mapping import auto, bottleneck_stages, exact, state
     from stagecut.solvers.mapping.annealing import targets
-    from stagecut.solvers.mapping.parameters import ROUNDS
+    from stagecut.solvers.mapping.parameters import EARLY_ROUNDS
 
     cells = {
         f"{topology} {s} × {r} {mode}{', ' * bool(kind)}{kind}": Cell(
@@ -294,7 +294,7 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
         ),
         "exact": Part(((auto, "_exact"),), nothing),
         "exact trees": Part(((exact, "tree_times"),), no_trees),
-        "annealing before bounds": rounds(ROUNDS),
+        "annealing before bounds": rounds(EARLY_ROUNDS),
         "start: count model": start("_from_count_model"),
         "start: on from the last": start("_continue"),
         "start: incumbent": start("_from_incumbent"),

@@ -82,8 +82,8 @@ REASONS = {
     "rounding": """
         throughput.column_generation.best_set:ROUNDING
         throughput.dp:SLACK throughput.dp:SAME throughput.dp:CLAIM_TOLERANCE
-         latency.label_dp:MARGIN
-         sharding.messages:ROUNDING sharding.priced_memory:ROUNDING
+        latency.label_dp:MARGIN
+        sharding.messages:ROUNDING sharding.priced_memory:ROUNDING
         job.iteration.best_first:ALIKE job.iteration.chains:SLACK
         job.stream.dp:CLOSE mapping.parameters:MEMORY_LACK
         core.proofs:ROW_SLACK core.proofs:WHOLE core.proofs:UNDERFLOW core.proofs:LEAST_MULTIPLIER
@@ -101,7 +101,7 @@ REASONS = {
         job.iteration.best_first:MOST_ALIKE job.iteration.stage_list:MAX_STAGES
         job.iteration.stage_list:MAX_LOOKED_AT job.methods:MOST_ACTIONS job.stream.dp:MOST_IDEALS
         mapping.parameters:MEMORY_COUNTS mapping.parameters:MAX_SPREAD_DEVICES
-        mapping.parameters:MAX_PROGRAM_DEVICES mapping.parameters:MAX_EXACT_DEVICES
+        mapping.parameters:PROGRAMS.max_devices mapping.parameters:MAX_EXACT_DEVICES
         mapping.parameters:MOST_SPEEDS learned.method:MOST_DECISIONS learned.policy_file:WIDEST
         learned.policy_file:MOST_BYTES core.limits:MEMORY_BYTES core.under_rules:MOST_CASES
     """,

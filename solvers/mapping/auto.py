@@ -32,7 +32,7 @@ from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.costs import break_ties
 from .annealing.targets import StartStrategy, anneal_targets, descents, start_strategies
-from .parameters import MAX_EXACT_DEVICES, ROUNDS
+from .parameters import EARLY_ROUNDS, MAX_EXACT_DEVICES
 from .state import MappingState
 
 
@@ -75,7 +75,7 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     starts = start_strategies(mapping)
     if devices > 2 * MAX_EXACT_DEVICES:
         with mapping.step("annealing"):
-            anneal_targets(mapping, starts, rounds=ROUNDS)
+            anneal_targets(mapping, starts, rounds=EARLY_ROUNDS)
     mapping.bound_thresholds()
     if devices > MAX_EXACT_DEVICES:
         from .bottleneck_stages import bottleneck_programs

@@ -52,7 +52,7 @@ from .annealing.anneal_kernel import anneal, state_of
 from .annealing.costs import sampled_splits, violations
 from .layouts import matched
 from .methods import ANNEALING
-from .parameters import COLD, COOL, FIRST_STEP, MAX_PAIRS, MAX_PROGRAM_DEVICES, SHARE, STEPS
+from .parameters import FIRST_STEPS, PROGRAMS, REPAIR_COLD, REPAIR_COOL
 from .state import MappingState
 
 
@@ -60,35 +60,37 @@ def bottleneck_programs(mapping: MappingState) -> None:
     """Raise the bound by messages and rings of the same devices, and complete their solutions.
 
     Thresholds rise by ever longer steps until one is not refuted, then they are bisected: to the
-    optimum where no stage has both, else to a small part of the gap. While another process anneals,
-    this has no time limit of its own as long as thresholds are refuted. Nothing happens on too many
-    devices.
+    optimum where no stage has both. While another process anneals, this has no time limit of its
+    own as long as thresholds are refuted. Nothing happens on too many devices.
     """
     costs, search = mapping.costs, mapping.search
     trades = (costs.boundary.any(axis=1) & costs.ring.any(axis=1)).any()
     beside = ANNEALING in search.beside
-    many = costs.size > MAX_PROGRAM_DEVICES and not beside
-    if trades and (many or costs.unlike or not mapping.rings_only):
+    most, least_width = PROGRAMS.max_devices_one_kind, BISECTION_WIDTH
+    step = PROGRAMS.step_one_kind
+    if trades:
+        most = PROGRAMS.max_devices_beside if beside else PROGRAMS.max_devices
+        least_width, step = PROGRAMS.width, PROGRAMS.step
+    if costs.size > most or (trades and (costs.unlike or not mapping.rings_only)):
         return
     begun, left, high = search.seconds, search.seconds_left, np.inf
-    step = FIRST_STEP * (mapping.objective_s - mapping.bound_s)
     refuted, leaves = True, all_splits(costs.stages)
     relaxation = CombinedRelaxation(search, costs, mapping.lower_bounds, mapping.block)
     with search.phase("programs"):
         while not search.should_stop() and search.gap > OPTIMAL_GAP:
             endless = refuted and beside
-            seconds = begun + (left if endless else SHARE * left) - search.seconds
+            given = left if endless else PROGRAMS.share * left
             low = mapping.bound_s
-            gap = mapping.objective_s - low
-            least_width = FIRST_STEP * gap if trades else BISECTION_WIDTH * low
-            if seconds <= 0 or min(gap, high - low) <= least_width:
+            width = min(mapping.objective_s, high) - low
+            if search.seconds > begun + given or width <= least_width * low:
                 return
-            threshold = min(low + step, (low + min(high, mapping.objective_s)) / 2)
-            seconds = min(seconds, SHARE * left)
-            verdict, devices = branch_on_splits(relaxation, leaves, threshold, seconds)
+            threshold = min(low * (1 + step), (low + min(high, mapping.objective_s)) / 2)
+            verdict, devices = branch_on_splits(
+                relaxation, leaves, threshold, PROGRAMS.share * left
+            )
             refuted = verdict is Verdict.INFEASIBLE
             if devices:
-                _complete(mapping, devices, threshold)
+                _repair_at_margins(mapping, devices, threshold)
             if refuted:
                 step *= 2
             else:
@@ -97,13 +99,14 @@ def bottleneck_programs(mapping: MappingState) -> None:
             mapping.raise_bound(bound, "messages and rings of bottlenecks (HiGHS)")
 
 
-def _complete(mapping: MappingState, devices: dict[int, Ints], threshold: float) -> None:
-    """Complete devices by stage to a mapping, repaired at targets from a threshold on."""
-    slots, target = _completed_slots(mapping, devices), threshold
-    stride = FIRST_STEP * (mapping.objective_s - mapping.bound_s)
-    while target < mapping.objective_s and not mapping.search.should_stop():
+def _repair_at_margins(mapping: MappingState, devices: dict[int, Ints], threshold: float) -> None:
+    """Complete devices by stage to mappings, repaired at targets above the threshold in seconds."""
+    slots = _completed_slots(mapping, devices)
+    for margin in PROGRAMS.margins:
+        target = threshold * (1 + margin)
+        if mapping.search.should_stop() or target > mapping.objective_s:
+            return
         _repair(mapping, slots, target)
-        target, stride = target + stride, 2 * stride
 
 
 def _completed_slots(mapping: MappingState, rows: dict[int, Ints]) -> Ints:
@@ -126,7 +129,7 @@ def _repair(mapping: MappingState, slots: Ints, target: float) -> None:
     upper_bounds = sampled_splits(costs, mapping.lower_bounds, target)
     cost = violations(costs, mapping.order, mapping.block, upper_bounds, target, keeps_counts=True)
     seed = mapping.search.limits.seed * 7919 % 2**31
-    anneal(cost, state, STEPS, seed, COOL, COLD)
+    anneal(cost, state, FIRST_STEPS, seed, REPAIR_COOL, REPAIR_COLD)
     slots = state.slots()
     mapping.offer(slots, matched(costs, slots))
 
@@ -297,7 +300,7 @@ class CombinedRelaxation(Generic[S]):
         estimates = np.zeros(costs.stages)
         of_boundary = kind == "boundary"
         factors = costs.boundary if of_boundary else costs.ring
-        most = int(2 * MAX_PAIRS * costs.size)
+        most = int(2 * PROGRAMS.pairs * costs.size)
         if not of_boundary and costs.replicas < 3:
             return found, estimates
         for s in np.flatnonzero(factors.any(axis=1) & np.isfinite(bounds)).tolist():

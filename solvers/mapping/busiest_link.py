@@ -23,13 +23,12 @@ from .annealing.anneal_kernel import anneal as anneal_state
 from .annealing.anneal_kernel import new_state
 from .annealing.link_loads_kernel import LinkLoads
 from .parameters import (
-    COLD,
-    COOL,
-    HOT,
     ISLAND_SECONDS,
+    ISLAND_SHARE,
+    LINK_PROGRAM_SHARE,
+    LINK_SLICE_STEPS,
+    LINK_SLICES,
     MAX_EXACT_DEVICES,
-    SHARE,
-    STEPS,
 )
 from .state import MappingState
 
@@ -65,7 +64,7 @@ def _prove(mapping: MappingState, traffic: LinkTraffic) -> None:
     from .milp import map_by_program
 
     with mapping.step("milp"):
-        seconds = SHARE * mapping.search.seconds_left
+        seconds = LINK_PROGRAM_SHARE * mapping.search.seconds_left
         map_by_program(mapping, traffic, seconds=seconds)
 
 
@@ -111,7 +110,7 @@ def _bound_by_islands(mapping: MappingState, traffic: LinkTraffic, names: Ints) 
             infeasible="",
         )
 
-    seconds = min(ISLAND_SECONDS, SHARE * mapping.search.seconds_left)
+    seconds = min(ISLAND_SECONDS, ISLAND_SHARE * mapping.search.seconds_left)
     solve_program(state, mapping.search, seconds=seconds, gap=0.0)
 
 
@@ -128,12 +127,15 @@ def _anneal(mapping: MappingState, traffic: LinkTraffic) -> None:
             return
         assert isinstance(search.best, ReplicaPlacement)
         state = new_state(usable, search.best.slots, search.best.sends_to)
-        cost = _loads(traffic, mapping.objective_s, problem.replicas)
-        hot = (HOT, COOL, COLD, 0.0)[turn % 4]
-        anneal_state(
-            cost, state, STEPS, (search.limits.seed * 7919 + turn) % 2**31, hot, 0.01 * hot
-        )
-        search.offer(ReplicaPlacement(mapping.stage, state.slots(), state.sends_to[:-1].copy()))
+        for k in range(LINK_SLICES):
+            cost = _loads(traffic, mapping.objective_s, problem.replicas)
+            seed = (search.limits.seed * 7919 + turn * LINK_SLICES + k) % 2**31
+            heat = 0.5 * (1 - k / LINK_SLICES) ** 2 / (1 + turn % 4)
+            anneal_state(cost, state, LINK_SLICE_STEPS, seed, heat, heat)
+            found = ReplicaPlacement(mapping.stage, state.slots(), state.sends_to[:-1].copy())
+            search.offer(found)
+            if search.should_stop():
+                return
         turn += 1
 
 

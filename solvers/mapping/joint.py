@@ -47,15 +47,18 @@ from .auto import stage_times
 from .cuts_kernel import StageEnds, add_stage
 from .layouts import layouts
 from .parameters import (
+    ALL_CUTS_SHARE,
     CUT_BYTES,
     CUT_SHARE,
     CUTOFF_STEP,
+    FIRST_CUTOFF,
     IDEAL_SLICE,
+    JOINT_DEVICES,
     JOINT_PLACES,
     MOST_IDEALS,
     MOST_SPEEDS,
     ROUNDS,
-    SHARE,
+    TWO_PHASE_SHARE,
     UNLIKE_ROUNDS,
 )
 from .partition import orders
@@ -235,8 +238,8 @@ def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     if search.should_stop() or search.gap <= OPTIMAL_GAP:
         return
     _, units = partition_units(task.workload)
-    places = units.size * task.problem.stages * len(task.problem.topology.usable)
-    if places <= JOINT_PLACES:
+    few = len(task.problem.topology.usable) <= JOINT_DEVICES
+    if few and units.size * task.problem.stages <= JOINT_PLACES:
         solve_program(
             lambda: _joint_program(task, search),
             search,
@@ -264,7 +267,7 @@ def _joint_program(task: Task[DeviceMapping], search: Search[Solution]) -> Integ
 def _two_phases(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Offer the plan of partition first, mapping after; its bound holds for one cut alone."""
     limits = replace(search.limits, nodes=ROUNDS, gap=0.0)
-    inner = Search(limits, search.judge, within=search.part(CUT_SHARE))
+    inner = Search(limits, search.judge, within=search.part(TWO_PHASE_SHARE))
     with search.phase("two phases"):
         stage_times(task, inner)
     if inner.best is not None:
@@ -296,13 +299,14 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
         if at_least is None:
             search.note("all cuts: too much memory; the bound is that of the work shared out")
             return
-        cutoff, stage = shared, None
-        clock = search.part(SHARE)
+        step, cutoff, stage = FIRST_CUTOFF, shared, None
+        clock = search.part(ALL_CUTS_SHARE)
         while stage is None and cutoff < search.objective * unit and not clock.should_stop():
             # of few stages below a low cutoff, the DP has little to do
-            cutoff = min(search.objective * unit, cutoff * (1 + CUTOFF_STEP) or math.inf)
+            cutoff = min(search.objective * unit, cutoff * (1 + step) or math.inf)
             value, stage = best_cut(task, ideals, *at_least, cutoff, clock)
             search.raise_bound(value * (1 - 1e-9) / unit, "all cuts at least prices")
+            step = CUTOFF_STEP
     if stage is not None:
         _map(task, search, stage)
     while not search.should_stop() and search.gap > OPTIMAL_GAP:

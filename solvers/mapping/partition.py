@@ -36,7 +36,7 @@ from ...instances.common.quantities import show_bytes, show_count
 from ..core.highs import run_highs, whole
 from ..core.search import Search
 from .cuts_kernel import UnitGraph, move_units
-from .parameters import MEMORY_COUNTS, MEMORY_LACK, SHARE
+from .parameters import MEMORY_COUNTS, MEMORY_LACK, MEMORY_SHARE
 
 
 def balanced_partition(
@@ -327,7 +327,7 @@ def _by_program(
         return None
     linear, columns = memory_program(memory, units.edges, rooms)
     with search.phase("memory"):
-        outcome = run_highs(linear, search, gap=0.0, seconds=SHARE * search.seconds_left)
+        outcome = run_highs(linear, search, gap=0.0, seconds=MEMORY_SHARE * search.seconds_left)
     if outcome.bound > MEMORY_LACK:
         more = show_bytes(outcome.bound * memory.sum())
         problem = task.problem

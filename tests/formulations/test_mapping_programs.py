@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from stagecut.solvers.mapping.bottleneck_stages import (
     refuted_threshold,
 )
 from stagecut.solvers.mapping.layouts import matched
+from stagecut.solvers.mapping.parameters import PROGRAMS
 
 SHAPES = [(1, 3), (1, 4), (1, 5), (1, 6), (2, 3), (2, 4), (3, 3), (3, 2), (2, 2), (4, 2), (4, 1)]
 
@@ -75,7 +77,7 @@ def test_messages_and_rings_against_brute_force(
         relaxation = CombinedRelaxation(clock(), costs, lower_bounds, block)
         rings_only = problem.collective == "ring"
         for most in (0.6, 1e9):
-            monkeypatch.setattr(bottleneck_stages, "MAX_PAIRS", most)
+            monkeypatch.setattr(bottleneck_stages, "PROGRAMS", replace(PROGRAMS, pairs=most))
             at, found = optimum * (1 + 1e-8), []
             verdict, devices = branch_on_splits(relaxation, all_splits(costs.stages), at, 60.0)
             assert verdict is Verdict.FEASIBLE, seed

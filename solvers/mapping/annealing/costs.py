@@ -20,7 +20,12 @@ from ....formulations.task import Task
 from ....instances import DeviceMapping, ReplicaPlacement, Solution
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search
-from ..parameters import RANDOM_RATE, SPLITS, TIME_POWER, VIOLATION_SCALE
+from ..parameters import (
+    SHUFFLE_RATE,
+    SPLITS,
+    TIME_POWER,
+    VIOLATION_SCALE,
+)
 from . import violations_kernel as kernel
 from .anneal_kernel import State, anneal, for_cost, state_of
 from .stage_times_kernel import StageTimes
@@ -70,7 +75,7 @@ def violations(
         np.searchsorted(block[members], np.arange(int(block.max()) + 2)),
         keeps_counts,
         exchange_rate,
-        RANDOM_RATE,
+        SHUFFLE_RATE,
         np.zeros(messages.shape),
         np.zeros(messages.shape),
         np.zeros(costs.stages, np.bool_),

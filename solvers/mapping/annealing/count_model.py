@@ -27,11 +27,12 @@ from ....formulations.mapping.costs import MappingCosts
 from ....instances.common.arrays import Floats, Ints
 from ..layouts import paired
 from ..parameters import (
-    COOL,
+    COUNT_COLD,
+    COUNT_EXCHANGE_RATE,
     COUNT_HOT,
     DECAY,
+    MAX_EDGE_NLL,
     PENALTY,
-    RANDOM_RATE,
     RARE_NLL,
     RESTART_RATE,
     VIOLATION_FACTOR,
@@ -88,7 +89,8 @@ def admitted_nll(
             for s in np.flatnonzero(factors.any(axis=1)).tolist():
                 values = np.sort(factors[s, 0] * latency + factors[s, 1] * inverse)
                 share = np.searchsorted(values, upper_bounds[s], side="right") / max(1, len(values))
-                found[s, :, 2 * k + j] = -np.log(np.maximum(share, np.finfo(np.float64).eps))
+                with np.errstate(divide="ignore"):
+                    found[s, :, 2 * k + j] = np.minimum(-np.log(share), MAX_EDGE_NLL)
     return found
 
 
@@ -116,8 +118,8 @@ def most_likely_counts(
             steps,
             generator(seed),
             COUNT_HOT,
-            COOL,
-            RANDOM_RATE,
+            COUNT_COLD,
+            COUNT_EXCHANGE_RATE,
         )
     )
     return counts, nll

@@ -16,15 +16,19 @@ from ....instances import ReplicaPlacement
 from ...core.search import OPTIMAL_GAP
 from ..layouts import matched
 from ..parameters import (
-    COLD,
-    COOL,
-    COUNT_HOT,
+    COUNT_MODEL_STRIDE,
     COUNT_STEPS,
+    DESCENT_HEATS,
+    DESCENT_STEPS,
     EXCHANGE_RATE,
+    FIRST_STEPS,
+    FIXED_COUNT_COLD,
+    FIXED_COUNT_HOT,
     FIXED_COUNT_STEPS,
-    HOT,
-    ROUNDS,
-    STEPS,
+    REPAIR_COLD,
+    REPAIR_COOL,
+    REPAIR_HOT,
+    ROUNDS_BETWEEN_DESCENTS,
     STEPS_GROWTH,
     TARGET_STRIDE,
 )
@@ -77,11 +81,12 @@ def start_strategies(mapping: MappingState) -> list[StartStrategy]:
     costs, low = mapping.costs, mapping.bound_s
     incumbent = _incumbent(mapping)
     starts = [
-        StartStrategy(_continue, incumbent, HOT, low),
-        StartStrategy(_from_incumbent, incumbent, COOL, low),
+        StartStrategy(_continue, incumbent, REPAIR_HOT, low),
+        StartStrategy(_from_incumbent, incumbent, REPAIR_COOL, low),
     ]
     # counts know neither memory nor speed
     if mapping.segments is not None and costs.fits.all() and not costs.unlike:
+        low *= 1 + COUNT_MODEL_STRIDE
         model = new_count_model(costs, mapping.block)
 
         def from_count_model(mapping: MappingState, start: StartStrategy, seed: int) -> None:
@@ -90,7 +95,9 @@ def start_strategies(mapping: MappingState) -> list[StartStrategy]:
         both = bool((costs.boundary.any(axis=1) & costs.ring.any(axis=1)).any())
         starts.insert(
             0,
-            StartStrategy(from_count_model, incumbent, COOL, low, weight=4.0 if both else 1.0),
+            StartStrategy(
+                from_count_model, incumbent, REPAIR_COOL, low, weight=4.0 if both else 1.0
+            ),
         )
     for start in starts:
         start.state = incumbent.copy()
@@ -163,7 +170,7 @@ def _from_count_model(
         exchange_rate=EXCHANGE_RATE,
     )
     steps = FIXED_COUNT_STEPS * costs.size // 3
-    _sliced(mapping, start, cost, steps, (COUNT_HOT, COOL), int(rng.integers(2**31)))
+    _sliced(mapping, start, cost, steps, (REPAIR_HOT, FIXED_COUNT_COLD), int(rng.integers(2**31)))
     set_counts(model, costs, start.state)
     left = 0.0
     while left == 0 and mapping.search.gap > OPTIMAL_GAP and not mapping.search.should_stop():
@@ -171,8 +178,10 @@ def _from_count_model(
         cost = violations(
             costs, mapping.order, model.block, upper_bounds, start.target, keeps_counts=True
         )
-        steps = FIXED_COUNT_STEPS * costs.size
-        left = _sliced(mapping, start, cost, steps, (COUNT_HOT, COOL), int(rng.integers(2**31)))
+        heats = FIXED_COUNT_HOT, FIXED_COUNT_COLD
+        left = _sliced(
+            mapping, start, cost, FIXED_COUNT_STEPS * costs.size, heats, int(rng.integers(2**31))
+        )
         _offer(mapping, start, left)
         if left:
             update_weights(model, costs, start.state, upper_bounds)
@@ -183,8 +192,8 @@ def _repair(mapping: MappingState, start: StartStrategy, seed: int) -> float:
     """Repair the strategy's state at its target; return the violation left."""
     upper_bounds = sampled_splits(mapping.costs, mapping.lower_bounds, start.target)
     cost = violations(mapping.costs, mapping.order, mapping.block, upper_bounds, start.target)
-    steps = int(start.effort * STEPS)
-    return _sliced(mapping, start, cost, steps, (start.temperature, COLD), seed)
+    steps = int(start.effort * FIRST_STEPS)
+    return _sliced(mapping, start, cost, steps, (start.temperature, REPAIR_COLD), seed)
 
 
 def _sliced(
@@ -233,7 +242,7 @@ def descents(mapping: MappingState, starts: list[StartStrategy]) -> None:
     search = mapping.search
     turn = 0
     while not search.should_stop() and search.gap > OPTIMAL_GAP:
-        for heat in (0.0, COLD, COOL, HOT):
+        for heat in DESCENT_HEATS:
             with mapping.step("descent"):
                 _descent(mapping, heat, turn)
             if search.should_stop() or search.gap <= OPTIMAL_GAP:
@@ -243,7 +252,7 @@ def descents(mapping: MappingState, starts: list[StartStrategy]) -> None:
             search.stop_for("nodes")
             return
         with mapping.step("annealing"):
-            anneal_targets(mapping, starts, rounds=ROUNDS)
+            anneal_targets(mapping, starts, rounds=ROUNDS_BETWEEN_DESCENTS)
 
 
 def _descent(mapping: MappingState, heat: float, turn: int) -> None:
@@ -253,5 +262,7 @@ def _descent(mapping: MappingState, heat: float, turn: int) -> None:
     assert isinstance(best, ReplicaPlacement)
     with search.phase("descents"):
         seed = (search.limits.seed * 7919 + turn) % 2**31
-        slots, _ = descend(costs, costs.numbers(best.slots), best.sends_to, STEPS, seed, hot=heat)
+        slots, _ = descend(
+            costs, costs.numbers(best.slots), best.sends_to, DESCENT_STEPS, seed, hot=heat
+        )
         mapping.offer(slots, matched(costs, slots))

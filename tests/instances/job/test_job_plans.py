@@ -401,7 +401,5 @@ def test_stages_in_a_v(schedule: str) -> None:
 @pytest.mark.parametrize("more", [{"method": "dp"}, {"workers": 2}, {"on_progress": print}])
 def test_what_a_search_for_a_layout_does_not_read_is_refused(more: dict[str, Any]) -> None:
     """Rather than left out in silence, as the call takes it for other problems."""
-    with pytest.raises(
-        InputError, match=f"^{next(iter(more))}: a training job's"
-    ):
+    with pytest.raises(InputError, match=f"^{next(iter(more))}: a training job's"):
         stagecut.solve("llama3.2-1b", "h100:2", PIPED, **more)

@@ -35,6 +35,7 @@ from stagecut.solvers.mapping.annealing.count_model import (
     set_counts,
     update_weights,
 )
+from stagecut.solvers.mapping.parameters import MAX_EDGE_NLL
 
 
 def case(seed: int, text: str, stages: int, replicas: int) -> tuple[MappingCosts, Ints]:
@@ -106,7 +107,7 @@ def test_edge_nll_is_minus_log_of_the_share_of_admitted_pairs() -> None:
     apart = block[:, None] != block[None, :]
     for split in (0, 1):
         share = (costs.boundary_costs(0)[apart] <= upper_bounds[split]).mean()
-        nll = -np.log(share or np.finfo(np.float64).eps)
+        nll = -np.log(share) if share else MAX_EDGE_NLL
         assert found[0, split, 1] == pytest.approx(nll)
     assert (found[:, :, 2:] == 0).all()
 
