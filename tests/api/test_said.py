@@ -57,7 +57,7 @@ def test_more_memory_promises_no_more_than_no_limit() -> None:
 def test_a_long_first_stage_is_explained_by_few_microbatches() -> None:
     workload = stagecut.load("llama3-8b-training")
     cluster = stagecut.accelerators_and_cpus(8, memory_bytes=math.inf)
-    result = stagecut.solve(workload, cluster, PipelineJob(8), limits=Limits(gap=0.01, seconds=60))
+    result = stagecut.solve(workload, cluster, PipelineJob(8), limits=Limits(gap=0.001, seconds=60))
     assert result.plan is not None
     said = stagecut.explain(workload, result.plan, seconds=0.0)
     assert any("with few microbatches (8 in 8 stages)" in line for line in said.reasons), said
