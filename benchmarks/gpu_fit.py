@@ -5,6 +5,10 @@ Every second row of `results/gpu_kernels.csv`, `gpu_layouts.csv`, and of the den
 longer the more they count. Whole iterations say how much longer they take than their kernels, what
 the host takes for a kernel, and how much longer where it recomputes; passes that tensor ranks
 divide, what it takes more for a linear layer. `fit_calibration.py` writes the table.
+
+    python benchmarks/gpu_fit.py
+
+prints the errors of the rows that judge, and those of iterations by tables fitted without a number.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import numpy as np
 import results
 from scipy.optimize import least_squares
 
-from stagecut.instances.costs.calibration import Calibration
+from stagecut.instances.costs.calibration import Calibration, calibration
 from stagecut.instances.costs.clusters import accelerator
 
 #: What kernels are fitted for.
@@ -32,6 +36,8 @@ KERNELS = (
 HOST_BOUND = 0.3
 #: What whole iterations are fitted for.
 WHOLE_PASSES = ("passes", "host", "checkpointed", "selective")
+#: What says nothing, of numbers that a table may be fitted without.
+NEUTRAL = {"passes": 1.0, "checkpointed": 0.0, "selective": 1.0}
 #: Microseconds from which on a kernel counts whole; shorter ones hang on the gaps between them.
 WHOLE = 300.0
 
@@ -50,8 +56,12 @@ def fit(
     table: Calibration,
     changed: Callable[[Calibration, Sequence[str], Sequence[float]], Calibration],
     value: Callable[[Calibration, str], float],
+    without: str = "",
 ) -> Calibration:
-    """Return a table fitted from the one given; `changed` and `value` set and get its numbers."""
+    """Return a table fitted from the one given; `changed` and `value` set and get its numbers.
+
+    The number called `without` says nothing in it.
+    """
 
     def best(
         table: Calibration,
@@ -71,11 +81,14 @@ def fit(
     table = best(table, KERNELS, lambda one: list(counts * kernel_errors(kernels, one)))
     layouts = trained(results.read("gpu_layouts"))[::2]
     table = replace(table, passes=1.1, host=3e-5, checkpointed=2e-3, selective=4.0)
+    if without:
+        table = changed(table, [without], [NEUTRAL[without]])
+    named = [name for name in WHOLE_PASSES if name != without]
     divided = [row for row in ranks if gpu_ranks.case_of(row).layout.tensor > 1]
     alone = [row for row in ranks if row not in divided]
     table = best(
         table,
-        WHOLE_PASSES,
+        named,
         lambda one: layout_errors(layouts, one) + rank_errors(alone, one),
         outlying=HOST_BOUND,
     )
@@ -132,3 +145,50 @@ def rank_errors(rows: Sequence[results.Row], table: Calibration) -> list[float]:
             for name in ("forward_s", "backward_s")
         ]
     return found
+
+
+def both_passes(row: results.Row) -> float:
+    """Return the logarithm of predicted over measured seconds of a rank's passes together."""
+    said, seen = (
+        sum(float(row[f"{which}_{name}_s"]) for name in ("forward", "backward"))
+        for which in ("predicted", "measured")
+    )
+    return float(np.log(said / seen))
+
+
+def peak(row: results.Row) -> float:
+    """Return the logarithm of predicted over measured peak memory."""
+    return float(np.log(float(row["predicted_peak_gib"]) / float(row["measured_peak_gib"])))
+
+
+def show(what: str, errors: Sequence[float]) -> None:
+    """Print a row of the page: how many, their median error and that which 90 % are below."""
+    off = 100 * np.abs(np.expm1(errors))
+    print(f"| {what} | {len(off)} | {np.median(off):.1f} % | {np.quantile(off, 0.9):.1f} % |")
+
+
+def main() -> None:
+    """Print the errors of the rows that judge, and what each number of the host is for."""
+    from fit_calibration import changed, value
+
+    table = calibration("h100", "stagecut")
+    kernels, layouts = results.read("gpu_kernels")[1::2], trained(results.read("gpu_layouts"))
+    ranks = results.read("gpu_ranks")
+    families = {
+        "matrix products": lambda what: what.startswith("product"),
+        "attention": lambda what: what.startswith("attention,"),
+        "pointwise": lambda what: not what.startswith(("product", "attention", "expert", "launch")),
+    }
+    for family, of_family in families.items():
+        own = [row for row in kernels if of_family(row["what"])]
+        show(family, kernel_errors(own, table))
+    show("both passes of a rank, dense models", [both_passes(row) for row in dense(ranks)[1::2]])
+    show("iterations of whole models", layout_errors(layouts[1::2], table))
+    show("peak memory, nothing fitted", [peak(row) for row in (*ranks, *layouts)])
+    for name in NEUTRAL:
+        without = fit(Calibration(table.name), changed, value, name)
+        show(f"iterations, fitted without {name}", layout_errors(layouts[1::2], without))
+
+
+if __name__ == "__main__":
+    main()

@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from results import Row, read
+from scipy.stats import spearmanr
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
@@ -517,7 +518,7 @@ def runtime() -> list[str]:
     gains = [number(row["operators_speedup"].removesuffix("×")) for row in models]
     return [
         "",
-        f"{len(models)} training graphs of PyTorch models have {min(counts):g} to {max(counts):g} "
+        f"{len(models)} training graphs of PyTorch models have {_between(counts)} "
         f"% of the FLOPs that torch's counter finds, and {min(kept):g} to {max(kept):g} % of the "
         f"bytes that its hooks see saved; the import takes {min(seconds)} to {max(seconds)} s, and "
         f"a plan on four devices is {min(gains)} to {max(gains)} times as fast as one device.",
@@ -757,18 +758,43 @@ def gpu_costs() -> list[str]:
             )
         peak = f"{median(peaks):+.1f} % ({min(peaks):+.1f} to {max(peaks):+.1f})"
         lines.append([f"ranks: {kind}", str(len(own)), *_spread(times), "", peak])
-    for (model,), own in grouped(read("gpu_layouts"), "model").items():
-        times, peaks = (
-            [
-                100 * (number(row[f"predicted_{of}"]) / number(row[f"measured_{of}"]) - 1)
-                for row in own
-            ]
-            for of in ("s", "peak_gib")
-        )
-        peak = f"{median(peaks):+.1f} % ({min(peaks):+.1f} to {max(peaks):+.1f})"
-        lines.append([f"layouts of {model}", str(len(own)), *_spread(times), "", peak])
     header = "what|cases|median of predicted / measured − 1|range|by Megatron's table|peak memory"
-    return table(header, lines)
+    return [*table(header, lines), "", *trained_layouts()]
+
+
+def _between(values: Sequence[float]) -> str:
+    """Return the least and the largest of some numbers, once if they are one."""
+    least, most = f"{min(values):g}", f"{max(values):g}"
+    return least if least == most else f"{least} to {most}"
+
+
+def trained_layouts() -> list[str]:
+    """Return by model how layouts that were trained compare with what the costs say of them."""
+    lines = []
+    for (model,), own in grouped(read("gpu_layouts"), "model").items():
+        said, seen = ([number(row[f"{of}_s"]) for row in own] for of in ("predicted", "measured"))
+        times = [100 * (a / b - 1) for a, b in zip(said, seen, strict=True)]
+        peaks = [
+            100 * (number(row["predicted_peak_gib"]) / number(row["measured_peak_gib"]) - 1)
+            for row in own
+        ]
+        behind = 100 * (seen[said.index(min(said))] / min(seen) - 1)
+        lines.append(
+            [
+                model,
+                str(len(own)),
+                f"{max(seen) / min(seen):.1f}",
+                *_spread(times),
+                f"{spearmanr(said, seen).statistic:.2f}",
+                f"{behind:.1f} %" if behind else "none",
+                f"{min(peaks):+.1f} to {max(peaks):+.1f} %",
+            ]
+        )
+    return table(
+        "model|layouts|slowest / fastest|median of predicted / measured − 1|range|rank correlation|"
+        "fastest by the costs, behind the fastest|peak memory",
+        lines,
+    )
 
 
 def _spread(errors: Sequence[float]) -> tuple[str, str]:
@@ -890,7 +916,7 @@ SECTIONS = (
         "by Megatron's; products are 200 of the shipped descriptions at tensor degrees 1 to 8. "
         "Then one rank of jobs with a few blocks of a model, by torch's fake process group: what "
         "ranks send is left out of both. Then whole models, trained on an H200 by every microbatch "
-        "and recomputation (`gpu_costs.py`). See [what it "
+        "and recomputation (`gpu_costs.py`; rows that judge the fit: `gpu_fit.py`). See [what it "
         "taught](validation.md#held-against-a-gpu).",
         ("gpu_kernels", "gpu_ranks", "gpu_layouts"),
         gpu_costs,

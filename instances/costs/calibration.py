@@ -151,8 +151,8 @@ class Calibration:
     name: str = "default"  # device family and software family, such as ``a100/megatron``
     kernels: Efficiency = _KERNELS  # of kernels
     links: LinkEfficiency = _LINKS  # of collectives
-    # seconds of a pass over those of its kernels, each timed by itself: gaps between them, and what
-    # is copied beside them
+    # how many times as long a pass takes as its kernels, each timed by itself: there are gaps
+    # between them, and copies beside them
     passes: float = 1.0
     host: float = 1e-5  # seconds in which the host issues one kernel
     # seconds that a sharded optimizer adds to each layer's backward pass in a pipeline: DeepSpeed

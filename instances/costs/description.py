@@ -14,13 +14,11 @@ import msgspec
 
 from ..common.choices import Choice, choose
 from ..common.errors import InputError
-from ..common.units import LARGEST, MOST_COUNT
+from ..common.units import LARGEST
 from ..model.summary import Summarised
-from .hardware import Count
+from .hardware import Count, Size
 
-#: Shapes and what was measured, as files of plans have them; a size of 0 often says that there is
-#: no such part. Weights of a profiled layer may be more than any shape.
-Size = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
+#: Weights, which may be more than any shape, and what was measured, as files of plans have them.
 Weights = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=LARGEST)]
 

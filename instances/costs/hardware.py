@@ -11,9 +11,11 @@ import msgspec
 from ..common.choices import Choice
 from ..common.units import MOST_COUNT
 
-#: Numbers and counts of a specification, as files of clusters and plans have them.
+#: Numbers and counts of a specification, as files of clusters and plans have them; a size of 0
+#: often says that there is no such part.
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e30)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNT)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
 
 
 class NumberFormat(Choice):
@@ -60,12 +62,10 @@ class ClusterNetwork:
     # of one device when all devices of its node send, one direction, bytes per second
     bandwidth: Positive
     latency: Positive = 5e-6  # seconds from one node to another
-    oversubscription: Positive = (
-        1.0  # bandwidth below a switch over that above it; 1: full bisection
-    )
-    leaf: Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)] = (
-        0  # devices below one such switch, where bandwidth is not over-subscribed; 0: all
-    )
+    # bandwidth below a switch over that above it; 1: full bisection
+    oversubscription: Positive = 1.0
+    # devices below one such switch, where bandwidth is not over-subscribed; 0: all
+    leaf: Size = 0
 
 
 @dataclass(frozen=True)

@@ -448,7 +448,7 @@ def checkpointed_modules(parts: Sequence[LayerPart], layout: Layout) -> int:
     if layout.recompute & {Recompute.FULL, Recompute.OPERATORS}:
         return 1
     again = [part.module for part in parts if recomputed(part, layout)]
-    return len(set(again)) + max(0, again.count("layernorm") - 1)
+    return len(set(again)) + max(0, again.count("layernorm") - 1)  # each norm is a module
 
 
 def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
@@ -496,9 +496,8 @@ def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
 
 def _lengthened(part: LayerPart, factor: float) -> LayerPart:
     """Return a part whose kernels take so many times as long."""
-    times = (factor * seconds for seconds in (part.forward, part.inputs, part.weights))
-    forward, inputs, weights = times
-    return replace(part, forward=forward, inputs=inputs, weights=weights)
+    longer = {name: factor * getattr(part, name) for name in ("forward", "inputs", "weights")}
+    return replace(part, **longer)
 
 
 def _issued(part: LayerPart, at: Setting) -> float:

@@ -391,7 +391,7 @@ def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingClust
 
     InputError has the remedy.
     """
-    check_counts(layout)
+    check_degrees(layout)
     _check_devices(layout, cluster)
     check_positions(model, layout)
     check_heads(model, layout)
@@ -402,7 +402,7 @@ def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingClust
     check_precision(layout, cluster)
 
 
-def check_counts(layout: Layout) -> None:
+def check_degrees(layout: Layout) -> None:
     """Refuse degrees below 1 and fractions that are none."""
     counts = (
         "tensor", "context", "pipeline", "chunks", "data", "expert", "expert_tensor", "microbatch",

@@ -21,6 +21,7 @@ Given = tuple[tuple[Any, ...], Mapping[str, Any]]
 TOLERANCE, COARSE = 1e-3, 5e-2
 #: Gradients below this part of the norm of all are compared with it: some are rounding alone.
 FLOOR = 1e-2
+#: Likely reasons of a first step that is another one.
 _WRONG = (
     "the plan's execution is wrong for this model, or it draws random numbers (dropout), which "
     "differ between the stages of a pipeline, and between operators and modules on a GPU"

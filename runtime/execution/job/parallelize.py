@@ -45,7 +45,7 @@ from ....instances.costs.layout import (
     Recipe,
     Recompute,
     check_batch,
-    check_counts,
+    check_degrees,
 )
 from ..stage import register
 from .context import positions_of
@@ -273,7 +273,7 @@ def lines_of(mesh: DeviceMesh, *axes: str) -> list[list[int]]:
 
 def check_runs(layout: Layout) -> None:
     """Raise InputError if a layout does not run here, with what to plan instead."""
-    check_counts(layout)
+    check_degrees(layout)
     check_experts(layout)
     for name in OFFLOAD:
         if getattr(layout, name):
