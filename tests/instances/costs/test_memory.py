@@ -182,6 +182,35 @@ def test_the_fullest_rank_is_the_peak_and_terms_add_up() -> None:
         assert rank.needed == rank.held - rank.cached
 
 
+def test_a_rank_that_recomputes_less_may_need_most() -> None:
+    """Although the one before it has the same layers, and more passes in flight."""
+    model, again = replace(MODEL, blocks=(DENSE,) * 32), (8, 8, 0, 8)
+    layout = Layout(
+        pipeline=4,
+        global_batch=16,
+        sequence=8192,
+        recompute=frozenset({Recompute.FULL}),
+        recompute_layers=again,
+    )
+    ranks = [rank_memory(model, layout, rank).needed for rank in range(4)]
+    assert peak_memory(model, layout).needed == max(ranks) == ranks[2]
+
+
+def test_the_first_of_ranks_that_are_alike_needs_most_in_an_interleaved_schedule() -> None:
+    """Whatever its chunks keep: then the ranks behind it need not be looked at."""
+    random = Random(4)
+    for _ in range(200):
+        p, chunks = random.randrange(2, 7), random.randrange(2, 6)
+        batch = p * random.randrange(1, 4)
+        layout = Layout(pipeline=p, chunks=chunks, global_batch=batch, schedule="interleaved")
+        kept = [random.random() ** random.choice([1, 8]) for _ in range(chunks)]
+        most = []
+        for rank in range(p):
+            moments = passes_in_flight(layout, rank)
+            most.append(max(sum(map(float.__mul__, kept, map(float, m.values()))) for m in moments))
+        assert most == sorted(most, reverse=True)
+
+
 def test_no_rank_needs_more_than_the_peak() -> None:
     random = Random(3)
     models = [MODEL, Model("sparse", 1024, 32000, (DENSE,) + (SPARSE,) * 7, mtp=(SPARSE,))]
