@@ -35,7 +35,7 @@ CONNECT_S = 20.0
 #: Seconds between two looks at what is new, on either side.
 PERIOD_S = 0.25
 
-#: Seconds between two signs of life of the solve, and without any after which a task ends.
+#: Seconds between two heartbeats of the solve, and without any after which a task ends.
 BEAT_S, SILENCE_S = 2.0, 60.0
 
 #: Message in place of the known ones: the task is to end.

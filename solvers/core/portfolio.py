@@ -26,8 +26,9 @@ from .under_rules import run_method
 #: their start: of about two seconds of computing each.
 START_AFTER_S = 1.5
 
-#: CPU seconds of the solve without a sign of life of a worker after which that counts as starved,
-#: and the solve leaves nothing to it any more. A worker gives four for as much time of its own.
+#: CPU seconds of the solve without a heartbeat of a worker after which that worker counts as
+#: starved, and the solve leaves nothing to it any more. A worker sends four in as much CPU time of
+#: its own.
 STARVED_S = 2.0
 
 #: Name of the sender of news that a worker gets from the solve.
@@ -42,8 +43,8 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class AtWork:
-    """Message: a worker has computed for a quarter of `STARVED_S`."""
+class Heartbeat:
+    """Heartbeat of a worker: it has computed for another quarter of `STARVED_S`."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Portfolio(Peers):
         self._listeners: dict[str, threading.Thread] = {}
         self._kept: dict[str, list[object]] = {}
         self._at_work: dict[str, str] = {}  # what each worker runs now
-        self._heard: dict[str, float] = {}  # CPU seconds of this process at its last sign of life
+        self._heartbeats: dict[str, float] = {}  # CPU seconds of this process at the last one
         self._closing = False
         search.peers = self
 
@@ -229,7 +230,7 @@ class Portfolio(Peers):
             if strategy is None:
                 del self._at_work[name]
             else:
-                self._at_work[name], self._heard[name] = strategy, time.process_time()
+                self._at_work[name], self._heartbeats[name] = strategy, time.process_time()
         self._count_beside()
 
     def _count_beside(self) -> None:
@@ -237,7 +238,7 @@ class Portfolio(Peers):
         if not self._deterministic:
             with self._counting:
                 since = time.process_time() - STARVED_S
-                alive = (name for name in self._at_work if self._heard[name] >= since)
+                alive = (name for name in self._at_work if self._heartbeats[name] >= since)
                 self._search.beside = frozenset(self._at_work[name] for name in alive)
 
     def _listen(self, name: str, channel: Channel) -> None:
@@ -251,8 +252,8 @@ class Portfolio(Peers):
                 message = Ended(str(end))
             if isinstance(message, Begun):
                 self._runs(name, message.strategy)
-            elif isinstance(message, AtWork):
-                self._heard[name] = time.process_time()
+            elif isinstance(message, Heartbeat):
+                self._heartbeats[name] = time.process_time()
             elif isinstance(message, Finished):
                 finished = True
             elif self._deterministic and not isinstance(message, Ended):
@@ -313,7 +314,9 @@ def work(job: WorkerJob, channel: Channel) -> None:
         search.learn(news, SOLVE)
     search.peers = solve = _SolveProcess(channel)
     threading.Thread(target=solve.listen, name="news", daemon=True).start()
-    threading.Thread(target=_give_signs, args=(channel,), name="signs", daemon=True).start()
+    threading.Thread(
+        target=_send_heartbeats, args=(channel,), name="heartbeats", daemon=True
+    ).start()
     for strategy in job.strategies:
         if search.should_stop():
             break
@@ -326,14 +329,14 @@ def work(job: WorkerJob, channel: Channel) -> None:
     channel.send(Finished())
 
 
-def _give_signs(channel: Channel) -> None:
-    """Tell the solve how this worker computes, as far as it gets the time to."""
-    told = time.process_time()
+def _send_heartbeats(channel: Channel) -> None:
+    """Send a heartbeat to the solve per quarter of `STARVED_S` of CPU time of this worker."""
+    last = time.process_time()
     while True:
         time.sleep(PERIOD_S)
-        if time.process_time() > told + STARVED_S / 4:
-            channel.send(AtWork())
-            told = time.process_time()
+        if time.process_time() > last + STARVED_S / 4:
+            channel.send(Heartbeat())
+            last = time.process_time()
 
 
 class _SolveProcess(Peers):

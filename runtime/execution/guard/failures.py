@@ -1,6 +1,6 @@
 """Guard that ends all ranks within a bounded time and shows the first error once.
 
-Every rank has a thread that watches. It gives signs of life to the others, looks for an error, and
+Every rank has a thread that watches. It sends heartbeats to the others, looks for an error, and
 ends the process when there is one. The first error wins. It comes
 
 - from a rank that fails: its exception, in one line;
@@ -365,7 +365,7 @@ class Heartbeats:
         self._mine.set(f"alive {self.rank}", str(beats))
 
     def beat(self, rank: int) -> bytes:
-        """Return the last sign of life of a rank; empty if it is not here yet or has left."""
+        """Return the last heartbeat of a rank; empty if it is not here yet or has left."""
         if self._mine.check([f"left {rank}"]) or not self._mine.check([f"alive {rank}"]):
             return b""
         return bytes(self._mine.get(f"alive {rank}"))

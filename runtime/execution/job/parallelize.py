@@ -537,11 +537,11 @@ def _selective() -> Any:
         return CheckpointPolicy.PREFER_RECOMPUTE
 
     kept, again = create_selective_checkpoint_contexts(policy)
-    return kept, _Again(again, counts)
+    return kept, _RepeatableContext(again, counts)
 
 
-class _Again:
-    """Context of recomputation, once for each half of a backward pass that a schedule splits.
+class _RepeatableContext:
+    """Context of recomputation that is entered once per half of a split backward pass.
 
     torch's own uses up what was kept.
     """
