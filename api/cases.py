@@ -22,7 +22,7 @@ import msgspec
 
 from ..instances import InputError
 from ..instances.common.escape import csv
-from ..instances.common.quantities import show_count
+from ..instances.common.units import show_count
 from ..instances.formats.files import load
 from ..instances.formats.source import Record, read_bytes
 from ..instances.formats.writing import write_whole

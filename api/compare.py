@@ -16,12 +16,12 @@ from ..instances import (
     StagecutError,
     Workload,
 )
-from ..instances.common.quantities import show_percent
+from ..instances.common.units import show_percent
 from ..instances.formats.files import load
 from ..instances.model.plan import gap_between
 from ..runtime import evaluate
 from ..solvers import METHODS, Limits, Result
-from .asked import usual_problem
+from .common import usual_problem
 from .solve import solve
 
 if TYPE_CHECKING:

@@ -37,14 +37,14 @@ from ..instances import (
 )
 from ..instances.common.arrays import Ints
 from ..instances.common.errors import quote
-from ..instances.common.quantities import show_bytes, show_count, show_percent, show_time
+from ..instances.common.units import show_bytes, show_count, show_percent, show_time
 from ..instances.formats.files import load
 from ..instances.model.schedule import parse_action
 from ..runtime import Report, evaluate
 from ..runtime.simulate.simulator import simulate
 from ..runtime.verify.report import Load, loads_of
 from ..solvers import Limits
-from .asked import chosen
+from .common import chosen
 from .explanation import Crossing, Explanation, Move, MoveGains
 from .gain import units_of
 from .remedies import made_feasible, remedies

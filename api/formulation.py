@@ -41,7 +41,7 @@ from ..solvers.core.milp_driver import STATED_OBJECTIVE, IntegerProgram, solve_p
 from ..solvers.core.other_solvers import check_solver
 from ..solvers.core.search import Search
 from ..solvers.core.session import run_alone
-from .asked import Judge, chosen, result_of
+from .common import Judge, chosen, result_of
 from .model_state import FormulationState, described, rows_kept, state_of
 from .relaxation import Relaxation, least_limit, relaxation_of
 

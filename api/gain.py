@@ -22,7 +22,7 @@ from ..instances import (
     program_of,
 )
 from ..instances.common.arrays import Ints
-from ..instances.common.quantities import show_percent, show_time
+from ..instances.common.units import show_percent, show_time
 from ..instances.model.workload import kept_bytes
 from ..solvers import Result
 

@@ -35,8 +35,7 @@ from ..runtime.simulate.simulator import simulate_stages
 from ..solvers import Limits
 from ..solvers.learned.policy import new_policy, one_thread
 from ..solvers.learned.policy_file import read_policy, training_of, write_policy
-from ..solvers.learned.rewards import subject
-from ..solvers.learned.subject import Subject
+from ..solvers.learned.rewards import Subject, subject
 from ..solvers.learned.train import (
     Example,
     Settings,

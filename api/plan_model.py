@@ -31,7 +31,7 @@ from ..instances import (
 )
 from ..instances.common.choices import Limit, Status, Tied
 from ..instances.common.errors import quote
-from ..instances.common.quantities import show_bytes, show_count, show_proved, show_time, text_table
+from ..instances.common.units import show_bytes, show_count, show_proved, show_time, text_table
 from ..instances.formats.files import load, load_plan, save
 from ..instances.model.summary import Summarised
 from ..instances.model.tied_weights import tied_as

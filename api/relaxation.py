@@ -16,7 +16,7 @@ from ..formulations.program import quiet_pyomo
 from ..formulations.stated import Stated, passes, set_partitioning, sets_of
 from ..formulations.task import Task
 from ..instances import InfeasibleError, Problem
-from ..instances.common.quantities import show_percent
+from ..instances.common.units import show_percent
 from ..instances.model.summary import Summarised
 from ..runtime.simulate.stages import StageGraph
 from ..solvers.core.compiled_model import Compiled, compile_model

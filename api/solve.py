@@ -26,7 +26,7 @@ from ..instances import (
     is_iteration,
     plan_of,
 )
-from ..instances.common.quantities import show_percent
+from ..instances.common.units import show_percent
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.job.problem import TrainingJob
@@ -43,7 +43,7 @@ from ..solvers import (
 )
 from ..solvers.core.limits import Workers, checked
 from ..solvers.core.session import run_session
-from .asked import Judge, chosen, result_of
+from .common import Judge, chosen, result_of
 
 if TYPE_CHECKING:
     from .formulation import Formulation

@@ -53,8 +53,7 @@ from stagecut.solvers.learned import train as fine_tune
 from stagecut.solvers.learned.method import BATCH
 from stagecut.solvers.learned.policy import Drawn, draw_placements, new_policy, one_thread
 from stagecut.solvers.learned.policy_file import policy_of, read_policy
-from stagecut.solvers.learned.rewards import subject
-from stagecut.solvers.learned.subject import Subject
+from stagecut.solvers.learned.rewards import Subject, subject
 from stagecut.solvers.learned.train import FineTuning, Settings, new_training, targets, train_step
 
 PROBLEMS: dict[str, Problem] = {

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..instances.common.quantities import show_bytes
+from ..instances.common.units import show_bytes
 from .common.console import OUT, check_outputs, need, show_count, tell_written
 
 app = typer.Typer(help="Checkpoints of runs.", no_args_is_help=True)

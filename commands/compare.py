@@ -27,7 +27,7 @@ from ..solvers import METHODS, method_of
 from ..solvers.core.limits import DEFAULT_SECONDS
 from ..solvers.job import methods as pipeline
 from ..solvers.sharding import methods as sharding
-from .common import names, options
+from .common import options
 from .common.console import ERR, OUT, check_outputs, fits, refuse, show_gap, tell_written
 from .common.pose import LIMITS, WORKERS, Asked, build, limits_of, load_workload, state
 from .common.runnable import Fitted, fitted
@@ -47,7 +47,7 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.complete_methods,
+            autocompletion=options.complete_methods,
             help="With commas; default: auto, and usual rules or baselines.",
         ),
     ] = None,
@@ -55,7 +55,7 @@ def compare(
         list[str] | None,
         typer.Option(
             "--problem",
-            autocompletion=names.PROBLEM,
+            autocompletion=options.PROBLEM,
             help="As for solve; given again: compared on each.",
         ),
     ] = None,

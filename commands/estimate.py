@@ -17,7 +17,7 @@ from ..instances.costs.layout import (
     Software,
 )
 from ..instances.formats.problem_toml import Table, make_record, read_setting
-from .common import names, options
+from .common import options
 from .common.console import (
     OUT,
     check_outputs,
@@ -38,7 +38,7 @@ def estimate(
     model: Annotated[
         str,
         typer.Argument(
-            autocompletion=names.complete_description,
+            autocompletion=options.complete_description,
             help="Such as llama3-70b, a config.json, or a file of profile --train --layers.",
         ),
     ],
@@ -81,7 +81,7 @@ def estimate(
     recipe: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.complete_recipe,
+            autocompletion=options.complete_recipe,
             help="Default: megatron-bf16, with --zero 3 fsdp-bf16.",
         ),
     ] = None,

@@ -21,7 +21,7 @@ from ..instances import (
 from ..instances.common.escape import shell
 from ..instances.formats.writing import layout, write_whole
 from ..instances.model.problem import objective_unit
-from .common import names, options
+from .common import options
 from .common.console import OUT, check_outputs, file_of, need, show_count, tell_written
 from .common.pose import Asked, build, state
 
@@ -64,7 +64,7 @@ def export(
     schedule: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.BATCH_SCHEDULE,
+            autocompletion=options.BATCH_SCHEDULE,
             help="python, csv: gpipe, 1f1b, interleaved, zb-h1 or zb-h2; default: the plan's, "
             "else 1f1b.",
         ),

@@ -238,8 +238,7 @@ def _plan_front(
 
 def verify_job(model: str | None, path: Path, *, bound: bool, as_json: bool) -> None:
     """Judge the plan of a training job anew, and its bound if asked."""
-    from ..runtime.verify.bounds.layouts import check_job_bound
-    from ..runtime.verify.layouts import verify_job_plan
+    from ..runtime.verify.layouts import check_job_bound, verify_job_plan
 
     plan = plan_of(model, path)
     verify_job_plan(plan)

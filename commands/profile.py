@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ..instances import InputError, Tied, Workload
-from .common import names, options
+from .common import options
 from .common.console import (
     ERR,
     OUT,
@@ -52,7 +52,7 @@ def profile(
     estimate: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.complete_machine,
+            autocompletion=options.complete_machine,
             help="Roofline of this accelerator, such as h100 or b200; runs nothing.",
         ),
     ] = None,

@@ -14,7 +14,7 @@ import typer
 from ..instances import InputError
 from ..instances.formats.problem_toml import to_plain
 from ..instances.formats.writing import layout, write_whole
-from .common import names, options
+from .common import options
 from .common.console import (
     OUT,
     check_outputs,
@@ -63,7 +63,7 @@ def run(
     schedule: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.RUN_SCHEDULE,
+            autocompletion=options.RUN_SCHEDULE,
             help="gpipe, 1f1b, interleaved, zb-h1, zb-h2, or asynchronous: pipedream, 2bw; "
             "default: the plan's, else 1f1b.",
         ),
@@ -79,7 +79,7 @@ def run(
     optimizer: Annotated[
         str,
         typer.Option(
-            autocompletion=names.one_of("sgd", "adam", "adamw"), help="sgd, adam or adamw."
+            autocompletion=options.one_of("sgd", "adam", "adamw"), help="sgd, adam or adamw."
         ),
     ] = "sgd",
     learning_rate: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 0.01,

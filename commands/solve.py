@@ -17,7 +17,7 @@ from ..instances import (
     is_iteration,
 )
 from ..instances.formats.problem_toml import Table
-from .common import clock, names, options
+from .common import clock, options
 from .common.console import check_outputs, end_with, print_json, progress, refuse, tell_written
 from .common.pose import (
     WORKERS,
@@ -53,7 +53,7 @@ def solve(
     method: Annotated[
         str,
         typer.Option(
-            autocompletion=names.complete_method,
+            autocompletion=options.complete_method,
             show_default=False,
             help="auto (default) says what it chose; a wrong name is answered with all; with "
             "a colon: milp:gurobi, learned:FILE.",
@@ -109,7 +109,7 @@ def solve(
     limits = replace(limits_of(stated, time_limit, gap), since=clock.STARTED)
     workers = workers_of(stated)
     if ranked is not None and is_iteration(posed) and devices is not None:
-        from .show.pipeline import rank
+        from .show.plan import rank
 
         others = {
             "--start": start,
@@ -137,8 +137,7 @@ def solve(
             save(plan, output, loaded)
         if plot is not None:
             _draw(loaded, plan, report, plot)
-    from .show.pipeline import facts_of
-    from .show.plan import as_dict, print_result
+    from .show.plan import as_dict, facts_of, print_result
 
     apart = isinstance(posed, DeviceMapping | Sharding)
     facts = facts_of(loaded, result, objective_given=problem is not None or apart)
@@ -168,7 +167,7 @@ def _draw(workload: Workload, plan: Plan, report: Report, path: Path) -> None:
     """Draw a plan: loads of devices, stages on a topology, or a graph coloured by property."""
     problem, solution = plan.problem, plan.solution
     if isinstance(problem, DeviceMapping) and isinstance(solution, ReplicaPlacement):
-        from ..runtime.pictures.topology import draw_mapping
+        from ..runtime.pictures.graph import draw_mapping
         from ..runtime.verify.report import MappingReport
 
         assert isinstance(report, MappingReport)

@@ -56,7 +56,7 @@ def verify(
         return
     loaded = load(workload)
 
-    from ..api.splits import plan_from_split  # what a missing file need not wait for
+    from ..api.common import plan_from_split  # what a missing file need not wait for
     from ..runtime import verify as verify_plan
 
     if is_split(read_source(plan)):

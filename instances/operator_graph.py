@@ -19,7 +19,7 @@ Colours
 Operators that change one tensor in place together with whoever reads it before the last change,
 users of state that changes, a backward operator with its forward operator, and who takes tensors
 without a fixed size, as only tensors of one size pass between devices. Operators that read
-one parameter are listed, as they may share a device or have copies (`instances/model/ties.py`).
+one parameter are listed, as they may share a device or have copies (`instances/model/workload.py`).
 """
 
 from __future__ import annotations

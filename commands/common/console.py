@@ -24,12 +24,12 @@ from rich.text import Text
 from ...instances import InputError, Status
 from ...instances.common.escape import plain
 from ...instances.common.kernel import compiling
-from ...instances.common.quantities import parse_bytes as parse_bytes
-from ...instances.common.quantities import show_bytes as show_bytes
-from ...instances.common.quantities import show_count as show_count
-from ...instances.common.quantities import show_gap as show_gap
-from ...instances.common.quantities import show_percent as show_percent
-from ...instances.common.quantities import show_time as show_time
+from ...instances.common.units import parse_bytes as parse_bytes
+from ...instances.common.units import show_bytes as show_bytes
+from ...instances.common.units import show_count as show_count
+from ...instances.common.units import show_gap as show_gap
+from ...instances.common.units import show_percent as show_percent
+from ...instances.common.units import show_time as show_time
 from ...instances.formats.writing import PAGES, PICTURES, check_target
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from ...instances import (
 )
 from ...instances.common.choices import Primitive, Rounds, Tied
 from ...instances.common.errors import quote
-from ...instances.common.quantities import parse_seconds
+from ...instances.common.units import parse_seconds
 from ...instances.formats.files import load_fixed, load_rules
 from ...instances.formats.problem_toml import (
     PROBLEMS,

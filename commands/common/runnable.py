@@ -9,7 +9,7 @@ from ...instances import InputError, PipelineSchedule, Plan, Workload
 from ...instances.common.choices import Tied
 from ...instances.common.units import FROM_PYTORCH, ON_NUMBERS, TO_RUN
 from ...instances.formats.problem_toml import Table
-from . import names
+from . import options
 from .console import ERR
 
 #: Name of `stagecut run` as a value of `--for`.
@@ -80,8 +80,8 @@ def fitted(target: str | None, problem: str, workload: Workload, given: Fitted) 
         if uncut:
             ERR.print(why)
         return given._replace(fields=_together(given.fields, [[uncut]])) if uncut else given
-    if target not in names.LAUNCHERS:
-        raise InputError(f"{option}: it must be one of {', '.join((RUN, *names.LAUNCHERS))}")
+    if target not in options.LAUNCHERS:
+        raise InputError(f"{option}: it must be one of {', '.join((RUN, *options.LAUNCHERS))}")
     if problem in ("latency", "sharding") or (problem == "mapping" and target != PYTHON):
         raise InputError(f"{option}: it runs pipelines; plan with --problem pipeline")
     schedule, split = (given.fields.get(key) for key in ("schedule", "split"))

@@ -8,8 +8,7 @@ from fnmatch import fnmatchcase
 
 from ..common.arrays import Ints, frozen
 from ..common.errors import InputError, near_names, quote
-from ..common.quantities import check_count
-from ..common.units import NodeId
+from ..common.units import NodeId, check_count
 from .cluster import Cluster
 from .summary import ByFields
 from .workload import Workload

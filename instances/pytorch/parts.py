@@ -29,9 +29,22 @@ from ..model.workload import Workload
 from ..operator_graph import OperatorGraph, Recording, operator_graph
 from ..to_workload import Grouping, OperatorTimes, ties_of, to_workload
 from .record import Storages, is_free, record, written
-from .tracing.leaves import as_fake, has_no_data, mode_of, off_meta, own, swapped_tensors, tensors
 from .tracing.trace import distinct, trace
-from .tracing.traced import Traced, as_exported, flat_inputs, on_inputs, parameters_of, quiet
+from .tracing.traced import (
+    Traced,
+    as_exported,
+    as_fake,
+    flat_inputs,
+    has_no_data,
+    mode_of,
+    off_meta,
+    on_inputs,
+    own,
+    parameters_of,
+    quiet,
+    swapped_tensors,
+    tensors,
+)
 from .tracing.unchanged import unchanged
 
 

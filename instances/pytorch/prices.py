@@ -33,8 +33,7 @@ from ..model.cluster import Link
 from ..to_workload import OperatorTimes, estimated_ms
 from .parts import ModelParts
 from .record import Clock, Watch
-from .tracing.leaves import loss_of, tensors
-from .tracing.traced import Traced, reason_of
+from .tracing.traced import Traced, loss_of, reason_of, tensors
 
 #: Runs that do not count; least and most runs that do; seconds after which measuring ends.
 WARM_UP, FEWEST_RUNS, MOST_RUNS, BUDGET_S = 2, 5, 200, 2.0

@@ -29,7 +29,6 @@ from ..model.tensor_program import (
 from ..model.workload import Workload
 from ..operator_graph import TensorValue
 from ..to_workload import suggested_cluster
-from .flops import flops_of
 from .parts import plain
 from .prices import (
     ASSUMED_LINKS,
@@ -39,10 +38,10 @@ from .prices import (
     machine_name,
     runs_to_time,
 )
+from .record import flops_of
 from .tensor_rules import CONSTANTS, VIEWS, name_of, signatures_of
 from .tensor_trace import TrainingGraph, fake_state, named_graph, swapped_state, training_graph
-from .tracing.leaves import tensors
-from .tracing.traced import reason_of
+from .tracing.traced import reason_of, tensors
 from .tracing.unchanged import unchanged
 
 #: Operators whose result is their input itself.

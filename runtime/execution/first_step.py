@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from ...instances import InputError, StagecutError
-from ...instances.pytorch.tracing.leaves import loss_of, tensors
+from ...instances.pytorch.tracing.traced import loss_of, tensors
 from .checkpoint import Trained
 
 #: Inputs of a microbatch, by position and by name.

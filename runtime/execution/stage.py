@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch.utils.checkpoint import checkpoint
 
 from ...instances import StagecutError
-from ...instances.pytorch.tracing.leaves import loss_of
+from ...instances.pytorch.tracing.traced import loss_of
 from ..measure.group import idle_at
 from ..schedules.actions import Action, Kind
 from .backward import Halves

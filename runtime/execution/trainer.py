@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...instances import InputError, StagePlacement
-from ...instances.common.quantities import show_count
+from ...instances.common.units import show_count
 from ..measure.group import of_all_ranks, rank_device
 from ..schedules import Action, Schedule, make_schedule
 from ..schedules.actions import schedule_of

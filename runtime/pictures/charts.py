@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 
 from ...instances import Latency, Plan, Planned, is_iteration, plan_of
 from ...instances.common.escape import plain
-from ...instances.common.quantities import show_bytes, show_count, show_percent
+from ...instances.common.units import show_bytes, show_count, show_percent
 from ...instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 from ..verify.report import Load, Report, loads_of
 from .style import (

@@ -32,7 +32,7 @@ import numpy as np
 
 from ...instances import InputError
 from ...instances.common.arrays import Floats, Ints
-from ...instances.model.chunk_schedules import V_CHUNKS, interleaved_rows, v_rows
+from ...instances.model.schedule import V_CHUNKS, interleaved_rows, v_rows
 from ..simulate.network import Network, all_reduce_times
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 from .actions import Action, ActionTable, Kind, Schedule, WeightVersions, schedule_of

@@ -22,14 +22,14 @@ from ...instances import (
     Workload,
     layers_of,
 )
-from ...instances.common.quantities import show_count
-from ..simulate.job_stages import (
+from ...instances.common.units import show_count
+from ..simulate.network import HostMemory
+from ..simulate.plan_stages import (
     iteration_schedule,
     microbatches_and_bandwidth,
-    stage_reports,
     stages_of_iteration,
+    stream_reports,
 )
-from ..simulate.network import HostMemory
 from ..simulate.simulator import simulate_stages
 from ..simulate.stages import BACKWARD, FORWARD
 from .report import DeviceReport, Report
@@ -173,7 +173,7 @@ def check_stream(
     if wrong:
         return Report(math.inf, (), tuple(wrong))
     stages = solution.stages
-    reports = stage_reports(workload, cluster, problem, stages)
+    reports = stream_reports(workload, cluster, problem, stages)
     times = [report.time for report in reports]
     objective = max(times, default=0.0)
     violations = [

@@ -21,7 +21,7 @@ from ...instances import (
     Workload,
 )
 from ...instances.common.arrays import Floats
-from ...instances.common.quantities import show_bytes
+from ...instances.common.units import show_bytes
 from ...instances.model.placement_rules import places
 from ...instances.model.problem import names_stages
 from .report import DeviceReport, StageReport

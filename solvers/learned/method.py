@@ -13,8 +13,7 @@ from ..core.search import Search
 from .groups import interleaved_order, random_order, together
 from .policy import Drawn, draw_placements, one_thread
 from .policy_file import policy_of, read_policy
-from .rewards import subject
-from .subject import Subject
+from .rewards import Subject, subject
 from .train import FineTuning, targets
 
 #: Placements of a batch. A step takes about as long for 32 as for 8, and 1.4 times as long for 128.

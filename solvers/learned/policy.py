@@ -33,7 +33,7 @@ from ...formulations.throughput.whole_bytes import room_of
 from ...instances.common.arrays import Bools, Floats, Ints
 from .features import KIND_FEATURES, LARGEST, MOST_SHOWN, UNIT_FEATURES, Scene
 from .groups import GROUP_FEATURES, GroupCosts, Partitions, Rules, group_costs, random_order
-from .subject import Subject
+from .rewards import Subject
 
 #: Features of a device.
 DEVICE_FEATURES = 8

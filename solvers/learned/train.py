@@ -39,7 +39,7 @@ from .policy import (
     draw_placements,
     log_probabilities,
 )
-from .subject import Subject
+from .rewards import Subject
 
 #: Number of placements of a batch that are imitated, and the learning rate.
 ELITE, LEARNING_RATE = 8, 1e-3

@@ -5,7 +5,7 @@ once (`layouts.py`); from then on incumbent and bound close in on each other:
 
 1. *Layouts* (`layouts.py`): constructions. On grids they are optimal, as a rule, and the bound of
    each stage alone proves it.
-2. *Segments* (`segments.py`): stages that blocks of near devices keep together give a bound.
+2. *Segments* (`state.py`): stages that blocks of near devices keep together give a bound.
 3. *Thresholds* (`state.py`): the least threshold at which necessary conditions hold. On many
    devices a little annealing comes before: with a better incumbent the bisection is shorter.
 4. *Programs* (`bottleneck_stages.py`), on more than 16 devices: the least threshold at which the

@@ -21,7 +21,9 @@ from pyomo.common.gc_manager import PauseGC
 
 from ...formulations.mapping.all_cuts import (
     LeastPrices,
+    Units,
     least_prices,
+    partition_units,
     run_states,
     speed_counts,
     split_bytes,
@@ -34,7 +36,6 @@ from ...formulations.mapping.memory import (
     stage_slowdowns,
     stage_speeds,
 )
-from ...formulations.mapping.partition import Units, partition_units
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Bools, Floats, Ints

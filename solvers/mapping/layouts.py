@@ -17,8 +17,8 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
+from ...formulations.mapping.all_cuts import partition_units
 from ...formulations.mapping.costs import MappingCosts
-from ...formulations.mapping.partition import partition_units
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Floats, Ints

@@ -9,10 +9,9 @@ from ...instances.common.arrays import Ints
 from ..core.search import Search
 from .baselines import first_plans
 from .elimination import eliminate_all
-from .least_memory import is_too_small
 from .local_search import improve
 from .messages import better_by_messages
-from .mixtures import is_over, minimise_sums
+from .mixtures import is_over, is_too_small, minimise_sums
 from .priced_memory import fitting, priced_memory
 
 #: Pairs of choices of operators that share a tensor, up to which elimination is tried at once.

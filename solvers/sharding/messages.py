@@ -17,11 +17,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...formulations.sharding.bounds import MARGIN, evidence
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
 from ...formulations.sharding.relaxation import (
+    MARGIN,
     Potentials,
     ShardingRows,
+    evidence,
     flatten,
     leave_out,
     no_potentials,
@@ -30,13 +31,12 @@ from ...formulations.sharding.relaxation import (
 from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Bools, Ints
-from ...instances.formats.certificate import PASSED
+from ...instances.formats.plan_json import PASSED
 from ..core.search import Clock, Search
 from .baselines import first_plans
 from .elimination import cheapest_of_few
-from .least_memory import is_too_small
 from .message_kernel import sweep
-from .mixtures import minimise_sums
+from .mixtures import is_too_small, minimise_sums
 
 #: Passes there and back between two looks at the bound.
 STEP = 8

@@ -19,14 +19,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...formulations.sharding.bounds import MARGIN, evidence
-from ...formulations.sharding.costs import ShardingCosts, Term
+from ...formulations.sharding.costs import CostNetwork, ShardingCosts, Term, cost_network
 from ...formulations.sharding.memory import priced, with_views, without_costs, without_views
-from ...formulations.sharding.network import CostNetwork, cost_network
+from ...formulations.sharding.relaxation import MARGIN, evidence
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Solution, TensorSharding
 from ...instances.common.arrays import Floats, Ints
-from ...instances.formats.certificate import FITTING, PRICED
+from ...instances.formats.plan_json import FITTING, PRICED
 from ..core.search import Search
 from .elimination import elimination_order
 from .messages import FIRST, approach, choices_left

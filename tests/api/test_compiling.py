@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stagecut import Limits, Throughput, load
-from stagecut.api.asked import Judge, chosen
+from stagecut.api.common import Judge, chosen
 from stagecut.formulations.task import Task, pose
 from stagecut.instances import Solution
 from stagecut.instances.common import kernel as kernels

@@ -16,8 +16,7 @@ from stagecut.instances import UncheckedError, price
 from stagecut.instances.model.contiguity import pipeline_edges
 from stagecut.runtime.verify.bounds import stage_chains as ideals
 from stagecut.runtime.verify.bounds.check import check_bound
-from stagecut.runtime.verify.bounds.path_intervals import no_intervals_below
-from stagecut.runtime.verify.bounds.stage_chains import no_chain_below
+from stagecut.runtime.verify.bounds.stage_chains import no_chain_below, no_intervals_below
 
 
 def drawn(seed: int) -> Throughput:

@@ -37,7 +37,7 @@ from torch.utils.checkpoint import (
 )
 
 from ....instances import InputError
-from ....instances.common.quantities import show_count
+from ....instances.common.units import show_count
 from ....instances.costs.hardware import NumberFormat
 from ....instances.costs.layout import (
     OFFLOAD,

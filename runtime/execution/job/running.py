@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from ....instances import InputError
-from ....instances.common.quantities import show_count
+from ....instances.common.units import show_count
 from ....instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
 from ....instances.job.plan import JobPlan
 from ...measure.group import of_all_ranks, rank_device

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ....instances import InputError, Role, Sharding
-from ....instances.common.quantities import show_count
+from ....instances.common.units import show_count
 from ...measure.group import of_all_ranks
 from ..checkpoint import Trained, named_tensors, state_held
 from ..guard.identity import plan_hash

@@ -61,10 +61,10 @@ from ....instances.model.schedule import Kind
 from ...estimate import ScheduleSteps, steps_of
 from ...schedules import make_schedule, schedule_of
 from ...schedules.actions import ActionTable
-from ...simulate.job_stages import STATE, microbatches_and_bandwidth
+from ...simulate.plan_stages import STATE, microbatches_and_bandwidth
 from ...simulate.stages import chain
 from ..rules import RELATIVE_SLACK, allowed
-from .bound_check import too_much
+from . import too_much
 from .longest_kernel import count_longest
 from .max_load import ROUNDING, blocks, pass_times
 from .stage_chains import ListedStages, list_stages

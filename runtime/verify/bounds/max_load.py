@@ -52,10 +52,10 @@ from numpy.typing import NDArray
 from ....instances import Costs, Throughput, VerificationError, Workload, without_links
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.units import LARGEST
-from ....instances.formats.certificate import HubCertificate
+from ....instances.formats.plan_json import HubCertificate
 from ....instances.model.contiguity import pipeline_edges
 from ..rules import allowed_each
-from .bound_check import BoundCheck, too_much
+from . import BoundCheck, too_much
 
 #: Rounding allowance, as a part of the sum of magnitudes.
 ROUNDING = 1e-12

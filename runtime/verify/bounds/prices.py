@@ -29,9 +29,9 @@ import numpy as np
 
 from ....instances import Costs, Throughput, VerificationError, Workload
 from ....instances.common.arrays import Floats, Ints
-from ....instances.formats.certificate import PriceCertificate
+from ....instances.formats.plan_json import PriceCertificate
 from ..rules import allowed
-from .bound_check import BoundCheck, too_much
+from . import BoundCheck, too_much
 from .max_load import merged, net_costs, summed
 
 #: Most groups of partial sets before the check gives up.

@@ -29,8 +29,7 @@ from stagecut.solvers.learned.policy import (  # noqa: E402
     one_thread,
 )
 from stagecut.solvers.learned.policy_file import read_policy  # noqa: E402
-from stagecut.solvers.learned.rewards import subject  # noqa: E402
-from stagecut.solvers.learned.subject import Subject  # noqa: E402
+from stagecut.solvers.learned.rewards import Subject, subject  # noqa: E402
 from stagecut.solvers.learned.train import targets  # noqa: E402
 
 GRAPH = next(w for w in (family_graph("residual", s) for s in range(9)) if w.backward.any())

@@ -38,7 +38,7 @@ from stagecut.instances import (
     TensorSharding,
     program_workload,
 )
-from stagecut.instances.formats.certificate import FITTING
+from stagecut.instances.formats.plan_json import FITTING
 from stagecut.instances.model.sharding import gradient_buckets
 from stagecut.runtime.simulate.sharded import sharded_timeline
 from stagecut.runtime.verify.bounds.check import check_bound
