@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 RECORD = ".jsonl"
 
 
-def line(entry: tuple[str, Row]) -> str:
+def record_line(entry: tuple[str, Row]) -> str:
     """Return a case's key and row as a line."""
     key, row = entry
     return json.dumps({"key": key, "row": row, "check": _check(key, row)}) + "\n"
@@ -237,7 +237,7 @@ def run_cases(
     record = output.with_name(output.name + RECORD)
     known, damaged = read_record(record)
     if damaged:
-        write_whole(record, "".join(map(line, known.items())))
+        write_whole(record, "".join(map(record_line, known.items())))
         if on_notice is not None:
             said = show_count(damaged, "damaged line")
             on_notice(f"{record}: without {said}; their cases run again")
@@ -257,7 +257,7 @@ def run_cases(
     ):
         for case, row in executor.unordered(run_case, missing):
             rows[case.key] = row
-            file.write(line((case.key, row)))
+            file.write(record_line((case.key, row)))
             file.flush()
             os.fsync(file.fileno())
             tell(case)

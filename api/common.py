@@ -33,7 +33,7 @@ from ..solvers import Result, Search
 from .versions import installed
 
 
-def chosen(
+def with_defaults(
     workload: Workload | str | Path, cluster: Cluster | None, problem: Problem | None
 ) -> tuple[Workload, Cluster, Problem]:
     """Return workload, cluster and problem, by default usual ones; InputError if none is known."""
@@ -50,7 +50,7 @@ def chosen(
         cluster = devices_of(problem.topology)
     if cluster is None and isinstance(problem, Sharding):
         cluster = accelerators_and_cpus(problem.mesh.size)
-    problem = problem or usual_problem(workload)
+    problem = problem or default_problem(workload)
     if isinstance(problem, PipelineJob):
         problem = problem.for_workload(workload)
     cluster = cluster or suggested_cluster(workload, problem.name)
@@ -59,7 +59,7 @@ def chosen(
     return workload, cluster, problem
 
 
-def usual_problem(workload: Workload) -> Problem:
+def default_problem(workload: Workload) -> Problem:
     """Return the problem that is solved where none is given."""
     return Throughput() if workload.layers is None else PipelineJob()
 

@@ -44,7 +44,7 @@ from ..runtime import Report, evaluate
 from ..runtime.simulate.simulator import simulate
 from ..runtime.verify.report import Load, loads_of
 from ..solvers import Limits
-from .common import chosen
+from .common import with_defaults
 from .explanation import Crossing, Explanation, Move, MoveGains
 from .gain import units_of
 from .remedies import made_feasible, remedies
@@ -148,7 +148,7 @@ def _searched(
     if not seconds:
         raise InputError("seconds: 0; without a plan a search must have time: give more")
     half = seconds / 2
-    workload, cluster, problem = chosen(workload, cluster, problem)
+    workload, cluster, problem = with_defaults(workload, cluster, problem)
     result = solve(workload, cluster, problem, limits=Limits(seconds=half, gap=0.01))
     if result.plan is not None:
         return explain(workload, result.plan, node=node, seconds=half, most=most)

@@ -15,8 +15,8 @@ from pyomo.common.gc_manager import PauseGC
 
 from ..formulations.linear import Linear
 from ..formulations.program import quiet_pyomo
+from ..formulations.registry import StatedProgram, formulations_of
 from ..formulations.rules.cases import RuleCase, only_rule_case
-from ..formulations.stated import Stated, formulations_of
 from ..formulations.task import Task, pose
 from ..instances import (
     Cluster,
@@ -41,7 +41,7 @@ from ..solvers.core.milp_driver import STATED_OBJECTIVE, IntegerProgram, solve_p
 from ..solvers.core.other_solvers import check_solver
 from ..solvers.core.search import Search
 from ..solvers.core.session import run_alone
-from .common import Judge, chosen, result_of
+from .common import Judge, result_of, with_defaults
 from .model_state import FormulationState, described, rows_kept, state_of
 from .relaxation import Relaxation, least_limit, relaxation_of
 
@@ -85,7 +85,7 @@ def solve_constrained(
 
     InputError, too, for a method that states no program.
     """
-    loaded, devices, asked = chosen(workload, cluster, problem)
+    loaded, devices, asked = with_defaults(workload, cluster, problem)
     able = _stated_by(asked)
     name, _, solver = method.partition(":")
     name = next(iter(able)) if name == "auto" else name
@@ -149,7 +149,7 @@ def formulation(
     >>> result.status, int((result.plan.placement == 0).sum()) <= 8
     ('optimal', True)
     """
-    loaded, devices, asked = chosen(workload, cluster, problem)
+    loaded, devices, asked = with_defaults(workload, cluster, problem)
     task = pose(loaded, devices, asked)
     known = formulations_of(asked)
     name = next(iter(known)) if name is None else name
@@ -240,7 +240,7 @@ class Formulation(Summarised):
 
     name: str
     task: Task[Any]
-    stated: Stated
+    stated: StatedProgram
     case: RuleCase | None
     as_stated: FormulationState
 
@@ -257,7 +257,7 @@ class Formulation(Summarised):
     @property
     def statement(self) -> str:
         """Symbols, with their names in the model, and equations, as text."""
-        return self.stated.said
+        return self.stated.statement
 
     @property
     def things(self) -> tuple[str, ...]:

@@ -29,8 +29,8 @@ from ..solvers.job import methods as pipeline
 from ..solvers.sharding import methods as sharding
 from .common import options
 from .common.console import ERR, OUT, check_outputs, fits, refuse, show_gap, tell_written
-from .common.pose import LIMITS, WORKERS, Asked, build, limits_of, load_workload, state
-from .common.runnable import Fitted, fitted
+from .common.launchers import NarrowedProblem, narrow_for_launcher
+from .common.pose import LIMITS, WORKERS, ProblemOptions, build, limits_of, load_workload, state
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +93,7 @@ def compare(
     record = None if output is None else output.with_name(output.name + RECORD)
     if scheduler is not None and jobs is not None:
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
-    asked = Asked(
+    asked = ProblemOptions(
         None, settings or (), cluster, accelerators, cpus, memory, split, microbatches,
         schedule, mesh, launcher,
     )  # fmt: skip
@@ -137,7 +137,7 @@ def compare(
 def _compare_jobs(
     names: Sequence[str],
     files: Sequence[str],
-    asked: Asked,
+    asked: ProblemOptions,
     batch: tuple[int | None, int | None],
     ends: tuple[float | None, float | None],
     output: Path | None,
@@ -174,7 +174,10 @@ class _Posed:
 
 
 def _pose(
-    asked: Asked, loaded: Mapping[str, Workload], time_limit: float | None, gap: float | None
+    asked: ProblemOptions,
+    loaded: Mapping[str, Workload],
+    time_limit: float | None,
+    gap: float | None,
 ) -> _Posed:
     """Pose a problem on every workload: what is wrong with it is said here, not in every case."""
     given, known, seconds = {}, set(), 0.0
@@ -186,7 +189,9 @@ def _pose(
             raise InputError(
                 f"{stated.file}: {WORKERS}: a case has one process; leave the table out"
             )
-        fit = fitted(asked.launcher, stated.name, workload, Fitted(stated.fields, asked.cpus))
+        fit = narrow_for_launcher(
+            asked.launcher, stated.name, workload, NarrowedProblem(stated.fields, asked.cpus)
+        )
         stated = replace(stated, fields=fit.fields)
         _, problem, devices = build(stated, replace(asked, cpus=fit.cpus), workload)
         seconds = limits_of(stated, time_limit, gap).seconds or DEFAULT_SECONDS

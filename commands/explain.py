@@ -18,7 +18,7 @@ from .common.console import (
     refuse,
     tell_written,
 )
-from .common.pose import Asked, build, named_plan, state
+from .common.pose import ProblemOptions, build, named_plan, state
 
 
 def explain(
@@ -65,7 +65,7 @@ def explain(
     if plan is not None and is_job_plan(plan):
         from .job import SAID, explain_job_plan
 
-        asked = Asked(problem, settings or (), cluster, accelerators, cpus, memory)
+        asked = ProblemOptions(problem, settings or (), cluster, accelerators, cpus, memory)
         refuse({"--node": node, **dict.fromkeys(asked.words()[::2], True)}, SAID)
         explain_job_plan(model, plan, time_limit, plot, as_json=as_json)
         return
@@ -73,7 +73,7 @@ def explain(
     from ..api.explain import explain as explain_plan  # once the files are there
 
     seconds = seconds_left(time_limit)
-    asked = Asked(
+    asked = ProblemOptions(
         problem, settings or (), cluster, accelerators, cpus, memory, microbatches=microbatches
     )
     if plan is not None:

@@ -23,7 +23,7 @@ from ..instances.formats.writing import layout, write_whole
 from ..instances.model.problem import objective_unit
 from .common import options
 from .common.console import OUT, check_outputs, file_of, need, show_count, tell_written
-from .common.pose import Asked, build, state
+from .common.pose import ProblemOptions, build, state
 
 
 class To(StrEnum):
@@ -243,7 +243,7 @@ def export_model(
     """
     from ..instances.formats.files import load
 
-    asked = Asked(
+    asked = ProblemOptions(
         problem, settings or (), cluster, accelerators, cpus, memory, split, microbatches, schedule,
         mesh,
     )  # fmt: skip

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..api.job import JobResult, WhatIf
     from ..instances.job.plan import JobPlan
     from ..solvers import Limits
-    from .common.pose import Asked
+    from .common.pose import ProblemOptions
 
 #: Options that state a field of the job.
 OPTIONS = {
@@ -66,7 +66,7 @@ class PosedJob:
 
 def state_job(
     models: Sequence[str],
-    asked: Asked,
+    asked: ProblemOptions,
     global_batch: int,
     sequence: int | None,
     others: Mapping[str, object],

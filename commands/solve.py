@@ -19,9 +19,10 @@ from ..instances import (
 from ..instances.formats.problem_toml import Table
 from .common import clock, options
 from .common.console import check_outputs, end_with, print_json, progress, refuse, tell_written
+from .common.launchers import NarrowedProblem, exports_of, narrow_for_launcher
 from .common.pose import (
     WORKERS,
-    Asked,
+    ProblemOptions,
     Statement,
     build,
     choose_ties,
@@ -30,7 +31,6 @@ from .common.pose import (
     state,
     workers_of,
 )
-from .common.runnable import Fitted, exports_of, fitted
 
 if TYPE_CHECKING:
     from ..instances import Workload
@@ -79,7 +79,7 @@ def solve(
     """
     from ..instances.formats.files import load_plan, save
 
-    asked = Asked(
+    asked = ProblemOptions(
         problem, settings or (), cluster, accelerators, cpus, memory, split, microbatches,
         schedule, mesh, launcher,
     )  # fmt: skip
@@ -99,7 +99,7 @@ def solve(
     from ..runtime import evaluate
 
     stated = state(asked, loaded)
-    fit = fitted(launcher, stated.name, loaded, Fitted(stated.fields, cpus))
+    fit = narrow_for_launcher(launcher, stated.name, loaded, NarrowedProblem(stated.fields, cpus))
     stated, ranked = _without_all(replace(stated, fields=fit.fields))
     if stated.name == "mapping" and method in ("milp", "joint"):  # which know rings alone
         stated = replace(stated, fields={"collective": "ring", **stated.fields})

@@ -82,7 +82,7 @@ OPTIONS = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProblemOptions:
     """The options that say what is planned, and where; None where one is not given."""
 
     problem: str | None = None  # name of a problem, or a problem file
@@ -125,7 +125,9 @@ class Statement:
         return next((name for name in ("topology", "mesh") if name in known), "")
 
 
-def state(asked: Asked, workload: Workload, others: Sequence[str] = (LIMITS, WORKERS)) -> Statement:
+def state(
+    asked: ProblemOptions, workload: Workload, others: Sequence[str] = (LIMITS, WORKERS)
+) -> Statement:
     """Return the problem that options and files state.
 
     `others` are the tables beside the problem's that ``--set`` may name. InputError if a file is
@@ -150,7 +152,7 @@ def state(asked: Asked, workload: Workload, others: Sequence[str] = (LIMITS, WOR
         if not isinstance(values, dict):
             raise InputError(f"--set {table}: it has fields; write {table}.FIELD=VALUE")
         tables[table] = merged(tables.get(table, {}), values, f"--set {table}.{{}}", file)
-    for key, value in _said(asked, name).items():
+    for key, value in _fields_of_options(asked, name).items():
         fields = merged(fields, {key: value}, OPTIONS[key], file if key in told else "--set")
     files = [path for path in (file, asked.cluster and file_of(asked.cluster)) if path]
     fields, read = _with_schedule(name, fields)
@@ -160,7 +162,7 @@ def state(asked: Asked, workload: Workload, others: Sequence[str] = (LIMITS, WOR
     return Statement(name, fields, tables, file, files)
 
 
-def _usual_problem(workload: Workload, asked: Asked, settings: Table) -> str:
+def _usual_problem(workload: Workload, asked: ProblemOptions, settings: Table) -> str:
     """Return the name of the problem that is posed on such a workload if none is named."""
     if workload.layers is not None:
         return "pipeline"
@@ -179,7 +181,7 @@ def _usual_problem(workload: Workload, asked: Asked, settings: Table) -> str:
     )
 
 
-def _said(asked: Asked, name: str) -> Table:
+def _fields_of_options(asked: ProblemOptions, name: str) -> Table:
     """Return the fields that options set; InputError if an option belongs to other problems."""
     known = PROBLEMS[name].__dataclass_fields__
     said: Table = {
@@ -288,7 +290,7 @@ def names_file(schedule: str) -> bool:
 
 
 def build(
-    statement: Statement, asked: Asked, workload: Workload
+    statement: Statement, asked: ProblemOptions, workload: Workload
 ) -> tuple[Workload, Problem, Cluster | None]:
     """Return the workload in the form that the problem counts, the problem, and its devices.
 
@@ -341,7 +343,7 @@ def _texts(workload: Workload) -> FromText:
     }
 
 
-def _refuse_devices(statement: Statement, asked: Asked) -> None:
+def _refuse_devices(statement: Statement, asked: ProblemOptions) -> None:
     """Raise InputError for options of devices where the problem says them."""
     known = PROBLEMS[statement.name].__dataclass_fields__
     said: dict[str, object] = {"--accelerators": asked.accelerators, "--cpus": asked.cpus}

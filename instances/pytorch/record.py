@@ -76,7 +76,7 @@ ON_CPUS = {
 Clock = Callable[[], Any]
 
 
-class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for mypy here
+class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for mypy here
     """Collects the kernels that run while it is active, or, with a clock, times them.
 
     `marks` then has signature, begin and end of each.
@@ -159,7 +159,7 @@ class Storages:
 class _Engine:
     """Recorder of autograd's engine, by hooks on its nodes."""
 
-    def __init__(self, watch: Watch, storages: Storages) -> None:
+    def __init__(self, watch: KernelRecorder, storages: Storages) -> None:
         self.watch = watch
         self.storages = storages
         self.order: list[Node] = []
@@ -204,7 +204,7 @@ class _RecordedPass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed
         self,
         module: fx.GraphModule,
         attributes: Mapping[str, Any],
-        watch: Watch,
+        watch: KernelRecorder,
         storages: Storages,
     ) -> None:
         super().__init__(module)
@@ -333,7 +333,7 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
     attributes, parameters, buffers = _attributes(traced, fake, storages)
     given = [tree_map(lambda x: _as_fake(x, fake), x) for x in traced.inputs]
     places = tuple(storages.number(x) for x in given if isinstance(x, torch.Tensor))
-    watch = Watch()
+    watch = KernelRecorder()
     run = _RecordedPass(traced.module, attributes, watch, storages)
     with ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(training))
@@ -425,7 +425,10 @@ def _modules(n: fx.Node) -> tuple[str, ...]:
 
 
 def run_backward(
-    made_by: Mapping[Node, int], roots: list[torch.Tensor], watch: Watch, storages: Storages
+    made_by: Mapping[Node, int],
+    roots: list[torch.Tensor],
+    watch: KernelRecorder,
+    storages: Storages,
 ) -> tuple[BackwardStep, ...]:
     """Run autograd's engine from roots and record the kernels of each of its nodes."""
     engine = _Engine(watch, storages)

@@ -83,7 +83,7 @@ _CHEAP_BOUNDS = {
     "stream": "job.stream_bounds.stream_cheap_bounds",
     "pipeline": "job.iteration_bounds.iteration_cheap_bounds",
     "mapping": "mapping.bound.mapping_cheap_bounds",
-    "sharding": "sharding.bounds.sharding_cheap_bounds",
+    "sharding": "sharding.relaxation.sharding_cheap_bounds",
 }
 
 

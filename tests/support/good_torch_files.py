@@ -13,7 +13,7 @@ import torch.distributed as dist
 from damage import Sample
 
 from stagecut.instances.common.errors import StagecutError
-from stagecut.instances.pytorch.prices import Cache
+from stagecut.instances.pytorch.operator_times import Cache
 from stagecut.runtime.execution.checkpoint_folder import MANIFEST, write_checkpoint
 from stagecut.runtime.execution.model_state import load_weights, merge_checkpoint
 from stagecut.solvers.learned.policy import new_policy

@@ -21,7 +21,7 @@ from sharded_models import MODELS  # noqa: E402
 from sharded_workers import devices_of, run_random, train_and_go_on  # noqa: E402
 
 from stagecut.instances.pytorch.factory import make  # noqa: E402
-from stagecut.runtime.accuracy.join import compare_sharded_run  # noqa: E402
+from stagecut.runtime.accuracy.comparison import compare_sharded_run  # noqa: E402
 from stagecut.runtime.execution.options import RunOptions  # noqa: E402
 from stagecut.runtime.execution.recording_file import (  # noqa: E402
     RecordedEvent,

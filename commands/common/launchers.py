@@ -50,7 +50,7 @@ def exports_of(workload: Workload, plan: Plan, target: str | None) -> str:
     return said
 
 
-class Fitted(NamedTuple):
+class NarrowedProblem(NamedTuple):
     """Parts of a problem that `--for` narrows, so that a launcher can take the plan."""
 
     fields: Table  # of the problem
@@ -59,7 +59,9 @@ class Fitted(NamedTuple):
     tied: Tied | None = None
 
 
-def fitted(target: str | None, problem: str, workload: Workload, given: Fitted) -> Fitted:
+def narrow_for_launcher(
+    target: str | None, problem: str, workload: Workload, given: NarrowedProblem
+) -> NarrowedProblem:
     """Return the user's problem, narrowed so that a launcher can take the plan; say how.
 
     `target` is the launcher's name, or ``run`` for `stagecut run`. Where none was named all stays
