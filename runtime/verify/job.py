@@ -33,7 +33,7 @@ from ..simulate.plan_stages import (
 from ..simulate.simulator import simulate_stages
 from ..simulate.stages import BACKWARD, FORWARD
 from .report import DeviceReport, Report
-from .rules import over_memory, torn_colours, unsupported
+from .rules import divided_colours, over_memory, unsupported
 from .throughput import not_contiguous
 
 
@@ -90,7 +90,7 @@ def check_iteration(
         for d, device in enumerate(cluster.devices)
     )
     violations = [
-        *torn_colours(workload, [cluster.devices[d].name for d in where]),
+        *divided_colours(workload, [cluster.devices[d].name for d in where]),
         *over_memory(devices),
     ]
     if problem.split == "per-device":
@@ -110,7 +110,7 @@ def _not_a_pipeline(
     broken = _not_of_schedule(problem, devices)
     if broken or problem.split != "contiguous":
         return broken
-    return _against_the_line(workload, cluster, solution)
+    return _edge_against_order(workload, cluster, solution)
 
 
 def _not_of_schedule(problem: PipelineJob, devices: Sequence[int]) -> list[str]:
@@ -141,7 +141,7 @@ def _not_of_schedule(problem: PipelineJob, devices: Sequence[int]) -> list[str]:
     return []
 
 
-def _against_the_line(
+def _edge_against_order(
     workload: Workload, cluster: Cluster, solution: PipelinePlacement
 ) -> list[str]:
     """Return a message for the first edge from a later stage to an earlier one, if any."""

@@ -31,21 +31,21 @@ from .report import DeviceReport, StageReport
 RELATIVE_SLACK, MOST_SLACK, EXACT = 1e-9, 0.5, 2.0**53
 
 
-def allowed(memory_bytes: float) -> float:
+def usable_bytes(memory_bytes: float) -> float:
     """Return how many bytes a device may hold whose memory has so many.
 
     Examples
     --------
-    >>> allowed(3.0), allowed(12e9), allowed(math.inf)
+    >>> usable_bytes(3.0), usable_bytes(12e9), usable_bytes(math.inf)
     (3.000000003, 12000000000.5, inf)
     """
     slack = RELATIVE_SLACK * memory_bytes
     return memory_bytes + (min(slack, MOST_SLACK) if memory_bytes < EXACT else slack)
 
 
-def allowed_each(memory_bytes: Floats) -> Floats:
+def usable_bytes_each(memory_bytes: Floats) -> Floats:
     """Return the same for each of several memories."""
-    return np.array([allowed(one) for one in memory_bytes.tolist()])
+    return np.array([usable_bytes(one) for one in memory_bytes.tolist()])
 
 
 def unsupported(workload: Workload, cluster: Cluster, costs: Costs, where: list[int]) -> list[str]:
@@ -57,7 +57,7 @@ def unsupported(workload: Workload, cluster: Cluster, costs: Costs, where: list[
     ]
 
 
-def torn_colours(workload: Workload, places: Sequence[str]) -> list[str]:
+def divided_colours(workload: Workload, places: Sequence[str]) -> list[str]:
     """Colours whose nodes are in several places; `places` names the place of each node."""
     torn = []
     for colour, members in enumerate(workload.colour_classes):
@@ -75,7 +75,7 @@ def over_memory(devices: Sequence[DeviceReport | StageReport]) -> list[str]:
         f"{show_bytes(d.memory_bytes - d.capacity_bytes)} more than its "
         f"{show_bytes(d.capacity_bytes)}"
         for d in devices
-        if d.memory_bytes > allowed(d.capacity_bytes)
+        if d.memory_bytes > usable_bytes(d.capacity_bytes)
     ]
 
 

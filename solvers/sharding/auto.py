@@ -12,7 +12,7 @@ from .elimination import eliminate_all
 from .local_search import improve
 from .messages import better_by_messages
 from .mixtures import is_over, is_too_small, minimise_sums
-from .priced_memory import fitting, priced_memory
+from .priced_memory import least_cost_that_fits, priced_memory
 
 #: Pairs of choices of operators that share a tensor, up to which elimination is tried at once.
 FEW_PAIRS = 30_000
@@ -57,7 +57,7 @@ def _by_sums(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
         if not is_over(search):
             search.method = "elimination"
             with search.phase("elimination of what fits"):
-                return fitting(costs, search, price)
+                return least_cost_that_fits(costs, search, price)
         return None
     if pairs(costs) <= FEW_PAIRS:
         search.method = "elimination"

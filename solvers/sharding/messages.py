@@ -98,7 +98,7 @@ def approach(
     Ends at a relative gap of `enough`.
     """
     flat = flatten(costs)
-    left = _Left(costs, flat, no_potentials(flat), start)
+    left = _MessageState(costs, flat, no_potentials(flat), start)
     while True:
         before = left.gap
         left.passed(search)
@@ -117,13 +117,13 @@ def approach(
 def choices_left(costs: ShardingCosts, search: Clock, most: float) -> list[Ints]:
     """Return the choices of each operator in plans of cost `most` at most, one each at least."""
     flat = flatten(costs)
-    left = _Left(costs, flat, no_potentials(flat), None)
+    left = _MessageState(costs, flat, no_potentials(flat), None)
     left.passed(search)
     kept, first = left.within(most - left.bound), flat.first.tolist()
     return [np.flatnonzero(kept[a:b]) for a, b in itertools.pairwise(first)]
 
 
-class _Left:
+class _MessageState:
     """The state of message passing: potentials, their bound, allowed choices, best plan."""
 
     def __init__(

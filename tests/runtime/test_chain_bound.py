@@ -89,7 +89,7 @@ def test_nodes_without_time_add_no_ideals(monkeypatch: pytest.MonkeyPatch) -> No
     assert (
         len(
             ideals.ideals_of(
-                workload, ideals.nodes_that_count(workload, costs), pipeline_edges(workload)
+                workload, ideals.relevant_nodes(workload, costs), pipeline_edges(workload)
             ).members
         )
         == 11

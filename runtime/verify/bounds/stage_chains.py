@@ -248,8 +248,8 @@ class Stages:
         of both.
         """
         kinds = np.flatnonzero(costs.count)
-        compute = parts(costs.compute[kinds], target)
-        transfer = parts(costs.transfer[kinds], target)
+        compute = parts_of_target(costs.compute[kinds], target)
+        transfer = parts_of_target(costs.transfer[kinds], target)
         nets = net_costs(ideals.block, readers, transfer * np.array(passes)[:, None])
         if len(ideals.members) * len(nets) > CELLS:
             raise too_much(f"there are {len(ideals.members)} ideals and {len(nets)} nets")
@@ -288,17 +288,17 @@ def bytes_in_parts(values: Floats, costs: Costs) -> Ints:
     """Return bytes in parts of twice the memory of a device, by kind that has devices."""
     room = costs.capacity_bytes[costs.count > 0, None] * (1 + RELATIVE_SLACK)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        return parts(np.where(values > 0, values / room, 0.0), 2.0)
+        return parts_of_target(np.where(values > 0, values / room, 0.0), 2.0)
 
 
-def parts(values: Floats, target: float) -> Ints:
+def parts_of_target(values: Floats, target: float) -> Ints:
     """Return values in parts of the target, rounded downwards; those above it as the target."""
     with np.errstate(over="ignore"):
         whole: Ints = np.floor(np.minimum(values / target, 1.0) * PARTS).astype(np.int64)
     return whole
 
 
-def nodes_that_count(workload: Workload, costs: Costs) -> Bools:
+def relevant_nodes(workload: Workload, costs: Costs) -> Bools:
     """Return which nodes take time on some kind of device, or memory that may be short."""
     kept = np.asarray((costs.compute[costs.count > 0] > 0).any(axis=0), np.bool_)
     if not (costs.capacity_bytes[costs.count > 0] >= workload.memory_bytes.sum()).all():
@@ -379,7 +379,7 @@ def list_stages(
         for u, v in workload.edges.tolist()
         if backward[u] == backward[v]
     ]
-    ideals = ideals_of(workload, nodes_that_count(workload, costs), waits)
+    ideals = ideals_of(workload, relevant_nodes(workload, costs), waits)
     # what a device needs in its backward pass alone is received there: it is left out
     readers = [
         [v for v in others if problem.relayed or backward[u] or not backward[v]]
@@ -395,7 +395,7 @@ def list_stages(
     size = len(ideals.members)
     most = min(int(costs.count.sum()), ideals.members.shape[1] + ideals.left_out)
     most = min(most, problem.placement_rules.max_stages or most)
-    least = ideals.sums(parts(costs.compute[costs.count > 0], each).min(axis=0))
+    least = ideals.sums(parts_of_target(costs.compute[costs.count > 0], each).min(axis=0))
     reach = EndsInReach(ideals.inside, least)
     # a stage of what is left out takes no time, and others may have more microbatches in flight
     empty = np.arange(size if ideals.left_out else 0)
@@ -456,12 +456,12 @@ def no_chain_below(workload: Workload, costs: Costs, problem: Throughput, target
 
 def _chains(workload: Workload, costs: Costs, problem: Throughput, target: float) -> _Chains:
     """Return the graph of ideals and stages of a problem."""
-    ideals = ideals_of(workload, nodes_that_count(workload, costs), pipeline_edges(workload))
+    ideals = ideals_of(workload, relevant_nodes(workload, costs), pipeline_edges(workload))
     backward, all_nodes = workload.backward, np.ones(workload.n, np.bool_)
     passes = (~backward, backward) if problem.pipeline == "gpipe" else (all_nodes,)
     stages = Stages.of(costs, ideals, target, passes, workload.successors, relayed=problem.relayed)
     used = bytes_in_parts(workload.memory_bytes, costs)
-    compute = parts(costs.compute[costs.count > 0], target)
+    compute = parts_of_target(costs.compute[costs.count > 0], target)
     return _Chains(
         problem.overlap,
         ideals,
@@ -526,9 +526,11 @@ def no_intervals_below(
     used = np.flatnonzero(costs.count)
     order = np.argsort(-costs.count[used], kind="stable")
     block = merged(workload, pipeline_edges(workload))
-    time = summed(block, parts(costs.compute[used], target)[order])
+    time = summed(block, parts_of_target(costs.compute[used], target)[order])
     memory = summed(block, bytes_in_parts(workload.memory_bytes, costs)[order])
-    nets = net_costs(block, workload.successors, parts(costs.transfer[used], target)[order])
+    nets = net_costs(
+        block, workload.successors, parts_of_target(costs.transfer[used], target)[order]
+    )
     weight = np.array([*nets.values()], np.int64).reshape(len(nets), len(used)).T
     places = _places(workload, block, np.minimum(time[0], PARTS), list(nets))
     return _refuted(places, (time, memory, weight), costs.count[used][order])
