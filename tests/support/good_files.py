@@ -18,7 +18,7 @@ from tied_chain import chain
 
 import stagecut
 from stagecut import Throughput
-from stagecut.api.cases import ComparisonCase, line, read_record
+from stagecut.api.cases import ComparisonCase, read_record, record_line
 from stagecut.api.records import InstanceRecord, read_records, write_records
 from stagecut.instances import (
     DeviceMapping,
@@ -195,7 +195,7 @@ def _record() -> Sample:
         assert all(rows.get(key) == row for key, row in found.items()), found
         return f"rows: {len(found)}"
 
-    return Sample("".join(map(line, rows.items())).encode(), read)
+    return Sample("".join(map(record_line, rows.items())).encode(), read)
 
 
 def _records() -> Sample:
