@@ -1,4 +1,4 @@
-"""Parts that api modules share: defaults of what is solved, the judge of solutions, and results."""
+"""Parts that api modules share: defaults of tasks, the judge of solutions, results, split files."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ class Formulation(Summarised):
 
     @property
     def things(self) -> tuple[str, ...]:
-        """Names of what is placed: nodes; of a mapping devices, of a sharding operators."""
+        """Names of the placed items: nodes; of a mapping devices, of a sharding operators."""
         return tuple(dict.fromkeys(thing for thing, _ in self.stated.places))
 
     @property

@@ -143,7 +143,7 @@ def _compare_jobs(
     output: Path | None,
     others: Mapping[str, object],
 ) -> None:
-    """Compare models that are planned, or plans in files, with what is usually done."""
+    """Compare planned models, or plans in files, with the usual layouts."""
     from .job import SAID, compare_jobs, state_job
 
     global_batch, sequence = batch
@@ -179,7 +179,7 @@ def _pose(
     time_limit: float | None,
     gap: float | None,
 ) -> _Posed:
-    """Pose a problem on every workload: what is wrong with it is said here, not in every case."""
+    """Pose a problem on every workload; InputError before any case runs."""
     given, known, seconds = {}, set(), 0.0
     files: list[str] = []
     stream = False

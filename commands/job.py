@@ -1,4 +1,4 @@
-"""Commands on training jobs: how a model trains fastest on a cluster, and what a plan says."""
+"""Commands on training jobs: planning, verification, export, explanation and comparison."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def compare_jobs(
     ends: tuple[float | None, float | None],
     output: Path | None,
 ) -> None:
-    """Print models' plans, or those in files, beside what is usually done; write rows as CSV.
+    """Print models' plans, or those in files, beside the usual layouts; write rows as CSV.
 
     Models are planned as `posed`; where that is None, names are files of plans. `ends` are seconds
     and gap at which each search stops.

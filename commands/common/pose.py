@@ -83,7 +83,7 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class ProblemOptions:
-    """The options that say what is planned, and where; None where one is not given."""
+    """Options of the problem and its devices; None where one is not given."""
 
     problem: str | None = None  # name of a problem, or a problem file
     settings: Sequence[str] = ()  # of each ``--set``
@@ -373,7 +373,7 @@ def _with_rules(
 def limits_of(
     statement: Statement, seconds: float | None = None, gap: float | None = None
 ) -> Limits:
-    """Return the limits of a search: the problem's usual ones, but for what is given.
+    """Return the limits of a search: those given, else the problem's defaults.
 
     A gap that is given is where the search stops.
     """

@@ -1,4 +1,4 @@
-"""Integer program of the messages over some boundaries at a threshold: can all be sent?
+"""Integer program that decides whether all messages over some boundaries meet a threshold.
 
 Where all pairs in a block are admitted to a boundary, the block is a *cell* of it: any matching
 inside will do, and has no variables. Elsewhere each device is a cell of its own. For boundaries s

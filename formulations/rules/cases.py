@@ -80,7 +80,7 @@ def _moved(solution: Solution, to: Ints) -> Solution:
 
 
 def relaxed(task: Task[Any], devices: Devices) -> RuleCase:
-    """Return the task with pins and what is together, without other rules: every plan is its."""
+    """Return a relaxed task: pins and groups kept together, all other rules dropped."""
     return _case(task, devices, devices.allowed)
 
 

@@ -77,7 +77,7 @@ def without_costs(costs: ShardingCosts) -> ShardingCosts:
 
 
 def with_views(costs: ShardingCosts, chosen: Ints) -> Ints:
-    """Return the choices of `priced` that count what a plan holds; `without_views` goes back."""
+    """Return the choices of `priced` that count the bytes of a plan; `without_views` goes back."""
     operators, found = costs.program.operators, chosen.copy()
     kept = _kept(costs)
     for v in range(len(operators) - 1, -1, -1):

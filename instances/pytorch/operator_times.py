@@ -48,12 +48,11 @@ AHEAD, AHEAD_CYCLES = 64, 20_000_000
 
 @dataclass(frozen=True)
 class Timing:
-    """Median of the calls in seconds, their interquartile range relative to it, and when it was
-    measured, in seconds since 1970."""
+    """Measured time of a kernel."""
 
-    seconds: float
-    spread: float
-    when: float = 0.0
+    seconds: float  # median of the calls
+    spread: float  # interquartile range of the calls, relative to the median
+    when: float = 0.0  # of the measurement, in seconds since 1970
 
 
 #: Number of a timing in the cache's file.

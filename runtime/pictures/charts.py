@@ -292,7 +292,7 @@ def _span(plan: Plan) -> str:
 
 
 def _draw_memory(axes: Axes, rows: Sequence[Load]) -> None:
-    """Draw how full the memories are; where there is no limit anywhere, what is used of them."""
+    """Draw the share of each memory in use; the bytes where no device has a limit."""
     limited = [math.isfinite(row.capacity_bytes) for row in rows]
     if any(limited):
         shares = [

@@ -94,7 +94,7 @@ class Marks:
         return len(pairs) > len({lane for lane, _ in pairs})
 
     def label(self, bar: Bar) -> str:
-        """Return what a bar is called in little room; nothing if its colour says enough."""
+        """Return a bar's short label; empty if its colour says enough."""
         if bar.what not in ("F", "B", "I", "W", "message") or bar.microbatch < 0:
             return ""
         return f"{bar.stage}·{bar.microbatch}" if self.by_stage else str(bar.microbatch)
@@ -292,7 +292,7 @@ MOST_TRACED = 500_000
 
 
 def trace_events(simulation: Simulation) -> dict[str, Any]:
-    """Return the trace of a simulation as a JSON object; InputError beyond what a viewer loads."""
+    """Return the trace of a simulation as a JSON object; InputError if it has too many events."""
     if simulation.schedule.size > MOST_TRACED:
         raise InputError(
             f"trace: {simulation.schedule.size} actions are too many (most: {MOST_TRACED}); "

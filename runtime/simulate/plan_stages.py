@@ -414,7 +414,7 @@ def named_schedule(plan: Plan, name: str) -> str | Schedule:
 
 
 def schedule_to_run(plan: Plan, schedule: str | None, microbatches: int | None) -> tuple[str, int]:
-    """Return schedule and microbatches that a plan is run with, given what is asked for.
+    """Return the schedule and microbatches of a run: those asked for, else the plan's.
 
     What a plan for an iteration was made for is what runs; InputError if something else is asked
     for. Default of mappings: ``gpipe`` and the microbatches of the plan, which each replica of the

@@ -82,7 +82,7 @@ def over_memory(devices: Sequence[DeviceReport | StageReport]) -> list[str]:
 def broken_rules(
     workload: Workload, cluster: Cluster, problem: Problem, solution: Solution
 ) -> list[str]:
-    """Return what a plan breaks of the problem's rules for placements, a line for each.
+    """Return the violated placement rules of a problem, a line for each.
 
     Written apart from what solvers compute with, on purpose.
     """

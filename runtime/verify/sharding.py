@@ -254,7 +254,7 @@ def _malformed(
 def _conversions(
     program: TensorProgram, problem: Sharding, read: list[list[Properties]], lying: list[Properties]
 ) -> Iterator[Converted]:
-    """Yield what is converted: for each tensor each way that somebody reads it otherwise."""
+    """Yield the conversions of each tensor: one for each other property in which it is read."""
     wanted: list[dict[Properties, list[int]]] = [{} for _ in program.tensors]
     for v, operator in enumerate(program.operators):
         for t, how in zip(operator.inputs, read[v], strict=True):
@@ -346,7 +346,7 @@ def broken_rules(
     sides: tuple[Sequence[Properties], Sequence[Properties]],
     group: int | None,
 ) -> Iterator[str]:
-    """Yield what a choice breaks: placement, sizes that divide, what can be read, fixed choices.
+    """Yield the violated rules of a choice: placement, divisibility, readability, fixed choices.
 
     `sides` say how it reads its inputs and makes its outputs; `group` is the one that it is placed
     on, None for all devices.
@@ -382,7 +382,7 @@ def broken_rules(
 
 
 def _arrival(program: TensorProgram, operator: Operator, mesh: Sequence[int]) -> Properties:
-    """Return how an input arrives: split by axis 0 wherever that divides what is left of it."""
+    """Return the property of an input: split by axis 0 wherever that divides its rest."""
     can = any(signature.text == "->S0" for signature in operator.signatures)
     shape = program.tensors[operator.outputs[0]].shape
     left, how = shape[0] if can else 1, []
@@ -596,7 +596,7 @@ def collective_between(before: str, after: str) -> str:
 
 
 def collective_rounds(mesh: DeviceMesh, name: str, d: int) -> tuple[float, float, float]:
-    """Return rounds, what they pass on one after the other, and what all devices of a group send.
+    """Return rounds of a collective, bytes passed on in sequence, and bytes sent by a group.
 
     The last two as parts of the tensor.
     """

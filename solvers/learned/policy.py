@@ -283,7 +283,7 @@ def partitioner(width: int) -> Any:
 
 
 def masked(scores: Any, allowed: Any) -> Any:
-    """Return the logarithms of the probabilities of what is allowed; −inf elsewhere."""
+    """Return the log-probabilities of allowed choices; −inf elsewhere."""
     return torch.log_softmax(scores.masked_fill(~allowed, -torch.inf), dim=-1)
 
 
@@ -361,7 +361,7 @@ def partition_log_probabilities(layers: Any, embedded: Any, made: Decisions) -> 
 
 
 def scheduler(width: int) -> Any:
-    """Return the layers: embeddings of devices and of groups, and the score of what a device does.
+    """Return the layers: embeddings of devices and groups, and the score of a device for a group.
 
     Embeddings of devices begin as zeros, and stay so where all devices are alike: a policy that
     never saw others goes by the rest of the score.

@@ -1,4 +1,4 @@
-"""The strategy for mappings, on one page.
+"""`auto` for mappings: constructions, bounds by thresholds, integer programs, annealing.
 
 The workload is cut into stages first (`partition.py`), and these are mapped. A mapping is known at
 once (`layouts.py`); from then on incumbent and bound close in on each other:

@@ -67,7 +67,7 @@ from .partition import orders
 
 @dataclass(frozen=True, eq=False)
 class PricedIdeals:
-    """All ideals of a workload's units, N of them by their work, with what a chain adds up."""
+    """All ideals of a workload's units, N of them by their work, with the costs that chains sum."""
 
     members: NDArray[np.uint64]  # (N, words): bits of the units
     unit_of: Ints  # (n,): unit of each node

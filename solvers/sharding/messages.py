@@ -1,4 +1,4 @@
-"""Message passing, and elimination over what it leaves: shardings of large programs and meshes.
+"""Message passing, then elimination of the choices left: shardings of large programs and meshes.
 
 Operators are passed in order and back. Each takes what its uses' potentials can be raised by, finds
 which of its choices is cheapest then, and leaves what the others are dearer by to its uses on the

@@ -148,7 +148,7 @@ def _tensor(
     far_from: Callable[[Properties], dict[Properties, float]],
     unit: float,
 ) -> ConvertedTensor:
-    """Return a tensor that is read, with its conversions priced by what is far from a property."""
+    """Return a tensor that is read, with its conversions priced by shortest paths."""
     rows = {how: k for k, how in enumerate(dict.fromkeys(made))}
     wanted = dict.fromkeys(how for _, needs in readers for how in needs)
     columns = {how: k for k, how in enumerate(wanted)}
