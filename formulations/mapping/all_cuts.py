@@ -4,9 +4,9 @@
 
     minimise max_s  t_s + κ · (bytes that cross the boundary behind stage s)
 
-over assignments of units (nodes that must stay together) to stages 0 … S−1 that never run back.
-κ is the *communication coefficient*, in seconds per byte. A tensor crosses each boundary between
-the first and the last stage that make or need it, once (`instances.stage_costs`): with its maker
+over assignments of units (nodes that must stay together) to stages 0 … S−1 that never run back. κ
+is the *communication coefficient*, in seconds per byte. A tensor crosses each boundary between the
+first and the last stage that make or need it, once (`instances.model.stage_costs`): with its maker
 and users merged into a *net*, boundary s costs κ · Σ {w_e : min stage of e ≤ s < max stage of e}.
 
 *Lower bounds* on the longest stage time over all cuts and mappings, for any number of devices.
