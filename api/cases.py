@@ -239,8 +239,8 @@ def run_cases(
     if damaged:
         write_whole(record, "".join(map(record_line, known.items())))
         if on_notice is not None:
-            said = show_count(damaged, "damaged line")
-            on_notice(f"{record}: without {said}; their cases run again")
+            text = show_count(damaged, "damaged line")
+            on_notice(f"{record}: without {text}; their cases run again")
     rows = {case.key: known[case.key] for case in todo if case.key in known}
 
     def tell(case: ComparisonCase) -> None:

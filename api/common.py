@@ -116,7 +116,7 @@ def result_of(
         trace=tuple(search.trace),
         phases=dict(search.phases),
         versions=versions,
-        notes=(*(f"assumed: {said}" for said in assumed(workload)), *search.notes),
+        notes=(*(f"assumed: {assumption}" for assumption in assumed(workload)), *search.notes),
         reason=search.infeasible_because or "",
     )
 

@@ -357,10 +357,10 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
     order = sorted((layout for layout in best.values() if np.isfinite(judged[layout])),
                    key=lambda layout: judged[layout])  # fmt: skip
     found = []
-    told: dict[str, Layout] = {}
+    distinct: dict[str, Layout] = {}
     for layout in order:
-        told.setdefault(describe(layout), layout)
-    for layout in list(told.values())[: 4 * LISTED]:
+        distinct.setdefault(describe(layout), layout)
+    for layout in list(distinct.values())[: 4 * LISTED]:
         time = iteration_time(costs.model, layout, costs.cluster, costs.prices.calibration)
         worst = sum(
             seconds * (1 + TERM_ERRORS.get(term, OTHER_ERROR))

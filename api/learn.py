@@ -84,9 +84,9 @@ def _plans(
     workload, cluster, problem = task.workload, task.cluster, task.problem
     for own, where in zip(group, device, strict=True):
         solution = of.solution(own, where)
-        told = evaluate(workload, cluster, problem, solution)
-        yield None if told.violations else Plan(
-            workload.name, workload.fingerprint, cluster, problem, solution, told.objective, 0.0,
+        report = evaluate(workload, cluster, problem, solution)
+        yield None if report.violations else Plan(
+            workload.name, workload.fingerprint, cluster, problem, solution, report.objective, 0.0,
             "learned", workload.time_unit,
         )  # fmt: skip
 
@@ -246,7 +246,7 @@ def learn(
     command: str = "",
     resume: bool = False,
     resumable: bool = True,
-    told: Callable[[Update], None] | None = None,
+    report: Callable[[Update], None] | None = None,
 ) -> TrainingRun:
     """Train a policy and write it, with all that `resume` needs; also if it is interrupted.
 
@@ -297,8 +297,8 @@ def learn(
         with one_thread():
             while training.steps < options.steps and (end is None or time.monotonic() < end):
                 update = _update(on, training, examples, options)
-                if told is not None:
-                    told(update)
+                if report is not None:
+                    report(update)
                 if training.steps % KEPT_EVERY == 0:
                     write_policy(output, training, seed, about, resumable=resumable)
     finally:

@@ -180,9 +180,9 @@ def read_relaxation(
     )
 
 
-def _as_markdown(said: str) -> str:
+def _as_markdown(text: str) -> str:
     """Return a module's docstring as Markdown, numpydoc sections as headings."""
-    return re.sub(r"^References\n-+$", "**References**\n", said, flags=re.MULTILINE)
+    return re.sub(r"^References\n-+$", "**References**\n", text, flags=re.MULTILINE)
 
 
 def relax_schedule(

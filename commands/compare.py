@@ -93,7 +93,7 @@ def compare(
     record = None if output is None else output.with_name(output.name + RECORD)
     if scheduler is not None and jobs is not None:
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
-    asked = ProblemOptions(
+    requested = ProblemOptions(
         None, settings or (), cluster, accelerators, cpus, memory, split, microbatches,
         schedule, mesh, launcher,
     )  # fmt: skip
@@ -103,14 +103,14 @@ def compare(
                   "--scheduler": scheduler}  # fmt: skip
         check_outputs(output, inputs=workloads)
         _compare_jobs(
-            workloads, files, asked, (global_batch, sequence), (time_limit, gap), output, others
+            workloads, files, requested, (global_batch, sequence), (time_limit, gap), output, others
         )
         return
     if sequence is not None:
         raise InputError("--sequence: it is for training jobs; give --global-batch, too")
     loaded = {name: load_workload(name) for name in workloads}
     named: list[str | None] = [*problems] if problems else [None]
-    posed = [_pose(replace(asked, problem=one), loaded, time_limit, gap) for one in named]
+    posed = [_pose(replace(requested, problem=one), loaded, time_limit, gap) for one in named]
     read = {file for one in posed for file in one.files}
     check_outputs(output, record, pictures=[plot], inputs=[*workloads, *read])
     listed = None if methods is None else [m.strip() for m in methods.split(",") if m.strip()]
@@ -137,7 +137,7 @@ def compare(
 def _compare_jobs(
     names: Sequence[str],
     files: Sequence[str],
-    asked: ProblemOptions,
+    requested: ProblemOptions,
     batch: tuple[int | None, int | None],
     ends: tuple[float | None, float | None],
     output: Path | None,
@@ -150,14 +150,14 @@ def _compare_jobs(
     if global_batch is not None:
         if files:
             raise InputError(f"{files[0]}: it is a plan; leave --global-batch out")
-        posed = state_job(names, asked, global_batch, sequence, others)
+        posed = state_job(names, requested, global_batch, sequence, others)
         compare_jobs(names, posed, ends, output)
         return
     if len(files) < len(names):
         other = next(name for name in names if name not in files)
         raise InputError(f"{other}: it is no plan of a training job, and others are")
     ended = {"--sequence": sequence, "--time-limit": ends[0], "--gap": ends[1]}
-    refuse({**others, **ended, **dict.fromkeys(asked.words()[::2], True)}, SAID)
+    refuse({**others, **ended, **dict.fromkeys(requested.words()[::2], True)}, SAID)
     compare_jobs(names, None, ends, output)
 
 
@@ -174,7 +174,7 @@ class _Posed:
 
 
 def _pose(
-    asked: ProblemOptions,
+    requested: ProblemOptions,
     loaded: Mapping[str, Workload],
     time_limit: float | None,
     gap: float | None,
@@ -184,19 +184,22 @@ def _pose(
     files: list[str] = []
     stream = False
     for name, workload in loaded.items():
-        stated = state(asked, workload, (LIMITS,))
+        stated = state(requested, workload, (LIMITS,))
         if WORKERS in stated.others:
             raise InputError(
                 f"{stated.file}: {WORKERS}: a case has one process; leave the table out"
             )
         fit = narrow_for_launcher(
-            asked.launcher, stated.name, workload, NarrowedProblem(stated.fields, asked.cpus)
+            requested.launcher,
+            stated.name,
+            workload,
+            NarrowedProblem(stated.fields, requested.cpus),
         )
         stated = replace(stated, fields=fit.fields)
-        _, problem, devices = build(stated, replace(asked, cpus=fit.cpus), workload)
+        _, problem, devices = build(stated, replace(requested, cpus=fit.cpus), workload)
         seconds = limits_of(stated, time_limit, gap).seconds or DEFAULT_SECONDS
-        said = {"problem": problem_values(problem), "cluster": devices and devices.fingerprint}
-        given[name] = json.dumps(said, sort_keys=True, default=str)
+        statement = {"problem": problem_values(problem), "cluster": devices and devices.fingerprint}
+        given[name] = json.dumps(statement, sort_keys=True, default=str)
         known.add(stated.name)
         stream = stream or is_stream(problem)
         files += stated.files
@@ -204,7 +207,7 @@ def _pose(
         raise InputError(
             f"--problem: for some workloads it is {', for others '.join(sorted(known))}; give it"
         )
-    words = asked.words() if gap is None else [*asked.words(), "--gap", str(gap)]
+    words = requested.words() if gap is None else [*requested.words(), "--gap", str(gap)]
     return _Posed("".join(known) or "throughput", stream, words, seconds, given, files)
 
 
@@ -284,19 +287,19 @@ def _run(
 def _table(rows: Sequence[Row], cases: int, units: Set[str]) -> Group:
     """Return the table so far, and below it why methods have no plan, each reason once."""
     found = tabulate(rows).to_dict("records") if rows else []
-    told = [name for name in ("workload", "problem") if len({row[name] for row in found}) > 1]
-    alone = [name for name in ("workload", "problem") if found and name not in told]
+    columns = [name for name in ("workload", "problem") if len({row[name] for row in found}) > 1]
+    alone = [name for name in ("workload", "problem") if found and name not in columns]
     table = Table(
         title=", ".join(found[0][name] for name in alone), caption=f"{len(rows)} of {cases} cases"
     )
-    for name in (*told, "method", "status"):
+    for name in (*columns, "method", "status"):
         table.add_column(name, overflow="fold")
     unit = next(iter(units - {UNSPECIFIED}), "") if len(units) == 1 else ""
     for name in (f"objective ({unit})" if unit else "objective", "best bound", "gap", "seconds"):
         table.add_column(name, justify="right")
     why = []
     for alike in _alike(found):
-        table.add_row(*(alike[0][name] for name in told), *_cells(alike))
+        table.add_row(*(alike[0][name] for name in columns), *_cells(alike))
         if reason := _reason(alike[0]):
             row, methods = alike[0], ", ".join(row["method"] for row in alike)
             why.append(f"{row['workload']}, {row['problem']}: {methods}: {reason}")

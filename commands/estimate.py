@@ -129,7 +129,7 @@ def estimate(
     wanted = ("fsdp-bf16" if zero == 3 else "megatron-bf16") if recipe is None else recipe
     if wanted not in RECIPES:
         raise InputError(f"--recipe: {wanted!r} is not one of {', '.join(RECIPES)}")
-    said: Table = {
+    chosen: Table = {
         "tensor": tensor, "context": context, "pipeline": pipeline, "chunks": chunks,
         "data": data, "expert": expert, "zero": zero, "microbatch": microbatch,
         "global_batch": global_batch, "schedule": schedule, "recipe": RECIPES[wanted],
@@ -141,8 +141,8 @@ def estimate(
         "software": Software.FSDP if zero == 3 else Software.MEGATRON,
     }
     for text in settings or ():
-        said = merged(said, read_setting(text), "--set {}", "the command's options")
-    layout = make_record(Layout, {**usual, **said})
+        chosen = merged(chosen, read_setting(text), "--set {}", "the command's options")
+    layout = make_record(Layout, {**usual, **chosen})
     found = price(described, layout, machines, measured=measured)
     if plot is not None:
         from ..runtime.pictures.style import save_picture

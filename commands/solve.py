@@ -79,7 +79,7 @@ def solve(
     """
     from ..instances.formats.files import load_plan, save
 
-    asked = ProblemOptions(
+    requested = ProblemOptions(
         problem, settings or (), cluster, accelerators, cpus, memory, split, microbatches,
         schedule, mesh, launcher,
     )  # fmt: skip
@@ -87,7 +87,7 @@ def solve(
         from .job import plan_job, state_job
 
         others: dict[str, object] = {"--start": start, "--method": method}
-        job = state_job([workload], asked, global_batch, sequence, others)
+        job = state_job([workload], requested, global_batch, sequence, others)
         check_outputs(output, pictures=[plot], inputs=[workload, job.cluster])
         plan_job(workload, job, (time_limit, gap), output, plot, as_json=as_json)
         return
@@ -98,13 +98,13 @@ def solve(
     from ..instances.model.problem import objective_unit
     from ..runtime import evaluate
 
-    stated = state(asked, loaded)
+    stated = state(requested, loaded)
     fit = narrow_for_launcher(launcher, stated.name, loaded, NarrowedProblem(stated.fields, cpus))
     stated, ranked = _without_all(replace(stated, fields=fit.fields))
     if stated.name == "mapping" and method in ("milp", "joint"):  # which know rings alone
         stated = replace(stated, fields={"collective": "ring", **stated.fields})
     loaded = choose_ties(loaded, fit.tied, stated.name, stated.fields.get("microbatches"))
-    loaded, posed, devices = build(stated, replace(asked, cpus=fit.cpus), loaded)
+    loaded, posed, devices = build(stated, replace(requested, cpus=fit.cpus), loaded)
     check_outputs(output, pictures=[plot], inputs=[workload, start, *stated.files])
     limits = replace(limits_of(stated, time_limit, gap), since=clock.STARTED)
     workers = workers_of(stated)

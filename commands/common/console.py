@@ -220,10 +220,10 @@ class _ProgressLine:
     def __init__(self, unit: str) -> None:
         self.unit = unit
         self.news: Progress | None = None
-        self.heard = time.monotonic()
+        self.updated = time.monotonic()
 
     def __call__(self, news: Progress) -> None:
-        self.news, self.heard = news, time.monotonic()
+        self.news, self.updated = news, time.monotonic()
 
     def __rich__(self) -> Text:
         if compiling():
@@ -231,7 +231,7 @@ class _ProgressLine:
         if self.news is None:
             return Text("loading …", style="dim")
         point = self.news.point
-        since = time.monotonic() - self.heard
+        since = time.monotonic() - self.updated
         best = show_time(point.objective, self.unit) if math.isfinite(point.objective) else "none"
         bound = f"{point.bound:.6g}" if math.isfinite(point.bound) else "none"
         left = self.news.seconds_left - since

@@ -40,14 +40,14 @@ def exports_of(workload: Workload, plan: Plan, target: str | None) -> str:
 
     found = takers(workload, plan)
     able = [name for name, reason in found.items() if not reason]
-    said = ", ".join(able) or "none"
+    names = ", ".join(able) or "none"
     if target is not None and found.get(target):
-        return f"{said}; not {target}: {found[target]}"
+        return f"{names}; not {target}: {found[target]}"
     operators = workload.provenance.get("granularity") == "operators"
     if len(able) < len(found) and target is None:
         profiled = "profile with --depth auto, and " if operators else ""
-        said += f"; for others {profiled}plan with --for NAME"
-    return said
+        names += f"; for others {profiled}plan with --for NAME"
+    return names
 
 
 class NarrowedProblem(NamedTuple):
@@ -93,10 +93,10 @@ def narrow_for_launcher(
     if target == PYTHON and staged:
         raise InputError(f"{option}: it runs placements; profile without --layers")
     launcher = LAUNCHERS.get(target)
-    fit, said = given, []
+    fit, changes = given, []
     if target == PYTHON and workload.ties:
         fit = fit._replace(tied=Tied.COLOUR)
-        said.append("tied weights on one device")
+        changes.append("tied weights on one device")
     if launcher is not None:
         if staged:
             _check_levels(option, given.fields)
@@ -111,18 +111,18 @@ def narrow_for_launcher(
         if groups:
             rules = [[escape(workload.names[v]) for v in nodes] for nodes in groups]
             fit = fit._replace(fields=_together(given.fields, rules))
-            said.append(f"each of {len(groups)} modules that it keeps whole together")
+            changes.append(f"each of {len(groups)} modules that it keeps whole together")
         if launcher.pipeline:
             if given.cpus is None:
                 fit = fit._replace(cpus=0)
-                said.append("--cpus 0")
+                changes.append("--cpus 0")
             if split not in (None, "contiguous"):
                 raise InputError(f"{option}: it runs chains; leave --split {split} out")
             if not staged and split is None:
                 fit = fit._replace(fields={**fit.fields, "split": "contiguous"})
-                said.append("--split contiguous")
-    if said:
-        ERR.print(f"{option}: planned with {', '.join(said)}", style="dim", highlight=False)
+                changes.append("--split contiguous")
+    if changes:
+        ERR.print(f"{option}: planned with {', '.join(changes)}", style="dim", highlight=False)
     return fit
 
 
@@ -140,8 +140,9 @@ def _warn_of_numbers(workload: Workload) -> None:
 
 def _together(fields: Table, rules: list[list[str]]) -> Table:
     """Return the fields of a problem with rules that keep nodes together."""
-    told = fields.get("placement_rules", {})
-    return {**fields, "placement_rules": {**told, "together": [*told.get("together", ()), *rules]}}
+    given = fields.get("placement_rules", {})
+    joined = {**given, "together": [*given.get("together", ()), *rules]}
+    return {**fields, "placement_rules": joined}
 
 
 def _check_levels(option: str, fields: Table) -> None:

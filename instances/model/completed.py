@@ -150,8 +150,8 @@ def filled(
 
 def assumed(workload: Workload) -> list[str]:
     """Return what was assumed of a workload, a sentence each."""
-    said = workload.provenance.get(ASSUMED, "")
-    return said.split("; ") if said else []
+    noted = workload.provenance.get(ASSUMED, "")
+    return noted.split("; ") if noted else []
 
 
 def _noted(workload: Workload, note: str, **fields: Any) -> Workload:

@@ -281,13 +281,13 @@ def _configurations(
                     f"the stage has {stage.degree}"
                 )
             recomputation = problem.recomputation
-            asked: list[PipelineJob | LayerRule] = [problem, *rules[v]]
-            for said in asked:
-                if said.degrees is not None and stage.degree not in said.degrees:
+            limits: list[PipelineJob | LayerRule] = [problem, *rules[v]]
+            for limit in limits:
+                if limit.degrees is not None and stage.degree not in limit.degrees:
                     broken.append(f"{where}tensor degree {stage.degree} is not allowed")
-                if said.replicas is not None and stage.replicas not in said.replicas:
+                if limit.replicas is not None and stage.replicas not in limit.replicas:
                     broken.append(f"{where}{stage.replicas} replicas are not allowed")
-                recomputation = said.recomputation or recomputation
+                recomputation = limit.recomputation or recomputation
             again = bool(layers.recomputes[c])
             other = any(
                 layers.node[o] == v

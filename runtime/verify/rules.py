@@ -105,25 +105,25 @@ def broken_rules(
     rules, ids = problem.placement_rules, workload.ids
     numbered, joined, separated = _resolved(rules, workload)
     broken = []
-    for said, nodes, wanted in numbered:
+    for rule, nodes, wanted in numbered:
         to = wanted + count if wanted < 0 else wanted
         to = place[to] if things == "devices" and 0 <= to < count else to
         wrong = [v for v in nodes if number[v] != to]
         if wrong:
             broken.append(
-                f"{said}: node {ids[wrong[0]]} is in {things[:-1]} {number[wrong[0]]} of {count}"
+                f"{rule}: node {ids[wrong[0]]} is in {things[:-1]} {number[wrong[0]]} of {count}"
             )
-    for said, nodes in joined:
+    for rule, nodes in joined:
         wrong = [v for v in nodes if number[v] != number[nodes[0]]]
         if wrong:
-            broken.append(f"{said}: nodes {ids[nodes[0]]} and {ids[wrong[0]]} are not together")
-    for said, groups in separated:
+            broken.append(f"{rule}: nodes {ids[nodes[0]]} and {ids[wrong[0]]} are not together")
+    for rule, groups in separated:
         first: dict[int, tuple[int, int]] = {}  # place: group and node that has it
         for g, nodes in enumerate(groups):
             for v in nodes:
                 other, u = first.setdefault(where[v], (g, v))
                 if other != g:
-                    broken.append(f"{said}: nodes {ids[u]} and {ids[v]} are not apart")
+                    broken.append(f"{rule}: nodes {ids[u]} and {ids[v]} are not apart")
     if rules.max_stages is not None and used > rules.max_stages:
         broken.append(f"{used} {things}, {used - rules.max_stages} more than allowed")
     return broken
