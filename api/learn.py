@@ -261,8 +261,8 @@ def learn(
         Go on with the training of the output file.
     resumable
         Keep in the file what going on needs.
-    told
-        Hears of every update.
+    report
+        Called with every update.
 
     Raises
     ------
