@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 
     from ...solvers import Limits
 
+#: Devices named per stage; of more, the first ones and how many there are.
+NAMED = 4
+
 
 def as_dict(
     workload: Workload,
@@ -271,10 +274,6 @@ def _call_table(report: Report, title: str, of_unit: str) -> Table:
         row = ("CPUs", "", str(len(on_cpus)), f"{begin:.5g}", f"{end:.5g}", "", f"{compute:.5g}")
         table.add_row(*row, "")
     return table
-
-
-#: Devices named per stage; of more, the first ones and how many there are.
-NAMED = 4
 
 
 def _mapping(

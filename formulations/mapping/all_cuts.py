@@ -64,6 +64,9 @@ from .bound import stage_lower_bounds
 from .costs import MappingCosts, find_blocks, mapping_costs
 from .memory import relative_slowdowns
 
+#: Sizes of messages at which the least time is found; between two, that of the smaller one holds.
+GRID = 24
+
 
 @dataclass(frozen=True, eq=False)
 class Units:
@@ -113,10 +116,6 @@ def stage_objective(costs: StageCosts, coefficient: float) -> float:
     """Return max_s t_s + κ · bytes behind stage s."""
     sent = np.append(costs.forward_bytes + costs.backward_bytes, 0.0)
     return float((costs.compute_s + coefficient * sent).max())
-
-
-#: Sizes of messages at which the least time is found; between two, that of the smaller one holds.
-GRID = 24
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,6 +32,8 @@ from .costs import ShardingCosts, sharding_costs
 
 #: Potential of a property that no choice left has.
 GONE = -1e300
+#: Relative margin of a bound below the target of its certificate's check, for rounding.
+MARGIN = 1e-9
 
 
 class ShardingRows(NamedTuple):
@@ -189,10 +191,6 @@ def leave_out(flat: ShardingRows, at: Potentials, kept: Bools) -> None:
             has = np.zeros(len(potentials), np.bool_)
             has[classes[own]] = True
             potentials[~has] = GONE
-
-
-#: Relative margin of a bound below the target of its certificate's check, for rounding.
-MARGIN = 1e-9
 
 
 def evidence(costs: ShardingCosts, target: float) -> dict[str, object]:

@@ -44,6 +44,9 @@ from ..simulate.simulator import simulate_stages
 from ..simulate.stages import StageGraph
 from ..verify.sharding import ShardingReport, check
 
+#: Passes by the kinds of action that make them up.
+_PASSES = ((Kind.F,), (Kind.B, Kind.I, Kind.W))
+
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
@@ -406,10 +409,6 @@ def _measured(recording: ShardedRecording, step: int) -> dict[Key, Amount]:
 def _span(recording: ShardedRecording, step: int) -> float:
     events = [event for rank in recording.ranks for event in rank.events if event.step == step]
     return max(e.end_s for e in events) - min(e.start_s for e in events)
-
-
-#: Passes by the kinds of action that make them up.
-_PASSES = ((Kind.F,), (Kind.B, Kind.I, Kind.W))
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,6 +62,11 @@ BESIDE = 0.5
 SWEEPS = 12
 
 Spot = tuple[float, float]
+#: Most links of a picture; of more, none is drawn.
+MAX_LINKS = 1000
+BUSIEST, LINK, SPARE, SWITCH = "#1d2430", "#b0b0b0", "#ffffff", "#666666"
+#: Least size of marks that have the number of their stage inside.
+NUMBERED = 120.0
 
 
 class GraphLayout(NamedTuple):
@@ -471,13 +476,6 @@ def graph_by_property(
             elif program.operators[u].view:
                 waiting += program.operators[u].inputs
     return graph, texts
-
-
-#: Most links of a picture; of more, none is drawn.
-MAX_LINKS = 1000
-BUSIEST, LINK, SPARE, SWITCH, OUTLINE = "#1d2430", "#b0b0b0", "#ffffff", "#666666", "#5d6673"
-#: Least size of marks that have the number of their stage inside.
-NUMBERED = 120.0
 
 
 @names_as_they_are

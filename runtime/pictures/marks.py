@@ -40,6 +40,11 @@ MOST_LINKS = 16
 MOST_DEVICES = 64
 #: Steps of a critical path that are marked, the last ones.
 MOST_STEPS = 20_000
+DEVICES, LINKS = 1, 2  # process ids
+#: Most actions of a trace: its file has some 500 bytes for each.
+MOST_TRACED = 500_000
+#: The page without its data; what stands between @ signs is filled in.
+PAGE = Path(__file__).with_name("simulation_page.html")
 
 
 class Bar(NamedTuple):
@@ -285,12 +290,6 @@ def sharded_marks(timeline: ShardedTimeline) -> Marks:
     )
 
 
-DEVICES, LINKS = 1, 2  # process ids
-
-#: Most actions of a trace: its file has some 500 bytes for each.
-MOST_TRACED = 500_000
-
-
 def trace_events(simulation: Simulation) -> dict[str, Any]:
     """Return the trace of a simulation as a JSON object; InputError if it has too many events."""
     if simulation.schedule.size > MOST_TRACED:
@@ -410,10 +409,6 @@ def _flow(arrow: Arrow, number: int, scale: float) -> list[dict[str, Any]]:
         {"ph": "s", "tid": arrow.source, "ts": leave * scale, **shared},
         {"ph": "f", "bp": "e", "tid": arrow.target, "ts": arrive * scale, **shared},
     ]
-
-
-#: The page without its data; what stands between @ signs is filled in.
-PAGE = Path(__file__).with_name("simulation_page.html")
 
 
 def html_page(simulation: Simulation, *, title: str = "") -> str:

@@ -57,6 +57,8 @@ from .actions import Action, ActionTable, Kind, Schedule, WeightVersions, schedu
 
 #: Passes by urgency in `list_schedule`: place among forward, backward and weights, and the action.
 _PASSES = ((1, Kind.I), (0, Kind.F), (2, Kind.W))
+#: Slack in units of the period for rounding of sums.
+SLACK = 1e-12
 
 
 class Slot(NamedTuple):
@@ -323,10 +325,6 @@ def at_the_end(schedule: Schedule, stages: StageGraph) -> Schedule:
             for d in ring:
                 tables[d] = np.concatenate((tables[d], row))
     return replace(schedule, actions=tuple(tables))
-
-
-#: Slack in units of the period for rounding of sums.
-SLACK = 1e-12
 
 
 class Work(NamedTuple):

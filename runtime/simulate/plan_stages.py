@@ -97,6 +97,8 @@ STATE: Mapping[tuple[str, str], float] = {
     ("momentum", "mixed"): 4.0,
     ("adam", "mixed"): 6.0,
 }
+#: How many microbatches are simulated, and run, unless the plan or the caller says otherwise.
+DEFAULT_MICROBATCHES = 8
 
 
 def stages_of_iteration(
@@ -340,10 +342,6 @@ def microbatches_and_bandwidth(workload: Workload, problem: PipelineJob) -> tupl
     if bandwidth is None:
         raise InputError(f"{workload.name}: it names no bandwidth; give one")
     return microbatches, bandwidth
-
-
-#: How many microbatches are simulated, and run, unless the plan or the caller says otherwise.
-DEFAULT_MICROBATCHES = 8
 
 
 def stages_of(

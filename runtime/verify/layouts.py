@@ -30,6 +30,9 @@ from .bounds.layout_rows import PointRefutation
 
 #: Relative difference up to which claimed and computed seconds count as the same.
 SAME = 1e-9
+_FULL = frozenset({Recompute.FULL})
+#: Relative part of the bound that is not proved: solvers keep rows to 1e-6 or so.
+MARGIN = 1e-5
 
 
 def verify_job_plan(plan: JobPlan, table: Calibration | None = None) -> None:
@@ -111,11 +114,6 @@ def _check_memory(plan: JobPlan) -> None:
                 f"memory: pipeline rank {rank} needs {needed / 2**30:.2f} GiB, and its devices "
                 f"have {limit / 2**30:.2f}"
             )
-
-
-_FULL = frozenset({Recompute.FULL})
-#: Relative part of the bound that is not proved: solvers keep rows to 1e-6 or so.
-MARGIN = 1e-5
 
 
 @dataclass(frozen=True)

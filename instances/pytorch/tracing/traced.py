@@ -33,6 +33,12 @@ _BY_NUMBERS = frozenset(
     {"GuardOnDataDependentSymNode", "DataDependentOutputException", "UserError"}
     | {"DynamicOutputShapeException", "PendingUnbackedSymbolNotFound"}
 )
+_PLAIN = (torch.Tensor, int, float, complex, str, bool, type(None), torch.SymInt, torch.SymFloat)
+_CONSTANT = (
+    torch.Tensor, int, float, complex, str, bytes, type(None),
+    torch.dtype, torch.device, torch.memory_format, Enum,
+)  # fmt: skip
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -233,14 +239,6 @@ def _is_record(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, type)
 
 
-_PLAIN = (torch.Tensor, int, float, complex, str, bool, type(None), torch.SymInt, torch.SymFloat)
-
-_CONSTANT = (
-    torch.Tensor, int, float, complex, str, bytes, type(None),
-    torch.dtype, torch.device, torch.memory_format, Enum,
-)  # fmt: skip
-
-
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor below `torch.func`'s wrappers, such as those of `vmap`."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
@@ -261,9 +259,6 @@ def loss_of(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     derivable = [t for t in outputs if t.requires_grad]
     single = [t for t in derivable if t.numel() == 1]
     return single[:1] or derivable
-
-
-Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def has_no_data(candidates: Iterable[torch.Tensor]) -> bool:

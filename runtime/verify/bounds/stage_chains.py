@@ -73,6 +73,8 @@ NEVER = 1 << 62
 
 #: Numbers of devices used, by kind, and the largest backward pass on the way (GPipe; else 0).
 State = tuple[tuple[int, ...], int]
+#: Nodes at most: sums of so many times stay below 2^63.
+MOST_NODES = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -482,10 +484,6 @@ def _best(states: list[State]) -> list[State]:
         ):
             kept.append((used, backward))
     return kept
-
-
-#: Nodes at most: sums of so many times stay below 2^63.
-MOST_NODES = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
