@@ -44,6 +44,7 @@ from ..runtime import Report, evaluate
 from ..runtime.simulate.simulator import simulate
 from ..runtime.verify.report import Load, loads_of
 from ..solvers import Limits
+from ..solvers.core.search import OPTIMAL_GAP
 from .common import with_defaults
 from .explanation import Crossing, Explanation, Move, MoveGains
 from .gain import units_of
@@ -172,9 +173,6 @@ FULL, LARGE = 0.95, 0.5
 #: Microbatches per stage up to which they are few, and how much longer a first stage is long.
 FEW, LONGER = 4, 1.25
 
-#: Largest gap of a plan that is called optimal.
-OPTIMAL = 1e-6
-
 
 def limiting(workload: Workload, plan: Plan, loads: tuple[Load, ...]) -> str:
     """Return the name of the device, or stage, that limits: the busiest, or the longest waited for.
@@ -221,7 +219,7 @@ def reasons(
         gap = (report.objective - plan.bound) / report.objective if report.objective else 0.0
         origin = plan.certificate.get("origin")
         by = f"the bound is {show_time(plan.bound, unit)}{f' ({origin})' if origin else ''}"
-        if gap <= OPTIMAL:
+        if gap <= OPTIMAL_GAP:
             yield f"No plan is better: {by}."
         else:
             yield f"No plan is better by more than {show_percent(gap, 2)}: {by}."

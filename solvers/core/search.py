@@ -410,6 +410,13 @@ class Search(Clock, Generic[S]):
             return True
         return self.hit != Limit.NONE
 
+    def is_over(self) -> bool:
+        """Whether to stop, or the incumbent is optimal up to the tolerance `OPTIMAL_GAP`.
+
+        Certificates leave a margin for rounding, so that a gap of 0 is never reached.
+        """
+        return self.should_stop() or self.gap <= OPTIMAL_GAP
+
     @property
     def done(self) -> bool:
         """Whether the gap asked for is reached, or no solution exists that beats `cutoff` by it.

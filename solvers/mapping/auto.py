@@ -67,10 +67,8 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     with mapping.step("layouts"):
         mapping.layouts()
         mapping.bound_segments()
-    if not isinstance(search.best, ReplicaPlacement) or search.should_stop():
+    if not isinstance(search.best, ReplicaPlacement) or search.is_over():
         return  # without a mapping no cut is known whose memory fits
-    if search.gap <= OPTIMAL_GAP:
-        return
     devices = mapping.costs.size
     starts = start_strategies(mapping)
     if devices > 2 * MAX_EXACT_DEVICES:

@@ -43,7 +43,7 @@ from ...instances.common.units import TIME_UNITS
 from ...instances.model.stage_costs import parameter_bytes
 from ..core.lattice import list_ideals
 from ..core.milp_driver import IntegerProgram, integer_program, solve_program
-from ..core.search import OPTIMAL_GAP, Clock, Search
+from ..core.search import Clock, Search
 from .auto import stage_times
 from .cuts_kernel import StageEnds, add_stage
 from .layouts import layouts
@@ -236,7 +236,7 @@ def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     if search.should_stop() or search.best is None:
         return
     _all_cuts(task, search)
-    if search.should_stop() or search.gap <= OPTIMAL_GAP:
+    if search.is_over():
         return
     _, units = partition_units(task.workload)
     few = len(task.problem.topology.usable) <= JOINT_DEVICES
@@ -310,7 +310,7 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
             step = CUTOFF_STEP
     if stage is not None:
         _map(task, search, stage)
-    while not search.should_stop() and search.gap > OPTIMAL_GAP:
+    while not search.is_over():
         before = search.objective
         with search.phase("cut again"):
             stage = _cut_again(task, search, ideals)

@@ -30,7 +30,7 @@ from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution, StageCosts, stage_costs
 from ...instances.common.arrays import Bools, Ints
 from ...instances.common.units import TIME_UNITS
-from ..core.search import OPTIMAL_GAP, Search
+from ..core.search import Search
 from .annealing.costs import best_routes, descend
 from .layouts import first_mapping, layouts
 from .parameters import MAX_SPREAD_DEVICES, ORDER_STEPS
@@ -120,7 +120,7 @@ class MappingState:
     def _offer_orders(self, slots: Ints, sends_to: Ints) -> None:
         """Offer a mapping with its orders improved for trees and hierarchical rings."""
         costs, search = self.costs, self.search
-        if costs.ring.any() and search.gap > OPTIMAL_GAP and not search.should_stop():
+        if costs.ring.any() and not search.is_over():
             steps, seed = ORDER_STEPS * slots.size, search.limits.seed
             slots, sends_to = descend(costs, slots, sends_to, steps, seed, orders_only=True)
             search.offer(costs.read_back(self.stage, slots, sends_to))
@@ -203,7 +203,7 @@ class MappingState:
     def bound_segments(self) -> None:
         """Raise the bound by unsplittable segments."""
         search, costs = self.search, self.costs
-        if search.should_stop() or search.gap <= OPTIMAL_GAP or not self.block.any():
+        if search.is_over() or not self.block.any():
             return
         with search.phase("segments"):
             test = self.segments = SegmentTest(costs, self.block)

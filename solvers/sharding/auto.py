@@ -11,7 +11,7 @@ from .baselines import first_plans
 from .elimination import eliminate_all
 from .local_search import improve
 from .messages import better_by_messages
-from .mixtures import is_over, is_too_small, minimise_sums
+from .mixtures import is_too_small, minimise_sums
 from .priced_memory import least_cost_that_fits, priced_memory
 
 #: Pairs of choices of operators that share a tensor, up to which elimination is tried at once.
@@ -38,11 +38,11 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
     if search.should_stop():
         return
     weights = minimise_sums(costs, search, _by_sums)
-    if not is_over(search):
+    if not search.is_over():
         search.method = "local-search"
         with search.phase("local search"):
             improve(costs, search, weights)
-    if not is_over(search):
+    if not search.is_over():
         from .milp import milp  # with Pyomo, which takes a second to import
 
         search.method = "milp"
@@ -54,7 +54,7 @@ def _by_sums(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
     if costs.problem.memory_bytes is not None:
         search.method = "messages"
         price = priced_memory(costs, search)
-        if not is_over(search):
+        if not search.is_over():
             search.method = "elimination"
             with search.phase("elimination of what fits"):
                 return least_cost_that_fits(costs, search, price)

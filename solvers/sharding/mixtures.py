@@ -21,7 +21,7 @@ from ...formulations.sharding.memory import least_bytes, no_sharding_fits
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Solution, TensorSharding
 from ...instances.common.arrays import Floats, Ints
-from ..core.search import OPTIMAL_GAP, Search
+from ..core.search import Search
 
 #: Mixtures that are tried, at most.
 MOST_MIXTURES = 16
@@ -44,7 +44,7 @@ def minimise_sums(
     found: list[Floats] = []
     for _ in range(MOST_MIXTURES):
         chosen = minimise(costs.mixed(weights), search)
-        if is_over(search) or not isinstance(search.best, TensorSharding):
+        if search.is_over() or not isinstance(search.best, TensorSharding):
             break
         if chosen is None:
             chosen = costs.chosen(search.best.signature)
@@ -80,11 +80,6 @@ def _best_weights(ends: Floats, phases: Ints) -> Floats | None:
     weights: Floats = np.maximum(found.x[:size], 0.0)
     weights /= np.add.reduceat(weights, phases)[phase]
     return weights
-
-
-def is_over(search: Search[Solution]) -> bool:
-    """Return whether to stop: certificates leave a margin, so a gap of 0 is never reached."""
-    return search.should_stop() or search.gap <= OPTIMAL_GAP
 
 
 def is_too_small(costs: ShardingCosts, search: Search[Solution]) -> bool:
