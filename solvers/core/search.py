@@ -457,6 +457,13 @@ class Search(Clock, Generic[S]):
                 f"(--gap {self.limits.least_gap:g} goes on)"
             )
 
+    def out_of_nodes(self, count: int) -> bool:
+        """Whether so many nodes or rounds reach the limit of nodes, which is recorded then."""
+        if self.limits.nodes is None or count < self.limits.nodes:
+            return False
+        self.hit = Limit.NODES
+        return True
+
     def stop_for(self, limit: Limit | str) -> None:
         """Record that a solver stopped at a limit of its own accord."""
         self.hit = Limit(limit)

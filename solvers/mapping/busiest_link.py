@@ -122,8 +122,7 @@ def _anneal(mapping: MappingState, traffic: LinkTraffic) -> None:
     usable = problem.topology.usable
     turn = 0
     while not search.is_over():
-        if search.limits.nodes is not None and turn >= search.limits.nodes:
-            search.stop_for("nodes")
+        if search.out_of_nodes(turn):
             return
         assert isinstance(search.best, ReplicaPlacement)
         state = new_state(usable, search.best.slots, search.best.sends_to)

@@ -43,8 +43,7 @@ def improve(costs: ShardingCosts, search: Search[Solution], weights: Floats | No
     assert chosen is not None
     value, failures, rounds = costs.objective(chosen), 0, 0
     while failures < FAILURES and not search.should_stop():
-        if search.limits.nodes is not None and rounds >= search.limits.nodes:
-            search.stop_for("nodes")
+        if search.out_of_nodes(rounds):
             break
         rounds += 1
         part = _part(network, int(rng.integers(network.operators)))

@@ -118,8 +118,7 @@ def anneal_targets(
         return
     with search.phase("annealing"):
         while not search.is_over() and (rounds is None or turn < rounds):
-            if search.limits.nodes is not None and turn >= search.limits.nodes:
-                search.stop_for("nodes")
+            if search.out_of_nodes(turn):
                 return
             start = min(starts, key=lambda a: a.work / a.weight)
             turn += 1
@@ -245,8 +244,7 @@ def descents(mapping: MappingState, starts: list[StartStrategy]) -> None:
             if search.is_over():
                 return
             turn += 1
-        if search.limits.nodes is not None and turn >= search.limits.nodes:
-            search.stop_for("nodes")
+        if search.out_of_nodes(turn):
             return
         with mapping.step("annealing"):
             anneal_targets(mapping, starts, rounds=ROUNDS_BETWEEN_DESCENTS)
