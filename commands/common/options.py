@@ -43,7 +43,7 @@ complete_method = later(
 )
 complete_simulated = later("runtime.schedules", lambda m: m.SCHEDULES)
 complete_topology = later(
-    "instances.topologies.named",
+    "instances.topologies",
     lambda m: (f"{kind}:" for kind in (*m.REGULAR, *m.RANDOM, "nvidia")),
 )
 complete_workload = later("instances.generate.catalogue", lambda m: sorted(m.CATALOGUE))

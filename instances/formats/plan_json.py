@@ -26,8 +26,7 @@ from ..model.problem import DeviceMapping, Latency, Problem, Throughput
 from ..model.sharding import Sharding
 from ..model.solution import Solution
 from ..model.workload import Workload
-from ..topologies import write_topology
-from ..topologies.named import TopologyFile, make_topology
+from ..topologies import TopologyFile, make_topology, write_topology
 from .solutions_json import (
     CallsRecord,
     MappedRecord,

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ..topologies.named import TopologyFile
+from ..topologies import TopologyFile
 from .plan_json import (
     CHECKED,
     CODECS,

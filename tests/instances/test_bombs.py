@@ -24,7 +24,7 @@ READS = """
 import json, resource, sys
 import psutil
 from stagecut.instances.formats.files import load, load_cluster
-from stagecut.instances.topologies.named import load_topology, read_nvidia
+from stagecut.instances.topologies import load_topology, read_nvidia
 from stagecut.runtime.schedules import read_csv
 from stagecut.instances.formats.source import read_source
 from stagecut import InputError

@@ -44,7 +44,7 @@ from stagecut.instances.formats.outline import read_outline
 from stagecut.instances.formats.source import read_source
 from stagecut.instances.formats.writing import layout
 from stagecut.instances.model.schedule import given_order
-from stagecut.instances.topologies.named import load_topology, read_nvidia, write_topology
+from stagecut.instances.topologies import load_topology, read_nvidia, write_topology
 from stagecut.runtime.execution.recording_file import (
     load_recording,
     load_sharded_recording,

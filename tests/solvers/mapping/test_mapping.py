@@ -34,7 +34,7 @@ from stagecut.instances import (
 from stagecut.instances.common import kernel as kernels
 from stagecut.instances.model.layers import Layers
 from stagecut.instances.model.stage_costs import check_weights, parameter_bytes
-from stagecut.instances.topologies.named import random_blocks
+from stagecut.instances.topologies import random_blocks
 from stagecut.runtime import evaluate
 from stagecut.runtime.pictures.graph import draw_mapping
 from stagecut.runtime.verify.mapping import stage_reports
