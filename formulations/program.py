@@ -37,7 +37,7 @@ class Program(Protocol):
         """Return the solution, given the value of each variable."""
 
     def start(self, solution: Any, /) -> Start | None:
-        """Return the values of the whole-number variables for a solution; None if it has none."""
+        """Return the values of the integer variables for a solution; None if it has none."""
 
 
 def at(m: pyo.ConcreteModel, v: int, d: int) -> pyo.Var | float:

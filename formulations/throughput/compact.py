@@ -178,7 +178,7 @@ class Compact:
 
     @property
     def slots(self) -> tuple[CompactSlot, ...]:
-        """The slots, which index x besides the units."""
+        """The slots, the second index of x."""
         return self.data.slots
 
     @property

@@ -11,7 +11,7 @@ from ...instances.common.arrays import Bools, Ints
 from .lattice_kernel import Edges, grow
 from .search import Clock
 
-#: Ideals listed between two looks at the clock.
+#: Ideals listed between two polls of the clock.
 SLICE = 100_000
 
 

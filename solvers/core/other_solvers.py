@@ -95,7 +95,7 @@ LIMITS: dict[TerminationCondition, Literal["time", "nodes", "stopped"]] = {
     TerminationCondition.resourceInterrupt: "stopped",
 }
 
-#: Terminations that prove that a program which cannot be unbounded has no solution.
+#: Terminations that mean "no solution" for a program that cannot be unbounded.
 NO_SOLUTION = (TerminationCondition.infeasible, TerminationCondition.infeasibleOrUnbounded)
 
 #: Terminations without a solution.

@@ -72,8 +72,8 @@ def run_alone(run: Callable[[], None], task: Task[Problem], search: Search[Solut
 def solve_in_session(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) -> None:
     """Raise the bounds that take linear time, then run the method.
 
-    The method runs even if time is up: it makes a first plan before it looks at the clock. A kernel
-    that compiles to reach the limits' gap does not compile to go beyond it; a later call does.
+    The method runs even if time is up: it makes a first plan before it polls the clock. If kernels
+    were compiled to reach the limits' gap, none is compiled to go beyond it; a later call does so.
     """
     for note in colour_notes(task):
         search.note(note)

@@ -1,7 +1,7 @@
 """Presolve of an integer program in safe arithmetic, to remove numbers beyond solvers' tolerances.
 
-A solver keeps rows to about 1e-6, whatever their entries are: it can take a column that costs 1e8
-for 0 when its share of the objective is 100. But if only solutions up to some objective matter, the
+A solver keeps rows to about 1e-6, whatever their entries are: a column with an entry of 1e8 can be
+worth 100 while the solver takes it for 0. But if only solutions up to some objective matter, the
 rows leave such columns little or no range, and without them the program has ordinary numbers.
 
 Bounds of columns follow from the least and greatest values of rows over the box (activities), all
@@ -66,8 +66,8 @@ class Sums:
     error: Floats
 
 
-#: Share of a row's largest step by which dropping a small entry may change the row; and the range
-#: below which a continuous column's entry may drop within HiGHS's own tolerance instead.
+#: Share of a row's largest step by which dropping a small entry may change the row; the same for
+#: continuous columns whose range is below `NARROW`, as HiGHS's own tolerance covers that.
 SMALL, NARROW = 1e-9, 1e-7
 
 #: Rows whose entries are all smaller are scaled up: solvers drop entries below 1e-9.

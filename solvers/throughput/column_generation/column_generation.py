@@ -5,9 +5,9 @@ The dual of `formulations.throughput.set_partitioning`: minimise f(π) = Σ_k n_
 and each best set a subgradient, a linear program over the sets seen so far models f from below;
 its solutions are restricted to a box around the best prices so far (boxstep).
 
-If a target is near the bound by work alone, prices close to the work prove it, and
-others lead far astray: the box starts as small as that gap. If the table of `best_sets_by_value` is
-small, one pricing finds many sets, and trials lie between the model's prices and the best so far.
+If a target is near the bound by work alone, prices close to the work prove it, and others lead far
+astray: the box starts as small as that gap. If the table of `best_sets_by_value` is small, one
+pricing finds many sets, and trials lie between the model's prices and the best so far.
 
 References
 ----------

@@ -164,7 +164,7 @@ def arcs_forward(layer_ptr: Ints, step: Ints, cost: Floats) -> Arcs:
 
 
 def arcs_backward(layer_ptr: Ints, step: Ints, cost: Floats) -> Arcs:
-    """Return the steps out of each state; parameters as of `arcs_forward`."""
+    """Return the steps out of each state, from the arrays of `arcs_forward`."""
     steps = np.flatnonzero(step >= 0)
     return _arcs(layer_ptr, steps >> 1, steps, step.ravel()[steps], cost)
 

@@ -141,7 +141,7 @@ def extend(sweep, merged, hopes, rest, state, labels, budget):
             state[2] = 1
             break
         low = buckets + 2
-        high = low - buckets - 3  # −1, but no literal, for which `_keep` would be compiled anew
+        high = low - buckets - 3  # −1; for a literal, `_keep` would be compiled again
         for j in range(ptr[x], ptr[x + 1]):
             unit = taken[j]
             more = charge * cost[j]

@@ -67,7 +67,7 @@ class HubSets:
     devices: int
     limit: float  # limit of the load
     order: Ints  # (U,)
-    frontier: tuple[Ints, Ints, Floats]  # layers, steps and costs, as of `build`
+    frontier: tuple[Ints, Ints, Floats]  # layers, steps and costs, as `build` returns them
     work: Floats  # (U,): p
     may: Bools  # (H, U, 2), along the order: whether a unit may be left out, and taken
     hubs: Ints  # hubs; the first one decides the groups

@@ -71,8 +71,8 @@ def raise_by_least_load(
 ) -> None:
     """Raise the bound by (1), for the most frequent kind of device.
 
-    Nothing is proved where transfers overlap compute or devices are linked. Nets beyond so many
-    states between two units of the order are not charged.
+    Nothing is proved if transfers overlap compute or devices are linked. Nets are not charged where
+    they would need more than `STATES` / U states between two units of the order.
     """
     limit = search.objective
     if task.problem.overlap or task.cluster.links or not 0 < limit < np.inf:
