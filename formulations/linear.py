@@ -1,9 +1,9 @@
 """Linear and mixed-integer programs as arrays: a builder with named rows, and optima with duals.
 
-Programs that are built often, or are large, are stated so: without Pyomo, which takes a second to
-import and a hundred times longer for each row. A block of rows has a name; the module that adds it
-says the equation beside the name. Programs without whole numbers are solved here, by HiGHS itself:
-SciPy's way to it takes 0.4 s to import.
+Programs that are large or built often are stated this way, without Pyomo, which takes a second to
+import and a hundred times as long per row. Each block of rows has a name; the module that adds it
+gives the equation beside the name. Programs without integer columns are solved here, by HiGHS
+directly, as SciPy's interface takes 0.4 s to import.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from ..instances import StagecutError
 from ..instances.common.arrays import Bools, Floats, Ints
 
-if TYPE_CHECKING:  # SciPy takes a fifth of a second to import, which much does not need
+if TYPE_CHECKING:  # SciPy takes 0.2 s to import, and few modules need it
     from scipy.sparse import csc_array
 if TYPE_CHECKING:
     import highspy
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """A mixed-integer linear program: min (or max) cost·x + offset, lower ≤ A x ≤ upper."""
+    """A mixed-integer linear program: min cost·x + offset, row_lower ≤ A x ≤ row_upper."""
 
     cost: Floats  # cost, column_lower, column_upper: (n,)
     column_lower: Floats
     column_upper: Floats
-    integer: Bools  # (n,): whether a column must be a whole number
+    integer: Bools  # (n,): whether a column must be integer
     matrix: csc_array[np.float64]  # (m, n), by columns
-    row_lower: Floats  # row_lower, row_upper: (m,); `-inf` and `inf` where open
+    row_lower: Floats  # row_lower, row_upper: (m,); `-inf` and `inf` for no side
     row_upper: Floats
     offset: float = 0.0  # constant term of the objective
     # name of each row, such as ``full[3]``; empty for a program that Pyomo stated
@@ -40,7 +40,7 @@ class Linear:
 
 
 class LinearBuilder:
-    """Columns and rows as they come; columns are whole numbers from 0 unless said otherwise."""
+    """Builder of a program from columns and rows; columns are integer, from 0, by default."""
 
     def __init__(self) -> None:
         self.upper = np.zeros(0)
@@ -71,7 +71,7 @@ class LinearBuilder:
         low: float,
         high: float,
     ) -> None:
-        """Add the row low ≤ Σ factors · columns ≤ high; one factor holds for all columns."""
+        """Add the row low ≤ Σ factors · columns ≤ high; a single factor holds for all columns."""
         entries = np.asarray(columns, np.int64)
         self._at.append(np.full(len(entries), len(self._low)))
         self._column.append(entries)
@@ -106,11 +106,11 @@ class LinearBuilder:
 
 
 class SolverError(StagecutError):
-    """Failure of HiGHS for no reason in the program: no answer is known."""
+    """Failure of HiGHS that is not due to the program: no answer is known."""
 
 
 class MatrixEntries(NamedTuple):
-    """Entries of a matrix, none twice."""
+    """Nonzero entries of a matrix, no position twice."""
 
     row: Ints  # row, column: (entries,)
     column: Ints
@@ -120,9 +120,9 @@ class MatrixEntries(NamedTuple):
 class LinearOptimum(NamedTuple):
     """An optimum of a linear program."""
 
-    value: float  # of the objective
+    value: float  # optimal objective
     x: Floats  # (n,)
-    # (m,): what the objective gains by a unit of a row's side; at most 0 at an upper one
+    # (m,): gain of the objective per unit of a row's side; at most 0 at an upper side
     row_duals: Floats
 
 
@@ -136,8 +136,8 @@ def least_cost(
 ) -> LinearOptimum | None:
     """Return the optimum of min cost·x, row_lower ≤ A x ≤ row_upper, lower ≤ x ≤ upper.
 
-    Bounds may be infinite, and upper ones are by default. None if nothing keeps all rows;
-    SolverError if HiGHS finds neither.
+    Bounds may be infinite, and `upper` is by default. None if the program is infeasible;
+    SolverError if HiGHS can tell neither.
     """
     import highspy
 
