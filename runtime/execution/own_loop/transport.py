@@ -23,6 +23,7 @@ from torch import Tensor
 from ...schedules import Kind, Schedule
 from ..split import PieceModule
 
+
 class Message(NamedTuple):
     """The outputs of a pass of a piece for a microbatch: its live set, or its inputs' gradients."""
 
