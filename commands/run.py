@@ -187,7 +187,7 @@ def run(
 def _make(weights: Path | None, model: str, **options: Any) -> Made:
     """Make the model with the weights of a file, if there is one."""
     from ..instances.pytorch.factory import make
-    from ..runtime.execution.model_state import load_weights
+    from ..runtime.execution.checkpoint import load_weights
 
     made = make(model, **options)
     if weights is not None:

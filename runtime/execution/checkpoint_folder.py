@@ -48,7 +48,7 @@ UNREADABLE = (
 )  # fmt: skip
 
 MANIFEST = "manifest.json"
-FORMAT = 4
+FORMAT = 5
 #: Name of the file with the metadata of `torch.distributed.checkpoint`.
 METADATA = ".metadata"
 #: Modules and names that its metadata is pickled with, beside types of numbers.
@@ -71,9 +71,9 @@ class _Format(msgspec.Struct):
 class Manifest(Record):
     """Manifest of a checkpoint.
 
-    `plan` and `model` are hashes of what it was written with, and `microbatches` how many were
-    taken from the data; of a training job they are empty, and `tokens` were taken. `files` has the
-    SHA-256 of each file, and `state_dict` what each name of the model's `state_dict` is called in
+    `plan` and `model` are hashes of what it was written with, of a training job its layout alone;
+    `microbatches`, of a job `tokens`, are those that were taken. `files` has the SHA-256 of each
+    file, and `state_dict` what each name of the model's `state_dict` is called in
     the checkpoint.
     """
 
@@ -179,6 +179,11 @@ def _to_disk(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def step_path(folder: Path, step: int) -> Path:
+    """Return where a checkpoint is when so many steps are done."""
+    return folder / f"step-{step:08}"
 
 
 def checkpoints(folder: Path) -> list[Path]:

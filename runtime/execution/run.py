@@ -22,7 +22,7 @@ from ...instances.pytorch.factory import Made
 from ..measure.group import alone_if_it_can_be, of_all_ranks, process_group, threads_per_process
 from .chain import ASYNCHRONOUS
 from .checkpoint import restore, save
-from .checkpoint_folder import newest, sole_writer
+from .checkpoint_folder import keep_newest, newest, sole_writer, step_path
 from .first_step import by_one_process, check_first_step
 from .guard.failures import Guard, guarded
 from .guard.identity import random_hash, weights_hash
@@ -33,6 +33,8 @@ from .sharded.trainer import ShardedTrainer
 from .stage import Tensors
 from .trainer import PipelineTrainer
 
+#: Number of checkpoints that are kept, the newest.
+KEPT = 2
 #: Trainer that runs batches on this rank.
 Trainer = PipelineTrainer | ShardedTrainer
 
@@ -139,7 +141,8 @@ def _take_steps(
 
         def keep() -> int:
             if folder is not None:
-                save(folder, done, trainer.trained(), trainer.whole, microbatches=taken, **hashes)
+                save(step_path(folder, done), trainer.trained(), microbatches=taken, **hashes)
+                keep_newest(folder, KEPT)
             return done
 
         kept = done

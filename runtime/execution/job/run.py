@@ -19,11 +19,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_state_dict,
-    set_state_dict,
-)
 
 from ....instances import InputError
 from ....instances.common.arrays import Ints
@@ -31,12 +26,8 @@ from ....instances.costs.layout import Layout
 from ....instances.job.plan import JobPlan
 from ....instances.pytorch.factory import call_factory
 from ...measure.group import alone_if_it_can_be, process_group, threads_per_process
-from ..checkpoint_folder import (
-    newest,
-    read_checkpoint,
-    sole_writer,
-    write_checkpoint,
-)
+from ..checkpoint import restore, save
+from ..checkpoint_folder import newest, read_checkpoint, sole_writer, step_path
 from ..guard.failures import guarded
 from ..options import MakeOptimizer, ProcessOptions, StepResult
 from .measured import MeasuredStep, measured_step
@@ -46,8 +37,6 @@ from .transformer import transformer
 
 #: Function that returns a model, the same on every rank, and how it is divided.
 MakeJob = Callable[[], tuple[nn.Module, ParallelizePlan]]
-#: Optimizer states by the names of parameters, as other layouts find them.
-_FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 #: Types of the numbers in a file of tokens without a header, by its ending.
 _RAW = {".bin": np.uint16, ".u32": np.uint32}
 
@@ -244,7 +233,7 @@ def train_job(
             if on_step is not None and dist.get_rank() == 0:
                 on_step(StepResult(done - 1, losses[-1], time.perf_counter() - begun))
             if options.checkpoint is not None and (last or options.is_due(done)):
-                save_job(options.checkpoint / f"step-{done:08}", job, optimizers)
+                save_job(step_path(options.checkpoint, done), job, optimizers)
     if options.measure and len(losses) == 1:
         raise InputError("report: the first step does more than the others; take at least two")
     return JobRun(tuple(losses), tuple(norms), tuple(measured))
@@ -273,8 +262,6 @@ def _begin(
         return 0, 0
     restore_job(found.path, job, optimizers)
     layout = job.layout
-    if not job.tokens_taken:  # it was written before they were counted
-        return found.step, found.step
     batches, rest = divmod(job.tokens_taken, layout.global_batch * layout.sequence)
     if rest:
         raise InputError(
@@ -290,8 +277,7 @@ def save_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optim
     A tied weight is in it under its first name, whichever model stages have it. All ranks call this
     together; the folder is there whole or not at all.
     """
-    state, names = _state(job, optimizers)
-    write_checkpoint(path, state, names, tokens=job.tokens_taken)
+    save(path, job.trained(optimizers), plan=job.identity, tokens=job.tokens_taken)
 
 
 def restore_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -300,50 +286,8 @@ def restore_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Op
     Raises InputError if it is damaged, or of another model or kind of optimizer.
     """
     found = read_checkpoint(path)
-    state, names = _state(job, optimizers)
-    found.load(state, found.contents())
+    restore(found, job.trained(optimizers), job.identity)
     job.tokens_taken = found.manifest.tokens
-    for stage, optimizer in zip(job.stages.values(), optimizers, strict=True):
-        model, kept = get_state_dict(stage, optimizer, options=_FLAT)
-        set_state_dict(
-            stage,
-            optimizer,
-            model_state_dict={name: state["model"][names[name]] for name in model},
-            optim_state_dict={
-                name: _unshared_state(state["optimizer"], name, job) for name in kept
-            },
-            options=_FLAT,
-        )
-
-
-def _state(
-    job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return model and optimizer, and what a checkpoint calls each name of the model."""
-    state: dict[str, Any] = {"model": {}, "optimizer": {}}
-    names: dict[str, str] = {}
-    for stage, optimizer in zip(job.stages.values(), optimizers, strict=True):
-        model, kept = get_state_dict(stage, optimizer, options=_FLAT)
-        names |= {name: _first_name(name, job) for name in model}
-        state["model"] |= {names[name]: value for name, value in model.items()}
-        state["optimizer"] |= {_first_name(name, job): value for name, value in kept.items()}
-    return state, names
-
-
-def _unshared_state(state: dict[str, Any], name: str, job: RunningJob) -> Any:
-    """Return an optimizer state by name: a copy where stages of a rank share one weight."""
-    first = _first_name(name, job)
-    value = state[first]
-    return value.clone() if isinstance(value, Tensor) and name != first else value
-
-
-def _first_name(name: str, job: RunningJob) -> str:
-    """Return what a checkpoint calls a value of the model or the optimizer."""
-    key = f".{name}."
-    for first, *others in job.ties:
-        for other in others:
-            key = key.replace(f".{other}.", f".{first}.")
-    return key[1:-1]
 
 
 def token_batches(plan: JobPlan, path: Path | None) -> Iterator[tuple[Tensor, Tensor]]:

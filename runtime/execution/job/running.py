@@ -8,6 +8,7 @@ as the layout says: after the last microbatch (ZeRO 0 and 1) or after each (2 an
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import math
 import warnings
@@ -32,6 +33,7 @@ from ....instances.job.plan import JobPlan
 from ...measure.group import of_all_ranks, rank_device
 from ...schedules import make_schedule
 from ...simulate.stages import chain
+from ..checkpoint import ModelState, Trained
 from ..gradients import scale_to_norm, sums_over
 from ..guard.identity import weights_hash
 from ..torch_pipelining import NeighbourStage, evaluate_forward, order_runtime
@@ -144,6 +146,25 @@ class RunningJob:
         """Return this rank's parts of the parameters of its stages, under the model's names."""
         for stage in self.stages.values():
             yield from stage.named_parameters()
+
+    @property
+    def identity(self) -> str:
+        """Hash of what the same random numbers and buffers of each rank go on with."""
+        return hashlib.sha256(repr((self.layout, self.schedule)).encode()).hexdigest()
+
+    def trained(self, optimizers: Sequence[torch.optim.Optimizer]) -> Trained:
+        """Return what a checkpoint keeps; a tied weight has its first name there."""
+        first_of = {name: first for first, *others in self.ties for name in others}
+        held: dict[str, Any] = {}
+        for stage in self.stages.values():
+            held |= stage.state_dict(keep_vars=True)
+        buffers = {
+            name: x
+            for name, x in held.items()
+            if isinstance(x, Tensor) and not isinstance(x, nn.Parameter)
+        }
+        whole = ModelState({name: first_of.get(name, name) for name in held})
+        return Trained(dict(self.named_parameters()), buffers, optimizers, whole=whole)
 
     def parameter_groups(self, stage: int) -> list[dict[str, Any]]:
         """Return a stage's parameters for an optimizer, those that are divided alike in a group."""

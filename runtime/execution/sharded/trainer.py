@@ -116,7 +116,7 @@ class ShardedTrainer:
 
     def trained(self) -> Trained:
         """Return this device's parts."""
-        return own_parts(self.sharded.parts, self.optimizers)
+        return own_parts(self.sharded.parts, self.optimizers, self.whole)
 
     def actions(self) -> int:
         """Return how much this device has done."""

@@ -29,6 +29,7 @@ from job_cases import (  # noqa: E402
     killed,
     make_transformer,
     of_two_microbatches,
+    random_numbers_kept,
     resumed,
     resumed_by_another_batch,
     ring,
@@ -258,6 +259,11 @@ def test_another_batch_goes_on_behind_the_tokens_that_were_taken(tmp_path: Path)
     ((taken, why),) = on_ranks(1, resumed_by_another_batch, str(tmp_path))
     assert taken == [0, 1, 2, *range(8)]
     assert "no whole number of batches of 12 sequences of 8" in why
+
+
+def test_random_numbers_go_on_under_the_same_layout(tmp_path: Path) -> None:
+    (found,) = on_ranks(1, random_numbers_kept, str(tmp_path))
+    assert found == [True, False]
 
 
 def test_another_number_of_processes_is_refused() -> None:

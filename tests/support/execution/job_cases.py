@@ -24,7 +24,13 @@ from stagecut import InputError, Layout
 from stagecut.instances.costs.layout import Recompute
 from stagecut.runtime.execution.job.context import divided_attention, positions_of
 from stagecut.runtime.execution.job.parallelize import ParallelizePlan, job_mesh, lines_of
-from stagecut.runtime.execution.job.run import JobOptions, run_job, train_job
+from stagecut.runtime.execution.job.run import (
+    JobOptions,
+    restore_job,
+    run_job,
+    save_job,
+    train_job,
+)
 from stagecut.runtime.execution.job.running import RunningJob, loss_alone
 from stagecut.runtime.measure.group import rank_device
 
@@ -355,6 +361,23 @@ def resumed_by_another_batch(_rank: int, folder: str) -> tuple[list[int], str]:
         except InputError as error:
             return taken, str(error)
     return taken, "it is taken"
+
+
+def random_numbers_kept(_rank: int, folder: str) -> list[bool]:
+    """Return whether a job goes on with the random numbers kept, by its layout and another."""
+    found = []
+    for fields in ({}, {}, {"microbatch": 4}):
+        job, _ = make_job(fields, {})
+        optimizers = [adam(job.parameter_groups(s)) for s in job.stages]
+        path = Path(folder, "step-00000000")
+        if not path.exists():
+            save_job(path, job, optimizers)
+            drawn = torch.rand(4)
+            continue
+        torch.manual_seed(7)
+        restore_job(path, job, optimizers)
+        found.append(torch.equal(torch.rand(4), drawn))
+    return found
 
 
 def run_rank(rank: int, devices: int, alike: bool = True) -> Any:

@@ -25,10 +25,9 @@ from stagecut.formulations.task import pose
 from stagecut.instances import PrimitiveLink, Role, TensorSharding
 from stagecut.instances.model.sharding import gradient_buckets
 from stagecut.runtime import evaluate
-from stagecut.runtime.execution.checkpoint import restore, save
+from stagecut.runtime.execution.checkpoint import merge_checkpoint, restore, save
 from stagecut.runtime.execution.checkpoint_folder import newest
 from stagecut.runtime.execution.first_step import FirstStep, check_first_step
-from stagecut.runtime.execution.model_state import merge_checkpoint
 from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.sharded.collectives import join_mesh, part_of
 from stagecut.runtime.execution.sharded.prepare import prepare_sharding
