@@ -46,6 +46,8 @@ class ProcessOptions:
         processes on this host.
     timeout_s
         Seconds that a rank may keep the others waiting; see `failures.guarded`.
+    steps
+        In all, those before a checkpoint included; None: as many as there are batches.
     checkpoint, every
         Folder for checkpoints, written at the end and, if given, after every so many steps.
     resume
@@ -55,13 +57,14 @@ class ProcessOptions:
     device: str = "auto"
     threads: int | None = None
     timeout_s: float = TIMEOUT_S
+    steps: int | None = None
     checkpoint: Path | None = None
     every: int | None = None
     resume: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no run can have."""
-        for what in ("threads", "every"):
+        for what in ("threads", "steps", "every"):
             value = getattr(self, what)
             if value is not None and value < 1:
                 raise InputError(f"{what}: {value}; it must be at least 1")
@@ -81,8 +84,6 @@ class RunOptions(ProcessOptions):
 
     Parameters
     ----------
-    steps
-        Batches.
     schedule, microbatches
         Default: those that the plan was made for, if it is one for an iteration or for training,
         else ``1f1b`` and 8; an iteration's plan is run with no other. Mappings: ``gpipe``, and
@@ -116,7 +117,7 @@ class RunOptions(ProcessOptions):
     def __post_init__(self) -> None:
         """Refuse what no run can have."""
         super().__post_init__()
-        for what in ("steps", "microbatches", "replicas"):
+        for what in ("microbatches", "replicas"):
             value = getattr(self, what)
             if value is not None and value < 1:
                 raise InputError(f"{what}: {value}; it must be at least 1")

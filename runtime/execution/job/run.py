@@ -1,23 +1,17 @@
-"""Training of a job: steps of its optimizer, checkpoints that other layouts resume, plans' runs.
-
-Checkpoints are those of `checkpoint_folder.py`, all of which are kept.
-"""
+"""Training of a job: steps of its optimizer, checkpoints that other layouts resume, plans' runs."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from ....instances import InputError
@@ -25,11 +19,11 @@ from ....instances.common.arrays import Ints
 from ....instances.costs.layout import Layout
 from ....instances.job.plan import JobPlan
 from ....instances.pytorch.factory import call_factory
-from ...measure.group import alone_if_it_can_be, process_group, threads_per_process
 from ..checkpoint import restore, save
-from ..checkpoint_folder import newest, read_checkpoint, sole_writer, step_path
-from ..guard.failures import guarded
+from ..checkpoint_folder import read_checkpoint
+from ..guard.failures import Guard, guarded
 from ..options import MakeOptimizer, ProcessOptions, StepResult
+from ..steps import joined, take_steps
 from .measured import MeasuredStep, measured_step
 from .parallelize import ParallelizePlan, module_of
 from .running import RunningJob
@@ -49,8 +43,6 @@ class JobOptions(ProcessOptions):
     ----------
     schedule
         In place of the layout's; see `RunningJob`.
-    steps
-        In all, those before a checkpoint included; None: as many as there are batches.
     clip
         Largest norm of all gradients together; 0: they are not clipped.
     measure
@@ -63,7 +55,6 @@ class JobOptions(ProcessOptions):
     """
 
     schedule: str | None = None
-    steps: int | None = None
     clip: float = 0.0
     measure: bool = False
 
@@ -165,17 +156,13 @@ def run_made(
 ) -> JobRun:
     """Train a model that is made on each rank, and ends with all ranks if that fails."""
     with guarded(timeout_s=options.timeout_s) as guard:
-        alone_if_it_can_be(layout.devices)
-        if guard is not None:
-            guard.join({"layout": repr(layout), "options": repr(options)})
-        torch.set_num_threads(options.threads or threads_per_process())
-        with process_group(options.device, guard) as place:
+        alike = {"layout": repr(layout), "options": repr(options)}
+        with joined(guard, options, layout.devices, alike) as place:
             model, plan = make()
             job = RunningJob(model, plan, layout, device=place, schedule=options.schedule)
             return train_job(
-                job, batches, optimizer=optimizer, options=options, on_step=on_step,
-                on_gradients=lambda _: None if guard is None else guard.tick(),
-            )  # fmt: skip
+                job, batches, optimizer=optimizer, options=options, on_step=on_step, guard=guard
+            )
 
 
 def run_planned_job(
@@ -204,6 +191,7 @@ def train_job(
     options: JobOptions = JobOptions(),
     on_gradients: Callable[[RunningJob], None] | None = None,
     on_step: Callable[[StepResult], None] | None = None,
+    guard: Guard | None = None,
 ) -> JobRun:
     """Train in a process group that is there already; for `batches` and `optimizer` see `run_job`.
 
@@ -211,32 +199,33 @@ def train_job(
     `on_gradients` is called after each backward pass, before gradients are clipped. Raises
     InputError if a batch is not the layout's, or there is no checkpoint to resume from.
     """
-    losses: list[float] = []
-    norms: list[float] = []
-    measured: Sequence[MeasuredStep] = ()
     optimizers = [optimizer(job.parameter_groups(s)) for s in job.stages]
-    with sole_writer(options.checkpoint, resume=options.resume):
-        done, taken = _begin(job, optimizers, options)
-        end = None if options.steps is None else taken + max(options.steps - done, 0)
-        for (tokens, targets), last in _with_last(islice(batches, taken, end)):
-            begun = time.perf_counter()
-            with measured_step(job, optimizers) if options.measure and last else nullcontext() as m:
-                losses.append(job.step(tokens, targets))
-                if on_gradients is not None:
-                    on_gradients(job)
-                if options.clip:
-                    norms.append(job.clip_gradients(options.clip))
-                for each in optimizers:
-                    each.step()
-            measured = m or []
-            done += 1
-            if on_step is not None and dist.get_rank() == 0:
-                on_step(StepResult(done - 1, losses[-1], time.perf_counter() - begun))
-            if options.checkpoint is not None and (last or options.is_due(done)):
-                save_job(step_path(options.checkpoint, done), job, optimizers)
-    if options.measure and len(losses) == 1:
+    norms: list[float] = []
+    measured: list[MeasuredStep] = []
+
+    def step(items: Sequence[Any], number: int) -> list[float]:
+        (((tokens, targets), last),) = items
+        asked = options.measure and (last or number + 1 == options.steps)
+        with measured_step(job, optimizers) if asked else nullcontext() as found:
+            loss = job.step(tokens, targets)
+            if on_gradients is not None:
+                on_gradients(job)
+            if options.clip:
+                norms.append(job.clip_gradients(options.clip))
+            for each in optimizers:
+                each.step()
+        measured.extend(found or ())
+        return [loss]
+
+    done = take_steps(
+        step, partial(job.trained, optimizers),
+        lambda found: restore_job(found.path, job, optimizers),
+        _with_last(iter(batches)), options, {"plan": job.identity, "model": ""},
+        tokens=job.layout.global_batch * job.layout.sequence, guard=guard, on_step=on_step,
+    )  # fmt: skip
+    if options.measure and len(done) == 1:
         raise InputError("report: the first step does more than the others; take at least two")
-    return JobRun(tuple(losses), tuple(norms), tuple(measured))
+    return JobRun(tuple(step.loss for step in done), tuple(norms), tuple(measured))
 
 
 def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
@@ -248,36 +237,13 @@ def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
         before = batch
 
 
-def _begin(
-    job: RunningJob, optimizers: Sequence[torch.optim.Optimizer], options: JobOptions
-) -> tuple[int, int]:
-    """Return the steps that are done and the batches taken, with the newest checkpoint's state.
-
-    Another layout may have taken batches of another size. Raises InputError if all that they had
-    together is no whole number of batches of this one.
-    """
-    folder = options.checkpoint
-    found = None if folder is None else newest(folder, resume=options.resume)
-    if found is None:
-        return 0, 0
-    restore_job(found.path, job, optimizers)
-    layout = job.layout
-    batches, rest = divmod(job.tokens_taken, layout.global_batch * layout.sequence)
-    if rest:
-        raise InputError(
-            f"{found.path}: {job.tokens_taken} tokens were taken, no whole number of batches of "
-            f"{layout.global_batch} sequences of {layout.sequence}; plan with the batch before"
-        )
-    return found.step, batches
-
-
 def save_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Write model and optimizers of all ranks to a folder, as any layout resumes them.
 
     A tied weight is in it under its first name, whichever model stages have it. All ranks call this
     together; the folder is there whole or not at all.
     """
-    save(path, job.trained(optimizers), plan=job.identity, tokens=job.tokens_taken)
+    save(path, job.trained(optimizers), plan=job.identity, taken=job.tokens_taken)
 
 
 def restore_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -287,7 +253,7 @@ def restore_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Op
     """
     found = read_checkpoint(path)
     restore(found, job.trained(optimizers), job.identity)
-    job.tokens_taken = found.manifest.tokens
+    job.tokens_taken = found.manifest.taken
 
 
 def token_batches(plan: JobPlan, path: Path | None) -> Iterator[tuple[Tensor, Tensor]]:

@@ -274,7 +274,7 @@ def _no_change_of_its_files_is_taken(folder: Path) -> None:
         ("files", {**manifest["files"], "__2_0.distcp": "0"}),
         ("files", {**manifest["files"], f"../{FILES[0]}": manifest["files"][FILES[0]]}),
         ("files", {}),
-        ("microbatches", -1),
+        ("taken", -1),
     ):
         (step / "manifest.json").write_text(json.dumps({**manifest, field: changed}))
         with pytest.raises(InputError, match=r"(manifest.json: |distcp: missing or )damaged"):

@@ -27,11 +27,11 @@ from stagecut.instances.model.sharding import gradient_buckets
 from stagecut.runtime import evaluate
 from stagecut.runtime.execution.checkpoint import merge_checkpoint, restore, save
 from stagecut.runtime.execution.checkpoint_folder import newest
-from stagecut.runtime.execution.first_step import FirstStep, check_first_step
 from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.sharded.collectives import join_mesh, part_of
 from stagecut.runtime.execution.sharded.prepare import prepare_sharding
 from stagecut.runtime.execution.sharded.trainer import ShardedDevice, ShardedTrainer
+from stagecut.runtime.execution.steps import FirstStep, check_first_step
 
 #: What torch calls a collective in its counts.
 COUNTED = {
