@@ -112,7 +112,8 @@ def save(path: Path, trained: Trained, **manifest: Any) -> None:
     for name, parameter, owner, group in trained.learned():
         if name in there:
             called, own = trained.called(name), owner.state.get(parameter, {})
-            options[called] = tuple((key, value) for key, value in group.items() if key != "params")
+            pairs = tuple((key, value) for key, value in group.items() if key != "params")
+            options[called] = type(owner).__name__, pairs
             optimizer[called] = {k: _kept(trained, name, k, value) for k, value in own.items()}
     whole = trained.whole
     if rank == "0":
@@ -204,7 +205,11 @@ def _restore(
     state: Mapping[str, Mapping[str, Any]],
     options: Mapping[str, Any],
 ) -> None:
-    """Give an optimizer its state and options, by the names of its parameters."""
+    """Give an optimizer its state and options, by the names of its parameters.
+
+    Raises InputError if they are those of an optimizer of another kind.
+    """
+    own_kind = type(optimizer).__name__
     name_of = {id(x): name for name, x in trained.parameters.items()}
     whole = optimizer.state_dict()
     whole["state"] = {}
@@ -212,7 +217,13 @@ def _restore(
         for parameter, number in zip(group["params"], described["params"], strict=True):
             name = name_of[id(parameter)]
             called = trained.called(name)
-            described.update(options.get(called, ()))
+            kind, pairs = options.get(called, (own_kind, ()))
+            if kind != own_kind:
+                raise InputError(
+                    f"checkpoint: it has the state of {kind} for {name}, and is of another model "
+                    f"or optimizer; go on with {kind}"
+                )
+            described.update(pairs)
             own = {key: _local(value, parameter) for key, value in state.get(called, {}).items()}
             whole["state"][number] = own if name == called else copy.deepcopy(own)
     optimizer.load_state_dict(whole)

@@ -116,6 +116,7 @@ def _for_remaining_steps(options: RunOptions) -> RunOptions:
     folder, every = options.checkpoint, options.every
     if options.schedule not in ASYNCHRONOUS or folder is None or not options.resume:
         return options
+    assert options.steps is not None
     found = newest(folder)
     left = 0 if found is None else max(options.steps - found.step, 0)
     if every is not None and left % every:

@@ -23,7 +23,7 @@ from ..measure.group import alone_if_it_can_be, process_group, threads_per_proce
 from .checkpoint import Trained, save
 from .checkpoint_folder import Checkpoint, keep_newest, newest, sole_writer, step_path
 from .guard.failures import Guard
-from .options import ProcessOptions, StepResult
+from .options import RunOptions, StepResult
 
 #: Inputs of a microbatch, by position and by name.
 Given = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -41,7 +41,7 @@ _WRONG = (
 
 @contextmanager
 def joined(
-    guard: Guard | None, options: ProcessOptions, processes: int, identity: Mapping[str, str]
+    guard: Guard | None, options: RunOptions, processes: int, identity: Mapping[str, str]
 ) -> Iterator[torch.device]:
     """Join the process group of ranks of one `identity`; yield this rank's device."""
     alone_if_it_can_be(processes)
@@ -57,7 +57,7 @@ def take_steps(
     trained: Callable[[], Trained],
     restore: Callable[[Checkpoint], None],
     data: Iterable[Any],
-    options: ProcessOptions,
+    options: RunOptions,
     identity: Mapping[str, str],
     *,
     count: int = 1,

@@ -58,7 +58,7 @@ class PipelineTrainer:
                 f"{f', {replicas} times' * (replicas > 1)}: start {replicas * len(used)}"
             )
         asynchronous = name in ASYNCHRONOUS
-        self.at_once = (options.every or options.steps) if asynchronous else 1
+        self.at_once = (options.every or options.steps or 1) if asynchronous else 1
         self.per_batch = options.microbatches * replicas
         self.schedule = _schedule(prepared, name, options.microbatches * self.at_once)
         self.recorder = Recorder(self.device) if options.record is not None else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,17 +11,21 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from ....instances import InputError
 from ....instances.common.arrays import Ints
 from ....instances.costs.layout import Layout
+from ....instances.formats.problem_toml import to_plain
+from ....instances.formats.writing import layout as written
+from ....instances.formats.writing import write_whole
 from ....instances.job.plan import JobPlan
 from ....instances.pytorch.factory import call_factory
 from ..checkpoint import restore, save
 from ..checkpoint_folder import read_checkpoint
 from ..guard.failures import Guard, guarded
-from ..options import MakeOptimizer, ProcessOptions, StepResult
+from ..options import MakeOptimizer, RunOptions, StepResult
 from ..steps import joined, take_steps
 from .measured import MeasuredStep, measured_step
 from .parallelize import ParallelizePlan, module_of
@@ -31,38 +34,11 @@ from .transformer import transformer
 
 #: Function that returns a model, the same on every rank, and how it is divided.
 MakeJob = Callable[[], tuple[nn.Module, ParallelizePlan]]
+_ONE_STEP = "report, record: the first step does more than the others; take at least two"
+#: Options of plans of pieces that a layout has.
+_PLANNED = ("microbatches", "replicas", "recompute")
 #: Types of the numbers in a file of tokens without a header, by its ending.
 _RAW = {".bin": np.uint16, ".u32": np.uint32}
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOptions(ProcessOptions):
-    """Options of a job's run, beside those of all.
-
-    Parameters
-    ----------
-    schedule
-        In place of the layout's; see `RunningJob`.
-    clip
-        Largest norm of all gradients together; 0: they are not clipped.
-    measure
-        Whether the last step is measured by term, which takes at least two.
-
-    Examples
-    --------
-    >>> JobOptions(clip=1.0).device
-    'auto'
-    """
-
-    schedule: str | None = None
-    clip: float = 0.0
-    measure: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what no run can have."""
-        super().__post_init__()
-        if not 0 <= self.clip < math.inf:
-            raise InputError(f"clip: {self.clip:g}; it must be a number of at least 0")
 
 
 @dataclass(frozen=True)
@@ -111,7 +87,7 @@ def run_job(
     on_step
         Called on rank 0 after every step.
     options
-        Fields of `JobOptions`.
+        Fields of `RunOptions`; without `steps`, as many as there are batches.
 
     Returns
     -------
@@ -142,35 +118,35 @@ def run_job(
     >>> len(run.losses), len(run.norms)
     (3, 3)
     """
-    chosen = JobOptions(**options)
-    return run_made(lambda: (make_model(), plan), layout, batches, optimizer, chosen, on_step)
+    chosen = RunOptions(**{"steps": None, **options}, optimizer=optimizer)
+    return run_made(lambda: (make_model(), plan), layout, batches, chosen, on_step)
 
 
 def run_made(
     make: MakeJob,
     layout: Layout,
     batches: Iterable[tuple[Tensor, Tensor]],
-    optimizer: MakeOptimizer,
-    options: JobOptions,
+    options: RunOptions,
     on_step: Callable[[StepResult], None] | None = None,
 ) -> JobRun:
     """Train a model that is made on each rank, and ends with all ranks if that fails."""
+    options.leave_out(_PLANNED, "the layout of a training job says it")
+    options.leave_out(["check"], "jobs have `loss_alone` for it (docs/run.md)")
+    if options.steps == 1 and _is_measured(options):
+        raise InputError(_ONE_STEP)
     with guarded(timeout_s=options.timeout_s) as guard:
-        alike = {"layout": repr(layout), "options": repr(options)}
+        alike = {"layout": repr(layout), **options.identity()}
         with joined(guard, options, layout.devices, alike) as place:
             model, plan = make()
             job = RunningJob(model, plan, layout, device=place, schedule=options.schedule)
-            return train_job(
-                job, batches, optimizer=optimizer, options=options, on_step=on_step, guard=guard
-            )
+            return train_job(job, batches, options, on_step=on_step, guard=guard)
 
 
 def run_planned_job(
     plan: JobPlan,
     reference: str | None,
     tokens: Path | None,
-    optimizer: MakeOptimizer,
-    options: JobOptions,
+    options: RunOptions,
     on_step: Callable[[StepResult], None] | None = None,
 ) -> JobRun:
     """Train a plan's model as one of its processes.
@@ -180,32 +156,31 @@ def run_planned_job(
     InputError if model, plan, tokens and number of processes do not fit together.
     """
     make = partial(_make, plan, reference)
-    return run_made(make, plan.layout, token_batches(plan, tokens), optimizer, options, on_step)
+    return run_made(make, plan.layout, token_batches(plan, tokens), options, on_step)
 
 
 def train_job(
     job: RunningJob,
     batches: Iterable[tuple[Tensor, Tensor]],
+    options: RunOptions,
     *,
-    optimizer: MakeOptimizer,
-    options: JobOptions = JobOptions(),
     on_gradients: Callable[[RunningJob], None] | None = None,
     on_step: Callable[[StepResult], None] | None = None,
     guard: Guard | None = None,
 ) -> JobRun:
-    """Train in a process group that is there already; for `batches` and `optimizer` see `run_job`.
+    """Train in a process group that is there already; for `batches` see `run_job`.
 
     Schedule, device, threads and timeout of `options` are those of `job` and its group.
     `on_gradients` is called after each backward pass, before gradients are clipped. Raises
     InputError if a batch is not the layout's, or there is no checkpoint to resume from.
     """
-    optimizers = [optimizer(job.parameter_groups(s)) for s in job.stages]
+    optimizers = [options.make_optimizer(job.parameter_groups(s)) for s in job.stages]
     norms: list[float] = []
     measured: list[MeasuredStep] = []
 
     def step(items: Sequence[Any], number: int) -> list[float]:
         (((tokens, targets), last),) = items
-        asked = options.measure and (last or number + 1 == options.steps)
+        asked = last or (_is_measured(options) and number + 1 == options.steps)
         with measured_step(job, optimizers) if asked else nullcontext() as found:
             loss = job.step(tokens, targets)
             if on_gradients is not None:
@@ -220,21 +195,28 @@ def train_job(
     done = take_steps(
         step, partial(job.trained, optimizers),
         lambda found: restore_job(found.path, job, optimizers),
-        _with_last(iter(batches)), options, {"plan": job.identity, "model": ""},
+        _with_last(iter(batches), _is_measured(options)), options, {"plan": job.identity, "model": ""},
         tokens=job.layout.global_batch * job.layout.sequence, guard=guard, on_step=on_step,
     )  # fmt: skip
-    if options.measure and len(done) == 1:
-        raise InputError("report: the first step does more than the others; take at least two")
+    if measured and len(done) == 1:
+        raise InputError(_ONE_STEP)
+    if options.record is not None and measured and dist.get_rank() == 0:
+        ranks = [to_plain(one) for one in measured]
+        write_whole(options.record, written({"format": "stagecut-job-run", "ranks": ranks}))
     return JobRun(tuple(step.loss for step in done), tuple(norms), tuple(measured))
 
 
-def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
-    """Yield each with whether it is the last."""
+def _is_measured(options: RunOptions) -> bool:
+    return options.measure or options.record is not None
+
+
+def _with_last(batches: Iterator[Any], asked: bool) -> Iterator[tuple[Any, bool]]:
+    """Yield each with whether it is the last, if that is `asked`: then the next one is taken."""
     before = next(batches, None)
     while before is not None:
-        batch = next(batches, None)
-        yield before, batch is None
-        before = batch
+        batch = next(batches, None) if asked else None
+        yield before, asked and batch is None
+        before = batch if asked else next(batches, None)
 
 
 def save_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> None:

@@ -25,13 +25,13 @@ from stagecut.instances.costs.layout import Recompute
 from stagecut.runtime.execution.job.context import divided_attention, positions_of
 from stagecut.runtime.execution.job.parallelize import ParallelizePlan, job_mesh, lines_of
 from stagecut.runtime.execution.job.run import (
-    JobOptions,
     restore_job,
     run_job,
     save_job,
     train_job,
 )
 from stagecut.runtime.execution.job.running import RunningJob, loss_alone
+from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.measure.group import rank_device
 
 #: Number formats of attention on CPUs, and of its flash kernel on GPUs.
@@ -254,8 +254,8 @@ def job_rank(_rank: int, jobs: list[Job]) -> list[dict[str, Any]]:
                         gradients[name] = whole(p.grad).clone()
 
         job, given = make_job(fields, options)
-        chosen = JobOptions(clip=0.05, **given)
-        run = train_job(job, batches(), optimizer=adam, options=chosen, on_gradients=keep)
+        chosen = RunOptions(steps=None, optimizer=adam, clip=0.05, **given)
+        run = train_job(job, batches(), chosen, on_gradients=keep)
         found.append(
             {"losses": run.losses, "norms": run.norms, "gradients": gradients,
              "passes": TransformerBlock.passes}
@@ -299,9 +299,6 @@ def resumed(_rank: int, pairs: list[tuple[Job, Job]], folder: str) -> list[dict[
         losses: tuple[float, ...] = ()
         for resume, (fields, options) in enumerate(pair):
             job, given = make_job(fields, options)
-            chosen = JobOptions(
-                clip=0.05, checkpoint=Path(folder, str(number)), resume=bool(resume), **given
-            )
             optimizers: list[torch.optim.Optimizer] = []
 
             def kept_adam(groups: Any, all_of: Any = optimizers) -> torch.optim.Optimizer:
@@ -312,10 +309,13 @@ def resumed(_rank: int, pairs: list[tuple[Job, Job]], folder: str) -> list[dict[
                 if all_of[0].state:  # of a resumed one, before its step changes it
                     kept.append(full_state(job, all_of))
 
+            chosen = RunOptions(
+                steps=None, optimizer=kept_adam, clip=0.05, resume=bool(resume),
+                checkpoint=Path(folder, str(number)), **given,
+            )  # fmt: skip
             losses = train_job(
-                job, batches(RESUMED if resume else 1), optimizer=kept_adam, options=chosen,
-                on_gradients=look,
-            ).losses  # fmt: skip
+                job, batches(RESUMED if resume else 1), chosen, on_gradients=look
+            ).losses
             if not resume:
                 kept.append(full_state(job, optimizers))
         same = kept[0].keys() == kept[1].keys() and all(
@@ -355,9 +355,9 @@ def resumed_by_another_batch(_rank: int, folder: str) -> tuple[list[int], str]:
     for size, steps in ((8, 3), (4, 5), (12, 6)):
         layout = Layout(**{**BATCHES, "global_batch": size})
         job = RunningJob(make_transformer(), PLAN, layout, device=rank_device())
-        options = JobOptions(steps=steps, checkpoint=Path(folder), resume=size != 8)
+        options = RunOptions(steps=steps, optimizer=adam, checkpoint=Path(folder), resume=size != 8)
         try:
-            train_job(job, numbered(size), optimizer=adam, options=options)
+            train_job(job, numbered(size), options)
         except InputError as error:
             return taken, str(error)
     return taken, "it is taken"
@@ -402,7 +402,7 @@ def killed(rank: int, folder: str) -> None:
 
     def failing() -> Iterator[tuple[Tensor, Tensor]]:
         for number, batch in enumerate(batches(8)):
-            if number == 3 and rank == 1:  # fetched before the third step
+            if number == 2 and rank == 1:  # fetched before the third step
                 os.kill(os.getpid(), signal.SIGKILL)
             yield batch
 
