@@ -255,6 +255,9 @@ def _set_mode(module: fx.GraphModule, training: bool) -> None:
     for n in module.graph.nodes:
         if n.op != "call_function":
             continue
+        within = getattr(n.target, "module", None)  # of a layer that is computed again
+        if isinstance(within, fx.GraphModule):
+            _set_mode(within, training)
         names = _argument_names(n.target)
         given: dict[str, Any] = dict(zip(names, n.args, strict=False)) | n.kwargs
         if "running_mean" in names and given.get("running_mean") is None:

@@ -65,7 +65,7 @@ def run_job(
     layout: Layout,
     batches: Iterable[tuple[Tensor, Tensor]],
     *,
-    optimizer: MakeOptimizer,
+    optimizer: str | MakeOptimizer,
     on_step: Callable[[StepResult], None] | None = None,
     **options: Any,
 ) -> JobRun:
@@ -83,7 +83,8 @@ def run_job(
         Tokens and targets of each step's whole batch from the first step on, the same on every
         rank: those that a checkpoint has seen are passed over.
     optimizer
-        Makes one of groups of parameters; called for each model stage of this rank.
+        Makes one of groups of parameters, for each model stage of this rank; or its name, as in
+        `RunOptions`.
     on_step
         Called on rank 0 after every step.
     options
@@ -195,7 +196,8 @@ def train_job(
     done = take_steps(
         step, partial(job.trained, optimizers),
         lambda found: restore_job(found.path, job, optimizers),
-        _with_last(iter(batches), _is_measured(options)), options, {"plan": job.identity, "model": ""},
+        _with_last(iter(batches), _is_measured(options)), options,
+        {"plan": job.identity, "model": ""},
         tokens=job.layout.global_batch * job.layout.sequence, guard=guard, on_step=on_step,
     )  # fmt: skip
     if measured and len(done) == 1:

@@ -34,6 +34,7 @@ from job_cases import (  # noqa: E402
     resumed_by_another_batch,
     ring,
     run_rank,
+    unlike_rates,
 )
 from ranks import DEVICE, launched, on_ranks  # noqa: E402
 
@@ -275,6 +276,11 @@ def test_replicas_of_unlike_weights_are_refused() -> None:
     """They would train apart, with losses that look right."""
     done, _ = launched(2, run_rank, 2, False)
     assert any("rank 1 made other weights than rank 0" in str(found) for found in done)
+
+
+def test_ranks_of_unlike_learning_rates_are_refused() -> None:
+    done, _ = launched(2, unlike_rates)
+    assert any("rank 1 runs another --lr than rank 0" in str(found) for found in done)
 
 
 def test_all_ranks_end_if_one_is_killed_and_what_was_kept_is_whole(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from stagecut import InputError, Layout
+from stagecut import InputError, Layout, StagecutError
 from stagecut.instances.costs.layout import Recompute
 from stagecut.runtime.execution.job.context import divided_attention, positions_of
 from stagecut.runtime.execution.job.parallelize import ParallelizePlan, job_mesh, lines_of
@@ -395,6 +395,19 @@ def run_rank(rank: int, devices: int, alike: bool = True) -> Any:
     except InputError as error:
         return str(error)
     return seen, run.losses
+
+
+def unlike_rates(rank: int) -> str:
+    """Return why a job is refused of which each rank has a learning rate of its own."""
+    layout = Layout(data=2, global_batch=BATCH, sequence=TOKENS, recipe="fp32")
+    try:
+        run_job(
+            make_transformer, PLAN, layout, batches(), optimizer="sgd",
+            learning_rate=0.1 * (1 + rank), device=DEVICE,
+        )  # fmt: skip
+    except StagecutError as error:
+        return str(error)
+    return "it runs"
 
 
 def killed(rank: int, folder: str) -> None:
