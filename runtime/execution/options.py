@@ -20,12 +20,15 @@ from ...instances import (
     is_stream,
     layers_of,
 )
+from ...instances.costs.layout import JobSchedule
 from ..simulate.plan_stages import DEFAULT_MICROBATCHES, schedule_to_run
 from .chain import ASYNCHRONOUS, SYNCHRONOUS
 from .guard.failures import TIMEOUT_S
 
 #: Function that makes an optimizer of parameters, or of groups of them.
 MakeOptimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]
+#: Schedules that jobs alone may have.
+_OF_JOBS = (*JobSchedule, "looped-bfs", "interleaved-zb")
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
@@ -110,6 +113,9 @@ class RunOptions:
             raise InputError(f"timeout: {self.timeout_s:g}; it must be above 0")
         if self.checkpoint is None and (self.every is not None or self.resume):
             raise InputError("checkpoint: say in which folder checkpoints are")
+        schedules = (*SYNCHRONOUS, *ASYNCHRONOUS)
+        if self.schedule is not None and self.schedule not in (*schedules, "given", *_OF_JOBS):
+            raise InputError(f"schedule: {self.schedule!r} is not one of {', '.join(schedules)}")
         if isinstance(self.optimizer, str) and self.optimizer not in OPTIMIZERS:
             raise InputError(f"optimizer: {self.optimizer!r} is not one of {', '.join(OPTIMIZERS)}")
         for what, number in (("lr", self.learning_rate), ("clip", self.clip)):
@@ -157,9 +163,6 @@ class RunOptions:
             own = ("schedule", "microbatches", "replicas", "recompute")
             self.leave_out(own, "a sharding runs each batch as a whole on all devices")
             return self
-        schedules = (*SYNCHRONOUS, *ASYNCHRONOUS)
-        if self.schedule is not None and self.schedule not in (*schedules, "given"):
-            raise InputError(f"schedule: {self.schedule!r} is not one of {', '.join(schedules)}")
         of_stages = is_stream(plan.problem) or isinstance(plan.problem, DeviceMapping)
         if of_stages and self.replicas > 1:
             raise InputError("replicas: the plan says them for each stage; leave them out")
