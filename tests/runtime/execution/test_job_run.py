@@ -44,6 +44,8 @@ from stagecut.runtime.execution.job.parallelize import (  # noqa: E402
     ParallelizePlan,
     check_patterns,
     check_runs,
+    make_stage,
+    materialize,
     stage_modules,
 )
 from stagecut.runtime.execution.job.running import stage_ranks  # noqa: E402
@@ -353,6 +355,23 @@ def test_patterns_must_match_what_is_divided() -> None:
     for layout, axis in ((Layout(tensor=2), "tensor"), (Layout(expert=2), "expert")):
         with pytest.raises(InputError, match=f"{axis}: no module"):
             check_patterns(make_transformer(), ParallelizePlan(), layout)
+
+
+def test_buffers_of_a_model_on_the_meta_device_keep_their_numbers() -> None:
+    plan = replace(PLAN, initialize=lambda _, parameter: parameter.zero_())
+    for device in ("cpu", "meta"):
+        with torch.device("meta"):
+            model = make_transformer()
+        model.norm.register_buffer("scale", torch.full((2,), 3.0, device=device))
+        (names,) = stage_modules(model, plan, Layout())
+        stage = make_stage(model, plan, names)
+        if device == "meta":
+            with pytest.raises(InputError, match=r"norm.scale: a buffer on the meta device"):
+                materialize(stage, plan, (), torch.device("cpu"))
+            continue
+        materialize(stage, plan, (), torch.device("cpu"))
+        assert stage.norm.scale.tolist() == [3.0, 3.0]
+        assert not any(p.is_meta or p.any() for p in stage.parameters())
 
 
 def test_mistakes_in_the_names_of_modules_are_refused() -> None:
