@@ -75,21 +75,21 @@ def run(
                 guard.count(trainer.actions)
             zero_s = _common_zero() if options.record is not None else 0.0
 
-            def step(each: Sequence[Any], number: int) -> list[float]:
-                expected = None
-                if reference is not None and number == 0:
-                    expected = by_one_process(reference, each, device)
-                losses = trainer.run([prepared.inputs(args, kwargs) for args, kwargs in each])
-                if expected is not None:
-                    check_first_step(losses[0], trainer.trained(), expected)
-                return losses
+            def step(each: Sequence[Any], _: int) -> list[float]:
+                return trainer.run([prepared.inputs(args, kwargs) for args, kwargs in each])
+
+            def check(each: Sequence[Any]) -> Callable[[float], None]:
+                assert reference is not None
+                expected = by_one_process(reference, each, device)
+                return lambda loss: check_first_step(loss, trainer.trained(), expected)
 
             def go_on(found: Checkpoint) -> None:
                 restore(found, trainer.trained(), hashes["plan"])
 
             steps = take_steps(
                 step, trainer.trained, go_on, given.microbatches, options, hashes,
-                count=trainer.at_once * trainer.per_batch, kept=KEPT, guard=guard, on_step=on_step,
+                count=trainer.at_once * trainer.per_batch, kept=KEPT,
+                check=check if options.check else None, guard=guard, on_step=on_step,
             )  # fmt: skip
             if options.record is not None:
                 trainer.save_recording(options.record, zero_s, [step.seconds for step in steps])

@@ -265,8 +265,8 @@ def _set_mode(
         for k, part in enumerate(n.args):  # what is under autocast is a graph of its own
             inner = _attribute(module, part)
             if isinstance(inner, fx.GraphModule):
-                given = zip(inner.graph.find_nodes(op="placeholder"), n.args[k + 1 :], strict=True)
-                counting = frozenset(p for p, x in given if _counts_batches(x, counters))
+                read = zip(inner.graph.find_nodes(op="placeholder"), n.args[k + 1 :], strict=True)
+                counting = frozenset(p for p, x in read if _counts_batches(x, counters))
                 _set_mode(inner, training, counting)
         names = _argument_names(n.target)
         given: dict[str, Any] = dict(zip(names, n.args, strict=False)) | n.kwargs

@@ -63,6 +63,7 @@ def take_steps(
     count: int = 1,
     tokens: int = 0,
     kept: int | None = None,
+    check: Callable[[Sequence[Any]], Callable[[float], None]] | None = None,
     guard: Guard | None = None,
     on_step: Callable[[StepResult], None] | None = None,
 ) -> list[StepResult]:
@@ -72,7 +73,8 @@ def take_steps(
     each batch among them; `restore` takes a checkpoint of what is `trained` over. `data` begins
     with what the first step takes: what a checkpoint has seen is passed over, counted by items, or
     by the `tokens` of one. `identity` has the hashes `plan` and `model` of `Manifest`; of
-    checkpoints the newest `kept` stay, by default all.
+    checkpoints the newest `kept` stay, by default all. `check` is asked before the first step what
+    to do with its loss.
     """
     folder, items, size = options.checkpoint, iter(data), tokens or 1
     done = taken = 0
@@ -106,9 +108,12 @@ def take_steps(
             batch = list(islice(items, count))
             if len(batch) < count:
                 break
+            judge = None if check is None or steps else check(batch)
             begun = time.perf_counter()
             losses = run(batch, done)
             seconds = (time.perf_counter() - begun) / len(losses)
+            if judge is not None:
+                judge(losses[0])
             taken += count * size
             for loss in losses:
                 steps.append(StepResult(done, loss, seconds))
