@@ -25,6 +25,7 @@ from ....instances.pytorch.factory import call_factory
 from ..checkpoint import restore, save
 from ..checkpoint_folder import read_checkpoint
 from ..guard.failures import Guard, guarded
+from ..guard.identity import layout_hash
 from ..options import MakeOptimizer, RunOptions, StepResult
 from ..steps import joined, take_steps
 from .measured import MeasuredStep, measured_step
@@ -136,7 +137,7 @@ def run_made(
     if options.steps == 1 and _is_measured(options):
         raise InputError(_ONE_STEP)
     with guarded(timeout_s=options.timeout_s) as guard:
-        alike = {"layout": repr(layout), **options.identity()}
+        alike = {"layout": layout_hash(layout), **options.identity()}
         with joined(guard, options, layout.devices, alike) as place:
             model, plan = make()
             job = RunningJob(model, plan, layout, device=place, schedule=options.schedule)

@@ -8,7 +8,6 @@ as the layout says: after the last microbatch (ZeRO 0 and 1) or after each (2 an
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import math
 import warnings
@@ -35,7 +34,7 @@ from ...schedules import make_schedule
 from ...simulate.stages import chain
 from ..checkpoint import ModelState, Trained
 from ..gradients import scale_to_norm, sums_over
-from ..guard.identity import weights_hash
+from ..guard.identity import layout_hash, weights_hash
 from ..torch_pipelining import NeighbourStage, evaluate_forward, order_runtime
 from .context import divided_attention, positions_of
 from .experts import local_part
@@ -150,7 +149,7 @@ class RunningJob:
     @property
     def identity(self) -> str:
         """Hash of what the same random numbers and buffers of each rank go on with."""
-        return hashlib.sha256(repr((self.layout, self.schedule)).encode()).hexdigest()
+        return layout_hash(self.layout, self.schedule)
 
     def trained(self, optimizers: Sequence[torch.optim.Optimizer]) -> Trained:
         """Return what a checkpoint keeps; a tied weight has its first name there."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -372,6 +375,23 @@ def test_buffers_of_a_model_on_the_meta_device_keep_their_numbers() -> None:
         materialize(stage, plan, (), torch.device("cpu"))
         assert stage.norm.scale.tolist() == [3.0, 3.0]
         assert not any(p.is_meta or p.any() for p in stage.parameters())
+
+
+def test_a_layout_has_one_hash_in_all_processes() -> None:
+    """Sets of names have another order in each, by which ranks were told apart."""
+    code = (
+        "from stagecut import Layout\n"
+        "from stagecut.runtime.execution.guard.identity import layout_hash\n"
+        "print(layout_hash(Layout(recompute=frozenset(('mlp', 'layernorm', 'moe')))))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in range(3)
+    }  # fmt: skip
+    assert len(found) == 1
 
 
 def test_mistakes_in_the_names_of_modules_are_refused() -> None:
