@@ -224,15 +224,12 @@ def _restore(
                     f"or optimizer; go on with {kind}"
                 )
             described.update(pairs)
-            own = {key: _local(value, parameter) for key, value in state.get(called, {}).items()}
+            own = {
+                key: x.to_local() if isinstance(x, DTensor) and trained.distributed else x
+                for key, x in state.get(called, {}).items()
+            }
             whole["state"][number] = own if name == called else copy.deepcopy(own)
     optimizer.load_state_dict(whole)
-
-
-def _local(value: Any, parameter: Tensor) -> Any:
-    """Return the state of a parameter as its optimizer has it."""
-    parted = isinstance(value, DTensor) and not isinstance(parameter, DTensor)
-    return value.to_local() if parted else value
 
 
 def _random() -> tuple[Any, ...]:
