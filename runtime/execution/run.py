@@ -26,7 +26,7 @@ from .options import RunOptions, StepResult
 from .prepare import split_model
 from .sharded.prepare import PreparedSharding, prepare_sharding
 from .sharded.trainer import ShardedTrainer
-from .steps import by_one_process, check_first_step, joined, take_steps
+from .steps import RankTraining, by_one_process, check_first_step, joined, take_steps
 from .trainer import PipelineTrainer
 
 #: Number of checkpoints that are kept, the newest.
@@ -86,11 +86,12 @@ def run(
             def go_on(found: Checkpoint) -> None:
                 restore(found, trainer.trained(), hashes["plan"])
 
-            steps = take_steps(
-                step, trainer.trained, go_on, given.microbatches, options, hashes,
+            training = RankTraining(
+                run=step, trained=trainer.trained, restore=go_on, **hashes,
                 count=trainer.at_once * trainer.per_batch, kept=KEPT,
-                check=check if options.check else None, guard=guard, on_step=on_step,
+                check=check if options.check else None,
             )  # fmt: skip
+            steps = take_steps(training, given.microbatches, options, guard=guard, on_step=on_step)
             if options.record is not None:
                 trainer.save_recording(options.record, zero_s, [step.seconds for step in steps])
             trainer.give_back(prepared.model)

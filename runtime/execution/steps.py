@@ -9,6 +9,7 @@ import copy
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -52,69 +53,69 @@ def joined(
         yield device
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankTraining:
+    """Training on this rank, of pieces of a plan, a sharding or a job.
+
+    `run` takes the next `count` items of the data and the number of the step, and returns the loss
+    of each batch among them. `trained` returns what a checkpoint keeps, which `restore` takes over;
+    `plan` and `model` are the hashes of `Manifest`, `tokens` what it counts for an item, and the
+    newest `kept` stay, by default all. `check` is asked before the first step what to do with its
+    loss.
+    """
+
+    run: Callable[[Sequence[Any], int], list[float]]
+    trained: Callable[[], Trained]
+    restore: Callable[[Checkpoint], None]
+    plan: str
+    model: str = ""
+    count: int = 1
+    tokens: int = 1
+    kept: int | None = None
+    check: Callable[[Sequence[Any]], Callable[[float], None]] | None = None
+
+
 def take_steps(
-    run: Callable[[Sequence[Any], int], list[float]],
-    trained: Callable[[], Trained],
-    restore: Callable[[Checkpoint], None],
+    training: RankTraining,
     data: Iterable[Any],
     options: RunOptions,
-    identity: Mapping[str, str],
     *,
-    count: int = 1,
-    tokens: int = 0,
-    kept: int | None = None,
-    check: Callable[[Sequence[Any]], Callable[[float], None]] | None = None,
     guard: Guard | None = None,
     on_step: Callable[[StepResult], None] | None = None,
 ) -> list[StepResult]:
     """Run until there are as many steps as asked for, or the data ends; keep checkpoints.
 
-    `run` takes the next `count` items of `data` and the number of the step, and returns the loss of
-    each batch among them; `restore` takes a checkpoint of what is `trained` over. `data` begins
-    with what the first step takes: what a checkpoint has seen is passed over, counted by items, or
-    by the `tokens` of one. `identity` has the hashes `plan` and `model` of `Manifest`; of
-    checkpoints the newest `kept` stay, by default all. `check` is asked before the first step what
-    to do with its loss.
+    `data` begins with what the first step takes: what a checkpoint has seen is passed over.
     """
-    folder, items, size = options.checkpoint, iter(data), tokens or 1
+    folder, items, count = options.checkpoint, iter(data), training.count
     done = taken = 0
+    steps: list[StepResult] = []
 
     def keep() -> int:
         if folder is not None:
-            save(step_path(folder, done), trained(), taken=taken, **identity)
-            if kept is not None:
-                keep_newest(folder, kept)
+            names = {"plan": training.plan, "model": training.model}
+            save(step_path(folder, done), training.trained(), taken=taken, **names)
+            if training.kept is not None:
+                keep_newest(folder, training.kept)
         return done
 
     with sole_writer(folder, resume=options.resume):
         found = None if folder is None else newest(folder, resume=options.resume)
         if found is not None:
+            _resume(found, training, items)
             done, taken = found.step, found.manifest.taken
-            if found.manifest.model != identity["model"]:
-                raise InputError(
-                    f"{found.path}: it is of another model; give the model that was trained"
-                )
-            if taken % size:
-                raise InputError(
-                    f"{found.path}: {taken} tokens were taken, no whole number of batches of "
-                    f"{size}; plan with the batch before"
-                )
-            if sum(1 for _ in islice(items, taken // size)) < taken // size:
-                raise InputError(f"{folder}: the inputs end before {found.path.name} does")
-            restore(found)  # after the inputs, which may draw numbers
-        steps: list[StepResult] = []
         last = done
         while options.steps is None or done < options.steps:
             batch = list(islice(items, count))
             if len(batch) < count:
                 break
-            judge = None if check is None or steps else check(batch)
+            judge = None if training.check is None or steps else training.check(batch)
             begun = time.perf_counter()
-            losses = run(batch, done)
+            losses = training.run(batch, done)
             seconds = (time.perf_counter() - begun) / len(losses)
             if judge is not None:
                 judge(losses[0])
-            taken += count * size
+            taken += count * training.tokens
             for loss in losses:
                 steps.append(StepResult(done, loss, seconds))
                 done += 1
@@ -126,7 +127,22 @@ def take_steps(
                 last = keep()
         if last < done:  # the data may have ended early
             keep()
-        return steps
+    return steps
+
+
+def _resume(found: Checkpoint, training: RankTraining, items: Iterator[Any]) -> None:
+    """Pass over the data that a checkpoint has seen, and take its state over."""
+    if found.manifest.model != training.model:
+        raise InputError(f"{found.path}: it is of another model; give the model that was trained")
+    count, rest = divmod(found.manifest.taken, training.tokens)
+    if rest:
+        raise InputError(
+            f"{found.path}: {found.manifest.taken} tokens were taken, no whole number of batches "
+            f"of {training.tokens}; plan with the batch before"
+        )
+    if sum(1 for _ in islice(items, count)) < count:
+        raise InputError(f"{found.path.parent}: the inputs end before {found.path.name} does")
+    training.restore(found)  # after the inputs, which may draw numbers
 
 
 class FirstStep(NamedTuple):

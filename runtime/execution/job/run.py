@@ -27,7 +27,7 @@ from ..checkpoint_folder import read_checkpoint
 from ..guard.failures import Guard, guarded
 from ..guard.identity import layout_hash
 from ..options import MakeOptimizer, RunOptions, StepResult
-from ..steps import joined, take_steps
+from ..steps import RankTraining, joined, take_steps
 from .measured import MeasuredStep, measured_step
 from .parallelize import ParallelizePlan, module_of
 from .running import RunningJob
@@ -194,13 +194,13 @@ def train_job(
         measured.extend(found or ())
         return [loss]
 
-    done = take_steps(
-        step, partial(job.trained, optimizers),
-        lambda found: restore_job(found.path, job, optimizers),
-        _with_last(iter(batches), _is_measured(options)), options,
-        {"plan": job.identity, "model": ""},
-        tokens=job.layout.global_batch * job.layout.sequence, guard=guard, on_step=on_step,
+    training = RankTraining(
+        run=step, trained=partial(job.trained, optimizers), plan=job.identity,
+        restore=lambda found: restore_job(found.path, job, optimizers),
+        tokens=job.layout.global_batch * job.layout.sequence,
     )  # fmt: skip
+    data = _with_last(iter(batches), _is_measured(options))
+    done = take_steps(training, data, options, guard=guard, on_step=on_step)
     if measured and len(done) == 1:
         raise InputError(_ONE_STEP)
     if options.record is not None and measured and dist.get_rank() == 0:
