@@ -207,13 +207,14 @@ def run_job_plan(
     `others` are options of other plans by name, which must be left out.
     """
     from ..instances.job.plan import load_job_plan
-    from ..runtime.execution.job.run import run_planned_job
+    from ..runtime.execution.job.run import planned_model, run_made, token_batches
 
     refuse(others, "the plan of a training job says it")
     plan = load_job_plan(path)
     if os.environ.get("RANK", "0") == "0" and tokens is None:
         OUT.tell("no --tokens: the model trains on random ones")
-    done = run_planned_job(plan, model, tokens, asked, on_step=show_step)
+    make = partial(planned_model, plan, model)
+    done = run_made(make, plan.layout, token_batches(plan, tokens), asked, show_step)
     if os.environ.get("RANK", "0") != "0":
         return
     if asked.resume and not done.losses:

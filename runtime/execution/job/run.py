@@ -144,23 +144,6 @@ def run_made(
             return train_job(job, batches, options, on_step=on_step, guard=guard)
 
 
-def run_planned_job(
-    plan: JobPlan,
-    reference: str | None,
-    tokens: Path | None,
-    options: RunOptions,
-    on_step: Callable[[StepResult], None] | None = None,
-) -> JobRun:
-    """Train a plan's model as one of its processes.
-
-    `reference` is ``module:factory`` or ``file.py:factory`` of a model and its `ParallelizePlan`;
-    without, the model is made from the plan's description. For `tokens` see `token_batches`. Raises
-    InputError if model, plan, tokens and number of processes do not fit together.
-    """
-    make = partial(_make, plan, reference)
-    return run_made(make, plan.layout, token_batches(plan, tokens), options, on_step)
-
-
 def train_job(
     job: RunningJob,
     batches: Iterable[tuple[Tensor, Tensor]],
@@ -289,8 +272,12 @@ def _read(path: Path) -> Ints:
     return line
 
 
-def _make(plan: JobPlan, reference: str | None) -> tuple[nn.Module, ParallelizePlan]:
-    """Return the model of the plan, and how it is divided."""
+def planned_model(plan: JobPlan, reference: str | None) -> tuple[nn.Module, ParallelizePlan]:
+    """Return the model of a plan, and how it is divided.
+
+    `reference` is ``module:factory`` or ``file.py:factory`` of both; without, they are made from
+    the plan's description. Raises InputError if they do not fit the plan.
+    """
     if reference is None:
         for block in plan.model.layer_types:
             heads = plan.layout.tensor if block.attention is None else block.attention.kv_heads
