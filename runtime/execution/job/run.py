@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +183,8 @@ def train_job(
         restore=lambda found: restore_job(found.path, job, optimizers),
         tokens=job.layout.global_batch * job.layout.sequence,
     )  # fmt: skip
-    data = _with_last(iter(batches), _is_measured(options))
+    measures = _is_measured(options)
+    data = _with_last(iter(batches)) if measures else zip(batches, repeat(False), strict=False)
     done = take_steps(training, data, options, guard=guard, on_step=on_step)
     if measured and len(done) == 1:
         raise InputError(_ONE_STEP)
@@ -196,13 +198,13 @@ def _is_measured(options: RunOptions) -> bool:
     return options.measure or options.record is not None
 
 
-def _with_last(batches: Iterator[Any], asked: bool) -> Iterator[tuple[Any, bool]]:
-    """Yield each with whether it is the last, if that is `asked`: then the next one is taken."""
+def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
+    """Yield each with whether it is the last, for which the next one is taken."""
     before = next(batches, None)
     while before is not None:
-        batch = next(batches, None) if asked else None
-        yield before, asked and batch is None
-        before = batch if asked else next(batches, None)
+        batch = next(batches, None)
+        yield before, batch is None
+        before = batch
 
 
 def save_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> None:

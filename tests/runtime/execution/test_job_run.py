@@ -280,7 +280,12 @@ def test_another_number_of_processes_is_refused() -> None:
 def test_replicas_of_unlike_weights_are_refused() -> None:
     """They would train apart, with losses that look right."""
     done, _ = launched(2, run_rank, 2, False)
-    assert any("rank 1 made other weights than rank 0" in str(found) for found in done)
+    assert any("weights: rank 1 has others than rank 0" in str(found) for found in done)
+
+
+def test_ranks_of_unlike_batches_are_refused() -> None:
+    done, _ = launched(2, run_rank, 2, True, False)
+    assert any("tokens: rank 1 has others than rank 0" in str(found) for found in done)
 
 
 def test_ranks_of_unlike_learning_rates_are_refused() -> None:

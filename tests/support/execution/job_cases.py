@@ -380,17 +380,18 @@ def random_numbers_kept(_rank: int, folder: str) -> list[bool]:
     return found
 
 
-def run_rank(rank: int, devices: int, alike: bool = True) -> Any:
+def run_rank(rank: int, devices: int, alike: bool = True, together: bool = True) -> Any:
     """Run a job as under torchrun; return what one process has of the first batch, and losses.
 
-    Of a job that is refused, return why. All ranks make one model if they make it `alike`.
+    Of a job that is refused, return why. All ranks make one model if they make it `alike`,
+    and take the same batches `together`.
     """
     layout = Layout(data=devices, global_batch=BATCH, sequence=TOKENS, recipe="fp32", zero=3)
     seen = loss_alone(make_transformer(), PLACED, *batches()[0])
     try:
         run = run_job(
             lambda: make_transformer(seed=0 if alike else rank),
-            PLACED, layout, batches(), optimizer=adam, device=DEVICE,
+            PLACED, layout, batches()[0 if together else rank :], optimizer=adam, device=DEVICE,
         )  # fmt: skip
     except InputError as error:
         return str(error)
