@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 
 from ranks import program_on_ranks  # noqa: E402
 
-from stagecut.runtime.execution.job.run import _make  # noqa: E402
+from stagecut.runtime.execution.job.run import planned_model  # noqa: E402
 from stagecut.runtime.execution.job.transformer import transformer  # noqa: E402
 
 SMALL = ModelDescription(
@@ -114,7 +114,7 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_key_heads_that_tensor_parallelism_does_not_divide_are_refused(tmp_path: Path) -> None:
     plan = stagecut.load_job_plan(planned(tmp_path, 4, tensor=4))
     with pytest.raises(stagecut.InputError, match="tensor: 4 does not divide the 2 key and value"):
-        _make(plan, None)
+        planned_model(plan, None)
 
 
 @pytest.mark.usefixtures("alone")
