@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from .instances.pytorch.tensors import tensor_program as tensor_program
     from .runtime import evaluate as evaluate
     from .runtime import verify as verify
-    from .runtime.execution.model_state import merge_checkpoint as merge_checkpoint
+    from .runtime.execution.checkpoint import merge_checkpoint as merge_checkpoint
     from .runtime.execution.prepare import split_model as split_model
     from .runtime.execution.stage_modules import stage_modules as stage_modules
     from .runtime.measure.timing import measure as measure
@@ -141,7 +141,7 @@ _MODULES = {
     "instances.pytorch.profile": "profile",
     "instances.pytorch.tensors": "tensor_program",
     "runtime": "evaluate verify",
-    "runtime.execution.model_state": "merge_checkpoint",
+    "runtime.execution.checkpoint": "merge_checkpoint",
     "runtime.execution.prepare": "split_model",
     "runtime.execution.stage_modules": "stage_modules",
     "runtime.measure.timing": "measure",

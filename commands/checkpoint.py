@@ -33,7 +33,7 @@ def merge(
     import torch
 
     from ..instances.formats.writing import write_whole
-    from ..runtime.execution.model_state import merge_checkpoint
+    from ..runtime.execution.checkpoint import merge_checkpoint
 
     state = merge_checkpoint(folder)
     written = io.BytesIO()

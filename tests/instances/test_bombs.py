@@ -32,7 +32,7 @@ def order(path): read_csv(read_source(path).text, name=path)
 if any(reader in ("policy", "weights", "checkpoint") for reader, _ in json.loads(sys.argv[1])):
     import torch
     from pathlib import Path
-    from stagecut.runtime.execution.model_state import load_weights, merge_checkpoint
+    from stagecut.runtime.execution.checkpoint import load_weights, merge_checkpoint
     from stagecut.solvers.learned.policy_file import read_policy as policy
     def weights(path): load_weights(torch.nn.Linear(2, 2), Path(path))
     def checkpoint(path): merge_checkpoint(path)

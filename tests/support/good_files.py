@@ -49,7 +49,6 @@ from stagecut.runtime.execution.recording_file import (
     load_recording,
     load_sharded_recording,
     save_recording,
-    save_sharded_recording,
 )
 from stagecut.runtime.schedules import read_csv, write_csv
 
@@ -174,7 +173,7 @@ def _sharded_recording() -> Sample:
         "plan": "cd", "mesh": [2], "step_s": [0.75],
         "ranks": [{"rank": r, "host": "h", "events": rows} for r in range(2)],
     }  # fmt: skip
-    return _recording_sample(json.dumps(data), load_sharded_recording, save_sharded_recording)
+    return _recording_sample(json.dumps(data), load_sharded_recording, save_recording)
 
 
 def _record() -> Sample:
