@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from ...instances import InputError, StagecutError
-from ...instances.pytorch.tracing.leaves import loss_of, tensors
+from ...instances.pytorch.tracing.traced import loss_of, tensors
 from ..measure.group import alone_if_it_can_be, process_group, threads_per_process
 from .checkpoint import Trained, save
 from .checkpoint_folder import Checkpoint, keep_newest, newest, sole_writer, step_path
