@@ -333,7 +333,7 @@ def _long_first(problem: PipelineJob, loads: tuple[Load, ...]) -> Iterator[str]:
     if len(used) < 2 or problem.split != "contiguous" or problem.chunks_per_device > 1 or not few:
         return
     first, others = used[0].busy, max(load.busy for load in used[1:])
-    if first > LONGER * others:
+    if 0 < LONGER * others < first:
         yield (
             f"{used[0].name}, with the first stage, is busy {show_percent(first / others - 1, 0)} "
             f"longer than any other: with few microbatches ({problem.batch} in "

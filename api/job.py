@@ -463,14 +463,15 @@ def _what_if(
 ) -> WhatIf:
     """Return the effect of a changed job; the plan's batch is `share` of the changed one's."""
     there = solve_job(plan.model, cluster, job, limits=limits, calibration=calibration).plan
-    if there is None:
-        return WhatIf(change, np.inf, 0.0, None)
-    best, seconds = there.layout, there.seconds
-    if share == 1:  # the plan itself runs there, too
-        costs = job_costs(plan.model, cluster, job, calibration=calibration)
-        own = float(costs.judge([plan.layout])[0])
-        best, seconds = (plan.layout, own) if own < seconds else (best, seconds)
-    return WhatIf(change, share * seconds, share * min(there.bound, seconds), best)
+    own = replace(plan.layout, global_batch=job.global_batch)  # the plan itself, which runs there
+    costs = job_costs(plan.model, cluster, job, calibration=calibration)
+    seconds, bound = float(costs.judge([own])[0]), 0.0
+    best = own if np.isfinite(seconds) else None
+    if there is not None:
+        bound = there.bound
+        if there.seconds <= seconds:
+            best, seconds = there.layout, there.seconds
+    return WhatIf(change, share * seconds, share * min(bound, seconds), best)
 
 
 def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: float) -> JobResult:

@@ -220,11 +220,11 @@ def print_difference(found: JobDifference, names: tuple[str, str]) -> None:
         OUT.say("both take the same seconds and bytes by term")
         return
     terms = new_table("more in the second", "term", ("s or bytes",))
-    for name, seconds in found.terms.items():
-        terms.add_row(TIME_TERMS[name], f"{seconds:+.4g} s")
+    rows = [(TIME_TERMS[name], s, f"{abs(s):.4g} s") for name, s in found.terms.items()]
     for name, size in found.memory.items():
-        sign = "+" if size > 0 else "−"
-        terms.add_row(MEMORY_TERMS.get(name, name), f"{sign}{show_bytes(abs(size))}")
+        rows.append((MEMORY_TERMS.get(name, name), size, show_bytes(abs(size))))
+    for name, difference, text in rows:
+        terms.add_row(name, ("+" if difference > 0 else "−") + text)
     OUT.print(terms)
 
 

@@ -30,6 +30,8 @@ OTHERWISE = {
     "experts_by_numbers": (PARTS, "1: its code depends on numbers (odd_models.py"),
     "numpy_inside": (PARTS, "in module 1, odd_models.py"),
     "branch_beside_a_residual": (PARTS, "b: its code depends on numbers (odd_models.py"),
+    "functional_transforms": (NUMBERS, "torch.func (vmap)"),
+    "functional_transforms_inside": (PARTS, "1: OperatorState: torch.func (vmap)"),
     "loop_over_numbers": (NUMBERS, "its code depends on numbers (odd_models.py"),
     "transformer": (PARTS, "decoder: its code depends on numbers (transformer.py"),
 }
@@ -48,7 +50,9 @@ REFUSED = {
 }
 
 #: What torch 2.6 cannot export by its own fault: `vmap`, a bidirectional LSTM, spectral norm.
-FAULTS_OF_2_6 = frozenset({"functional_transforms", "lstm", "parametrized"})
+FAULTS_OF_2_6 = frozenset(
+    {"functional_transforms", "functional_transforms_inside", "lstm", "parametrized"}
+)
 
 
 def profiled(name: str, training: bool, folder: Path | None = None):
