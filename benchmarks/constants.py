@@ -61,6 +61,8 @@ CELLS = (
     ("throughput", "stable-diffusion-unet-operators-training@deeper=10 noncontiguous", "auto"),
     ("throughput", "mixtral-8x7b-operators-training@deeper=3 contiguous", "auto"),
     ("throughput", "InceptionV3 layers", "auto"),
+    ("throughput", "BERT-12 operators", "auto"),
+    ("throughput", "gpt2-xl-operators-training@deeper=7 noncontiguous", "auto"),
     ("latency", "resnet50_inference layers, calls 2", "auto"),
     ("latency", "stable-diffusion-unet-operators", "auto"),
     ("latency", "gnmt_inference layers, calls 1", "auto"),

@@ -45,7 +45,8 @@ LIMITS = 4
 #: First gap aimed for; and by how much the largest useful target must fall to start prices anew.
 NEAR = 0.01
 
-#: Gap up to which sets are priced by value: prices near the work close it.
+#: Distance of targets from the first bounds, which count work and hardly any transfers, up to which
+#: sets are priced by value: prices near the work prove such targets, and no others.
 BY_VALUE_GAP = NEAR
 
 #: Inverse part of the gap that a target leaves.
@@ -229,6 +230,7 @@ class _Prover:
         self._task, self._graph, self._orders = task, graph, orders
         self._search, self._clock = search, clock
         self._limit, self._by_value = -np.inf, True
+        self._first_bound = max(0.0, search.bound)
 
     def prove(self, target: float, most: float, pricings: int) -> tuple[float, Outcome]:
         """Try to prove that no split has a max-load of `target`; return the target tried.
@@ -253,7 +255,7 @@ class _Prover:
         """Choose the limit, and start with new prices."""
         task, search, stop = self._task, self._search, self._clock.should_stop
         low = max(0.0, search.bound)
-        by_value = self._by_value and low > most * (1 - BY_VALUE_GAP)
+        by_value = self._by_value and self._first_bound > most * (1 - BY_VALUE_GAP)
         for halvings in (*range(LIMITS), 0):
             self._limit = low + (most - low) / 2**halvings
             self._pricing = pricing_problem(
