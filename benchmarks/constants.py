@@ -62,6 +62,7 @@ CELLS = (
     ("throughput", "mixtral-8x7b-operators-training@deeper=3 contiguous", "auto"),
     ("throughput", "InceptionV3 layers", "auto"),
     ("throughput", "BERT-12 operators", "auto"),
+    ("throughput", "ResNet-50 operators, training", "auto"),
     ("throughput", "gpt2-xl-operators-training@deeper=7 noncontiguous", "auto"),
     ("latency", "resnet50_inference layers, calls 2", "auto"),
     ("latency", "stable-diffusion-unet-operators", "auto"),

@@ -6,8 +6,8 @@ and each best set a subgradient, a linear program over the sets seen so far mode
 its solutions are kept in a box around the best prices so far (boxstep).
 
 Where a target is near the bound of the work alone, prices near the work prove it, and others lead
-far astray: the box begins as small as that gap. Where the table of `best_sets_by_value` is small,
-many sets come from one pricing, and trials are between the model's prices and the best so far.
+far astray: the box begins as small as that gap. Where sets are sought by value, trials are between
+the model's prices and the best so far.
 
 References
 ----------
@@ -31,7 +31,7 @@ from ....formulations.linear_program import SolverError, run_here
 from ....formulations.throughput.certificate import PROOF_MARGIN, Prices
 from ....instances.common.arrays import Bools, Floats
 from ...core.search import Clock
-from .best_set import BestSet, SetQuery, best_set, best_sets_by_value, whole
+from .best_set import BestSet, SetQuery, best_set, best_set_by_value, whole
 from .pricing_problem import PricingProblem
 
 
@@ -333,7 +333,7 @@ def _price(
             found.append(BestSet(0.0, None, np.inf, ()))
             continue
         if pricing.parts:
-            by_value = best_sets_by_value(
+            best = best_set_by_value(
                 states,
                 prices.unit,
                 pricing.load[k],
@@ -342,27 +342,23 @@ def _price(
                 floor=float(floors[k]),
                 should_stop=should_stop,
             )
-            if by_value is None:
-                return None
-            found.append(by_value[0])
-            columns += [Column(k, members, load, 0.0, 0.0) for members, load in by_value[1]]
-            continue
-        charged = pricing.transfer_priced[k]
-        best = best_set(
-            states,
-            SetQuery(
-                price=prices.unit - prices.memory[k] * pricing.share[k],
-                load=pricing.load[k],
-                limit=limit,
-                floor=float(floors[k]),
-                enough=float(enough[k]),
-                transfer_price=float(prices.transfer[k]) / target if charged else None,
-            ),
-            partial(pricing.load_of, k),
-            pricing.scratch,
-            rough=rough,
-            should_stop=should_stop,
-        )
+        else:
+            charged = pricing.transfer_priced[k]
+            best = best_set(
+                states,
+                SetQuery(
+                    price=prices.unit - prices.memory[k] * pricing.share[k],
+                    load=pricing.load[k],
+                    limit=limit,
+                    floor=float(floors[k]),
+                    enough=float(enough[k]),
+                    transfer_price=float(prices.transfer[k]) / target if charged else None,
+                ),
+                partial(pricing.load_of, k),
+                pricing.scratch,
+                rough=rough,
+                should_stop=should_stop,
+            )
         if best is None:
             return None
         found.append(best)
