@@ -36,9 +36,6 @@ SPLIT_SHARE, BOUND_SHARE = 0.15, 0.4
 #: Rounds without progress after which a search without a deadline, or without patience, ends.
 MOST_IDLE = 12
 
-#: Sequences of devices for each order that is cut into segments for the first splits.
-SEQUENCES = 2
-
 #: Load limits that are tried: the largest useful target, and halfway from the bound to the last.
 LIMITS = 4
 
@@ -121,13 +118,12 @@ def _begin(
         if not known:
             greedy(task, search)
         for order in () if known else tried:
-            for _ in range(SEQUENCES):
-                devices = rng.permutation(task.cluster.size)
-                if search.should_stop():
-                    break
-                where = linear_split(task, graph, order, devices, search.objective)
-                if where is not None:
-                    search.offer(Placement(graph.expand(where)))
+            devices = rng.permutation(task.cluster.size)
+            if search.should_stop():
+                break
+            where = linear_split(task, graph, order, devices, search.objective)
+            if where is not None:
+                search.offer(Placement(graph.expand(where)))
     if search.best is None:
         from .packing import packing  # only here, as Pyomo takes long to import
 
