@@ -506,8 +506,8 @@ or the time by more than a tenth and {seconds} CPU s?
 
 **Measured** (`python benchmarks/constants.py`; rows with revision and machine in
 `benchmarks/results/ablation-constants.csv`). A cell is a workload, or a job, solved for 2 CPU s (3
-or 4 where that is in its name); in brackets is the unchanged strategy's median. A constant runs only
-in cells that read it, and no more once one shows an effect. *No effect* is said of the cells tried
+or 4 where that is in its name); in brackets is the unchanged strategy's median. A constant runs
+only in cells that read it, and no more once one shows an effect. *No effect* is said of the cells tried
 alone; of some constants several were changed at once (column `together`). *Not read*: by none of
 the cells. There are {now} numbers now{left}.
 
