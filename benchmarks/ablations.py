@@ -98,7 +98,7 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
         "sets by value": Part(
             ((set_partitioning, "BY_VALUE_GAP"),),
             -1.0,
-            ((column_generation, "best_sets_by_value"),),
+            ((column_generation, "best_set_by_value"),),
         ),
     }
     return cells, parts
