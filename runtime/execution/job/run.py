@@ -28,6 +28,7 @@ from torch.distributed.checkpoint.state_dict import (
 from ....instances import InputError
 from ....instances.common.arrays import Ints
 from ....instances.costs.layout import Layout
+from ....instances.job.launchers import undivided
 from ....instances.job.plan import JobPlan
 from ....instances.pytorch.factory import call_factory
 from ...measure.group import alone_if_it_can_be, process_group, threads_per_process
@@ -397,13 +398,8 @@ def _read(path: Path) -> Ints:
 def _make(plan: JobPlan, reference: str | None) -> tuple[nn.Module, ParallelizePlan]:
     """Return the model of the plan, and how it is divided."""
     if reference is None:
-        for block in plan.model.layer_types:
-            heads = plan.layout.tensor if block.attention is None else block.attention.kv_heads
-            if heads % plan.layout.tensor:
-                raise InputError(
-                    f"tensor: {plan.layout.tensor} does not divide the {heads} key and value heads "
-                    f"of {plan.model.name}; models of descriptions run with at most {heads}"
-                )
+        if why := undivided("stagecut", plan.layout, plan.model):
+            raise InputError(f"{why}; plan with --for stagecut")
         return transformer(plan.model)
     made: Any = call_factory(reference)
     fits = isinstance(made, tuple) and len(made) == 2
