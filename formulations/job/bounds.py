@@ -362,7 +362,8 @@ def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
     for k, point in enumerate(first):
         costs = point_costs(space, int(point), prices)
         i, layout = int(space.setting[point]), costs.layout
-        held = np.einsum("kx,k->x", rates.weights[i], rates.count) + rates.ends_weights[i].sum(0)
+        held = np.einsum("kx,k->x", rates.held[i], rates.count)
+        held += rates.ends_of(i, layout.stages).sum(axis=0)
         on = set(costs.on)
         if waits_for_weights(layout):
             again = _least(costs.gather, held) * layout.reshard_after_forward

@@ -196,7 +196,7 @@ def test_a_plan_is_not_written_into_a_table(
 ) -> None:
     table = tmp_path / "plan.csv"
     asked = ["solve", "llama3.2-1b", "--cluster", "h100:8", "--global-batch", "16"]
-    for words in (asked, ["solve", "resnet50-layers", "--accelerators", "2"]):
+    for words in (asked, ["solve", "resnet50-operators", "--accelerators", "2"]):
         code, out, err = run(capsys, *words, "-o", str(table))
         assert (code, out, err.count("\n"), table.exists()) == (2, "", 1, False)
         assert "plan.csv: a plan is no table" in err
