@@ -279,7 +279,7 @@ def test_a_device_that_is_all_but_full_is_warned_of(
 ) -> None:
     """The layout of whole models that lost 14 % when it was measured, and the one that did not."""
     asked = ["gemma2-2b", "--cluster", "h200:1", "--global-batch", "4"]
-    asked += ["--sequence", "4096", "--microbatch", str(microbatch), "--software", "stagecut"]
+    asked += ["--sequence", "4096", "--microbatch", str(microbatch), "--set", "software=stagecut"]
     code, out, _ = run(capsys, *asked, "--recipe", "fsdp-bf16")
     assert code == 0
     assert "it fits" in out
