@@ -7,9 +7,10 @@ A rank k that holds n_sτ layers of type τ in its stages s, r_sτ of them recom
 
 with memory_k of the smallest device that rank k lies on, a_s microbatches of the stage in flight at
 each moment when the rank may hold most, x = 1 + the share that the allocator loses, and c_k what is
-there in any case; for PyTorch's modules X_k is the least of the layer that its backward pass begins
-with. With Megatron's kernels and ZeRO below 3 this is `rank_memory`, term by term; with sharded
-weights it leaves out moments of the backward pass, and is a bound below.
+there in any case. The loss is there while the last stage has a microbatch in flight, at the others
+of these moments it is not. For PyTorch's modules X_k is the least of the layer that its backward
+pass begins with. With Megatron's kernels and ZeRO below 3 this is `rank_memory`, term by term; with
+sharded weights it leaves out moments of the backward pass, and is a bound below.
 """
 
 from __future__ import annotations

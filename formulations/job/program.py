@@ -427,7 +427,7 @@ class ProgramBuilder:
                     factors += list(-a * rows.saved)
             free = rows.limit[k] - rows.fixed[moment, k]
             scale = 1 / rows.limit[k]
-            if k == rows.head and loss:
+            if k == rows.head and loss and rows.flight[moment, k, -1]:
                 self.build.row(
                     f"loss[{k},{moment}]", columns, np.array(factors) * scale, -np.inf,
                     (free - loss) * scale,

@@ -338,12 +338,12 @@ def rank_memory(
     state = recipe.master_bytes + recipe.moment_bytes
     optimizer = divided(state, 1) * (1 - layout.offload_optimizer)
     kept = {stage: stage_kept(model, layout, stage, stages) for stage in own}
-    activations = max(
-        sum(count * kept[stage] for stage, count in moment.items())
+    held_at = [
+        (sum(count * kept[stage] for stage, count in moment.items()), moment.get(layout.stages - 1))
         for moment in passes_in_flight(layout, rank)
-    )
+    ]
+    activations = max(amount for amount, _ in held_at)
     layers = stages.of_rank(layout, rank)
-    logits = loss_bytes(model, layout) if layout.stages - 1 in own else 0.0
     at, each = Tokens.of(layout), element_bytes(layout)
     always = recipe.bucket_bytes
     if layout.pipeline > 1:  # received, and to be sent, in either direction
@@ -353,7 +353,9 @@ def rank_memory(
     before = Moment(gathered=gathered_always(model, layout, rank, held), communication=always)
     if not lazily:
         before = replace(before, gradients=gradients)
-    moments = [replace(before, activations=activations, logits=logits)]
+    # The loss is there from a forward pass of the last stage to the backward pass behind it.
+    logits = loss_bytes(model, layout)
+    moments = [replace(before, activations=some, logits=logits) for some, last in held_at if last]
     if (fused(layout) and layout.zero < 3) or not layers:
         heaviest = max((layer.working for layer in layers), default=0.0)
         moments.append(replace(before, activations=activations, workspace=heaviest))

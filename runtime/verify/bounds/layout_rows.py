@@ -212,7 +212,7 @@ class PointRefutation:
         own = own + loses * self.flight[0] * ends[:, KEPT]
         free = self.probes.limits(self.layout) - self.besides - own[self.of_rank].sum(axis=1)
         free -= loses * self.inside
-        free[self.last] -= loses * max(0.0, probed.loss - self.inside)
+        free[self.last] -= loses * max(0.0, probed.loss - self.inside) * bool(self.flight[0, -1])
         least = flight.min(axis=1)
         free -= ((flight - least[:, None]) * self.low[self.of_rank]).sum(axis=1) * kept.min()
         if (free < 0).any():
@@ -428,8 +428,9 @@ class PointRefutation:
                 more, constant = self._by_rank(weight, what)
                 rows, fixed = rows + more, fixed + constant
             free = limits - fixed
-            most = (free[last] - loses * self.probed.loss) / limits[last]
-            self.add(rows[last] / limits[last], -np.inf, most)
+            if flight[-1]:  # of the stage that has the loss
+                most = (free[last] - loses * self.probed.loss) / limits[last]
+                self.add(rows[last] / limits[last], -np.inf, most)
             for j, kind in enumerate(self.heavier):
                 inside = loses * self.probed.each_working[kind]
                 self.add((rows + inside * u[:, j]) / each, -np.inf, free / limits)

@@ -267,3 +267,21 @@ def test_collectives_by_axis() -> None:
     assert found["data", "all-gather"].size == 2 * held.shared
     message = found["pipeline", "message"]
     assert message.size == message.count * 2 * 1024 / 2 * 1024
+
+
+@pytest.mark.parametrize(("schedule", "moment"), [("zb-v", (8, 0)), ("interleaved", (5, 0))])
+def test_the_loss_is_there_while_the_last_stage_has_a_microbatch(
+    schedule: str, moment: tuple[int, int]
+) -> None:
+    """At another moment that rank has more activations and no loss; one that is small adds none."""
+    model = replace(MODEL, blocks=MODEL.blocks[:1] * 16)
+    layout = replace(PLAIN, pipeline=4, chunks=2, schedule=schedule, data=1, global_batch=32)  # type: ignore[arg-type]
+    rank = layout.stage_ranks[-1]
+    layers = [2 + (s == layout.rank_stages(rank)[0]) - (s == 7) for s in range(8)]
+    layout = replace(layout, stage_layers=tuple(layers))
+    assert moment in [tuple(held.values()) for held in passes_in_flight(layout, rank)]
+    small, large = (
+        rank_memory(replace(model, vocabulary=words), layout, rank) for words in (256, 65536)
+    )
+    assert small.logits == 0 < large.logits
+    assert large.activations < small.activations
