@@ -16,7 +16,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from .activations import WIDE, fused
+from .activations import (
+    WIDE,
+    activation_bytes,
+    fused,
+    loss_bytes,
+    norm_bytes,
+    one_by_one,
+)
 from .calibration import (
     ELEMENT,
     Calibration,
@@ -165,16 +172,6 @@ def memory_bound(
     return LayerPart(module, "pointwise", ahead, behind, kernels=kernels)
 
 
-def one_by_one(layout: Layout) -> bool:
-    """Whether pointwise operations run as PyTorch's, a kernel for each, and none is fused.
-
-    What these move is counted, and where their kernels reach less than the bandwidth, what others
-    would move in that time (`benchmarks/results/gpu_kernels.csv`).
-    """
-    eager = layout.software in (Software.TORCHTITAN, Software.STAGECUT)
-    return eager and not layout.compiled
-
-
 #: Kernels of a parameter's gradient: it is cast, and added to that of the microbatches before.
 GRADIENT_KERNELS = 2
 
@@ -191,13 +188,6 @@ def in_modules(
         return part
     behind = backward + GRADIENT_KERNELS * parameters
     return replace(part, kernels=forward, backward_kernels=behind)
-
-
-def norm_bytes(layout: Layout, kind: Norm, moved: float) -> tuple[float, float]:
-    """Return bytes of a norm of a tensor of so many in either pass."""
-    if one_by_one(layout):
-        return 3.2 * moved, 7.5 * moved
-    return 2 * moved, (5 if kind is Norm.LAYER else 4) * moved
 
 
 def tensor_collective(
@@ -360,17 +350,6 @@ def feed_forward_parts(
     between = memory_bound(at, module, *activation_bytes(at.layout, layer.gated, moved))
     yield in_modules(between, at, into, 2 * into - 1)
     yield linear(at, module, hidden, width, tokens, biased=layer.bias)
-
-
-def activation_bytes(layout: Layout, gated: bool, moved: float) -> tuple[float, float, float]:
-    """Return bytes of an activation between two matrices in either pass, and its kernels.
-
-    `moved` are those of one tensor. One by one, a gate's activation is written and read again.
-    """
-    if gated and one_by_one(layout):
-        return 5 * moved, 9 * moved, 2
-    read = 2 if gated else 1
-    return (read + 1) * moved, (2 * read + 1) * moved, 1
 
 
 def expert_parts(at: Setting, experts: Experts, hidden: int) -> Iterator[LayerPart]:
@@ -705,19 +684,6 @@ def head_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:
         yield linear(at, "head", rows, model.hidden)
         yield memory_bound(at, "head", *loss_bytes(at.layout, logits), 6)
         yield tensor_collective(at, "head", model.hidden, leaves=False)
-
-
-def loss_bytes(layout: Layout, logits: float) -> tuple[float, float]:
-    """Return bytes of the cross-entropy of so many logits in either pass.
-
-    32-bit logits: cast, maximum, difference, exponentials, sum, quotient, and the gradient; fused,
-    as by Megatron since it has fused attention, they move a third of it.
-    """
-    if one_by_one(layout):
-        return 25 * logits, 26 * logits
-    megatron = layout.software is Software.MEGATRON and layout.fused_attention
-    forward, backward = (12, 8) if layout.compiled or megatron else (34, 14)
-    return forward * logits, backward * logits
 
 
 def embedding_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:
