@@ -172,6 +172,7 @@ def _modules(text: str) -> list[Recompute]:
 
 def print_estimate(found: Estimate) -> None:
     """Print seconds by term, then bytes by term of the ranks that differ."""
+    from ..instances.costs.memory import NEARLY_FULL
     from ..instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 
     layout = found.layout
@@ -201,6 +202,12 @@ def print_estimate(found: Estimate) -> None:
     most = found.memory[found.fullest].needed
     verdict = "it fits" if found.fits else "it does not fit"
     OUT.say(f"{verdict}: {show_bytes(most)} needed, of {show_bytes(found.memory_limit)}")
+    if found.fits and found.nearly_full:
+        room = show_bytes(NEARLY_FULL * found.memory_limit)
+        OUT.say(
+            "PyTorch's allocator may slow a device down that is so full: try a layout that needs "
+            f"less, too (solve --memory {room.replace(' ', '')})"
+        )
 
 
 def _summary(found: Estimate) -> str:

@@ -16,6 +16,7 @@ from .common.clock import seconds_left
 from .common.console import (
     INFEASIBLE,
     OUT,
+    check_plan_file,
     end,
     end_with,
     parse_bytes,
@@ -189,6 +190,7 @@ def plan_job(
     if posed.gpus:
         _plan_front(model, posed, ends, output, plot, as_json=as_json)
         return
+    check_plan_file(output)
     found = _planned(model, posed.cluster, posed.job, ends)
     if found.plan is not None and output is not None:
         found.plan.save(output)

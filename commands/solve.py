@@ -18,7 +18,15 @@ from ..instances import (
 )
 from ..instances.formats.problem_toml import Table
 from .common import clock, options
-from .common.console import check_outputs, end_with, print_json, progress, refuse, tell_written
+from .common.console import (
+    check_outputs,
+    check_plan_file,
+    end_with,
+    print_json,
+    progress,
+    refuse,
+    tell_written,
+)
 from .common.launchers import NarrowedProblem, exports_of, narrow_for_launcher
 from .common.pose import (
     WORKERS,
@@ -106,6 +114,7 @@ def solve(
     loaded = choose_ties(loaded, fit.tied, stated.name, stated.fields.get("microbatches"))
     loaded, posed, devices = build(stated, replace(requested, cpus=fit.cpus), loaded)
     check_outputs(output, pictures=[plot], inputs=[workload, start, *stated.files])
+    check_plan_file(output)
     limits = replace(limits_of(stated, time_limit, gap), since=clock.STARTED)
     workers = workers_of(stated)
     if ranked is not None and is_iteration(posed) and devices is not None:

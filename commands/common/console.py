@@ -106,6 +106,12 @@ def check_outputs(
         seen.add(_identity(path))
 
 
+def check_plan_file(path: Path | None) -> None:
+    """Refuse, before the work, to write a plan into a file that is called a table."""
+    if path is not None and path.suffix.lower() == ".csv":
+        raise InputError(f"{path}: a plan is no table; write it to a file that ends in .json")
+
+
 def _identity(path: Path) -> object:
     """Return the identity of a file, the same for all of its names."""
     try:

@@ -7,9 +7,10 @@ A rank k that holds n_sτ layers of type τ in its stages s, r_sτ of them recom
 
 with memory_k of the smallest device that rank k lies on, a_s microbatches of the stage in flight at
 each moment when the rank may hold most, x = 1 + the share that the allocator loses, and c_k what is
-there in any case; for PyTorch's modules X_k is the least of the layer that its backward pass begins
-with. With Megatron's kernels and ZeRO below 3 this is `rank_memory`, term by term; with sharded
-weights it leaves out moments of the backward pass, and is a bound below.
+there in any case. The loss is there while the last stage has a microbatch in flight, at the others
+of these moments it is not. For PyTorch's modules X_k is the least of the layer that its backward
+pass begins with. With Megatron's kernels and ZeRO below 3 this is `rank_memory`, term by term; with
+sharded weights it leaves out moments of the backward pass, and is a bound below.
 """
 
 from __future__ import annotations
@@ -135,14 +136,13 @@ def memory_rows(space: JobSpace, rates: Rates, points: Ints | int) -> MemoryRows
     always = layout.recipe.bucket_bytes + rates.messages[s] * (layout.pipeline > 1)
     outputs = output[:, None, None] * flight.sum(axis=2) * (layout.stages > 1)
     fixed = CONTEXT_BYTES + loses * (always[:, None, None] + outputs)
-    ends = np.einsum("nex,nx->ne", rates.ends_held[s], per)
+    ends = np.einsum("nex,nx->ne", rates.ends_of(s, layout.stages), per)
     ends += state.gathered[:, None] * rates.ends_gathered[s]
     ends_kept = loses * (rates.ends_kept[s] - output[:, None])  # without their stages' output
     fixed[:, :, 0] += ends[:, :1] + flight[:, 0, 0] * ends_kept[:, :1]
     fixed[:, :, last] += ends[:, 1:] + flight[:, last, -1] * ends_kept[:, 1:]
     if layout.stages == 1:
-        tied, further = _copies_of_embedding(space, s)
-        fixed[:, 0, 0] -= (tied + further) * per[:, 0] + tied * state.gathered
+        fixed[:, 0, 0] -= rates.copies[s, 0] * state.gathered
     inside = rates.working[s] + rates.matrix[s] * (layout.microbatches > 1)
     each = {
         "fixed": fixed,
@@ -158,14 +158,3 @@ def memory_rows(space: JobSpace, rates: Rates, points: Ints | int) -> MemoryRows
         each = {name: values[0] for name, values in each.items()}
     limit = np.array(space.job.memory_limits(layout, space.cluster))
     return MemoryRows(limit=limit, flight=flight, head=last, **each)
-
-
-def _copies_of_embedding(space: JobSpace, settings: Ints) -> tuple[Floats, Floats]:
-    """Parameters of embedding copies that a pipeline's last rank holds besides its own.
-
-    Those of a tied head, and those for the prediction of further tokens.
-    """
-    model = space.model
-    tensor = np.array([space.settings[i].tensor for i in settings])
-    table = model.vocabulary * model.hidden / tensor
-    return table * (model.tied and model.head), table * bool(model.mtp)

@@ -168,7 +168,7 @@ def _points(
                     fixed = np.array([k, pipeline, data, m])
                     rows.append(np.hstack([np.tile(fixed, (len(kinds), 1)), kinds]))
         settings += own
-    return settings, _runnable(job, model.layers, settings, schedules, np.concatenate(rows))
+    return settings, _runnable(model, job, settings, schedules, np.concatenate(rows))
 
 
 def _values(job: TrainingJob, name: str, otherwise: range | list[int]) -> list[int]:
@@ -311,8 +311,8 @@ def _pipelines(
 
 
 def _runnable(
+    model: ModelDescription,
     job: TrainingJob,
-    layers: int,
     settings: list[Layout],
     schedules: tuple[JobSchedule, ...],
     table: Ints,
@@ -338,7 +338,7 @@ def _runnable(
             layout = replace(
                 settings[i], pipeline=p, data=d, schedule=schedules[schedule], chunks=v, zero=z
             )
-            alike[key] = runs(job.launcher, layout, layers) is None
+            alike[key] = runs(job.launcher, layout, model) is None
         keep[k] = alike[key]
     return table[keep]
 

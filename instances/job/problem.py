@@ -207,7 +207,7 @@ class TrainingJob:
             found += ["schedule"] * (layout.schedule not in self.orders)
         if layout.recompute and layout.recompute not in self.modes:
             found.append("recompute")
-        if not found and (reason := runs(self.launcher, layout, model.layers)) is not None:
+        if not found and (reason := runs(self.launcher, layout, model)) is not None:
             found.append(reason.partition(":")[0])
         return tuple(dict.fromkeys(found))
 

@@ -119,7 +119,7 @@ def job_files(launcher: str, model: ModelDescription, layout: Layout) -> dict[st
         check(model, layout)
     check_batch(layout)
     layout = without_counts(model, layout)
-    why = runs("any" if launcher == "csv" else launcher, layout, model.layers)
+    why = runs("any" if launcher == "csv" else launcher, layout, model)
     if why is not None:
         raise InputError(f"{why}; plan with --for {launcher}" if launcher != "csv" else why)
     if model.encoder and layout.pipeline > 1 and launcher != "csv":

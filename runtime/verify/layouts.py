@@ -211,9 +211,9 @@ def _runnable(plan: JobPlan, passes: Layout, modes: list[frozenset[Recompute]]) 
         if counted and not mode and not plan.model.mtp:
             continue  # of those that count, none counted; predictions are not among them
         one = replace(passes, recompute=mode)
-        if runs(plan.job.launcher, one, plan.model.layers) is None:
+        if runs(plan.job.launcher, one, plan.model) is None:
             yield one
-    if counted and runs(plan.job.launcher, some, plan.model.layers) is None:
+    if counted and runs(plan.job.launcher, some, plan.model) is None:
         yield some
 
 

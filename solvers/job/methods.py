@@ -185,13 +185,9 @@ METHODS: dict[str, Method[PipelineJob]] = {
     **{
         name: Method(
             SolverName("stagecut.solvers.job.iteration.frameworks.default_split", (name,)),
-            refuses=(_iterations_alone, _no_rules),
+            {"type": ()} if name == "deepspeed-type" else {},
+            refuses=(_iterations_alone, _no_regex, _no_rules),
         )
         for name in RULES
     },
-    "deepspeed-type": Method(
-        SolverName("stagecut.solvers.job.iteration.frameworks.default_split", ("deepspeed-type",)),
-        {"type": ()},
-        refuses=(_iterations_alone, _no_regex, _no_rules),
-    ),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,8 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_key_heads_that_tensor_parallelism_does_not_divide_are_refused(tmp_path: Path) -> None:
-    plan = stagecut.load_job_plan(planned(tmp_path, 4, tensor=4))
+    plan = stagecut.load_job_plan(planned(tmp_path, 4))
+    plan = replace(plan, layout=replace(plan.layout, tensor=4))
     with pytest.raises(stagecut.InputError, match="tensor: 4 does not divide the 2 key and value"):
         planned_model(plan, None)
 

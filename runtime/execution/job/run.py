@@ -21,6 +21,7 @@ from ....instances.costs.layout import Layout
 from ....instances.formats.problem_toml import to_plain
 from ....instances.formats.writing import layout as written
 from ....instances.formats.writing import write_whole
+from ....instances.job.launchers import undivided
 from ....instances.job.plan import JobPlan
 from ....instances.pytorch.factory import call_factory
 from ..checkpoint import restore, save
@@ -281,13 +282,8 @@ def planned_model(plan: JobPlan, reference: str | None) -> tuple[nn.Module, Para
     the plan's description. Raises InputError if they do not fit the plan.
     """
     if reference is None:
-        for block in plan.model.layer_types:
-            heads = plan.layout.tensor if block.attention is None else block.attention.kv_heads
-            if heads % plan.layout.tensor:
-                raise InputError(
-                    f"tensor: {plan.layout.tensor} does not divide the {heads} key and value heads "
-                    f"of {plan.model.name}; models of descriptions run with at most {heads}"
-                )
+        if why := undivided("stagecut", plan.layout, plan.model):
+            raise InputError(f"{why}; plan with --for stagecut")
         return transformer(plan.model)
     made: Any = call_factory(reference)
     fits = isinstance(made, tuple) and len(made) == 2
