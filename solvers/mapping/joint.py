@@ -26,7 +26,7 @@ from ...formulations.mapping.all_cuts import (
     speed_counts,
     split_bytes,
 )
-from ...formulations.mapping.costs import MappingCosts
+from ...formulations.mapping.costs import MappingCosts, find_blocks
 from ...formulations.mapping.joint import joint_data, joint_milp
 from ...formulations.mapping.memory import (
     costs_of_cut,
@@ -43,14 +43,17 @@ from ...instances.model.stage_costs import parameter_bytes
 from ..core.lattice import list_ideals
 from ..core.milp_driver import IntegerProgram, integer_program, solve_program
 from ..core.search import OPTIMAL_GAP, Clock, Search
+from .annealing.costs import descend
 from .auto import stage_times
 from .cuts_kernel import StageEnds, add_stage
-from .layouts import layouts
+from .layouts import layouts, matched, runs_in_blocks
 from .parameters import (
     ALL_CUTS_SHARE,
     CUT_BYTES,
     CUT_SHARE,
     CUTOFF_STEP,
+    DESCENT_HEATS,
+    DESCENT_STEPS,
     FIRST_CUTOFF,
     IDEAL_SLICE,
     JOINT_DEVICES,
@@ -94,6 +97,13 @@ class StageStates(NamedTuple):
     def cells(self) -> int:
         """Values that the DP keeps of each ideal."""
         return len(self.table) * sum(map(len, self.counts))
+
+
+class Cut(NamedTuple):
+    """Cut, and the runs of stages that it keeps together within blocks."""
+
+    stage: Ints  # (n,): stage of each node
+    runs: list[list[int]]  # the stages of each run; those for the fastest devices first
 
 
 def list_all(task: Task[DeviceMapping], clock: Clock) -> PricedIdeals | None:
@@ -174,8 +184,8 @@ def best_cut(
     states: StageStates,
     cutoff: float,
     clock: Clock,
-) -> tuple[float, Ints | None]:
-    """Return the least longest stage below the cutoff in seconds, and the stage of each node.
+) -> tuple[float, Cut | None]:
+    """Return the least longest stage below the cutoff in seconds, and its cut.
 
     The cutoff and None if no cut is below it; 0 and None if it must stop.
     """
@@ -218,12 +228,16 @@ def best_cut(
     if not np.isfinite(longest):
         return cutoff, None
     stage, at = np.zeros(ideals.inside.shape[1], np.int64), size - 1
+    runs: list[tuple[int, list[int]]] = []  # with their speeds, the last one first
     for s in reversed(range(problem.stages)):
         stage[ideals.inside[at]] = s
         link, k = divmod(int(back[s][used][at, state]), speeds)
+        if state == 0 or not runs:
+            runs.append((k, []))
+        runs[-1][1].insert(0, s)
         at, state = divmod(link, len(table))
         used = (*used[:k], used[k] - 1, *used[k + 1 :])
-    return longest, stage[ideals.unit_of]
+    return longest, Cut(stage[ideals.unit_of], [run for _, run in sorted(runs)])
 
 
 def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
@@ -299,25 +313,31 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
         if at_least is None:
             search.note("all cuts: too much memory; the bound is that of the work shared out")
             return
-        step, cutoff, stage = FIRST_CUTOFF, shared, None
+        step, cutoff, cut = FIRST_CUTOFF, shared, None
         clock = search.part(ALL_CUTS_SHARE)
-        while stage is None and cutoff < search.objective * unit and not clock.should_stop():
+        while cut is None and cutoff < search.objective * unit and not clock.should_stop():
             # of few stages below a low cutoff, the DP has little to do
             cutoff = min(search.objective * unit, cutoff * (1 + step) or math.inf)
-            value, stage = best_cut(task, ideals, *at_least, cutoff, clock)
+            value, cut = best_cut(task, ideals, *at_least, cutoff, clock)
             search.raise_bound(value * (1 - 1e-9) / unit, "all cuts at least prices")
             step = CUTOFF_STEP
-    if stage is not None:
-        _map(task, search, stage)
+    if cut is not None:
+        _map(task, search, _first_of(task, search, cut))
+    with search.phase("cuts of constructions"):
+        _cut_constructions(task, search, ideals)
     while not search.should_stop() and search.gap > OPTIMAL_GAP:
         before = search.objective
         with search.phase("cut again"):
-            stage = _cut_again(task, search, ideals)
-        if stage is None:
-            return
-        _map(task, search, stage)
+            _cut_again(task, search, ideals)
+        _map(task, search, _incumbent(search))
         if search.objective >= before * (1 - 1e-9):
             return
+
+
+def _incumbent(search: Search[Solution]) -> ReplicaPlacement:
+    best = search.best
+    assert isinstance(best, ReplicaPlacement)
+    return best
 
 
 def _shared_out(
@@ -331,33 +351,72 @@ def _shared_out(
     return max(longest, float((compute + reduced / most).sum()) / float((1 / slow).sum()))
 
 
-def _cut_again(
+def _cut_constructions(
     task: Task[DeviceMapping], search: Search[Solution], ideals: PricedIdeals
-) -> Ints | None:
-    """Return the best cut for the devices of the incumbent's stages; None if it is no better."""
-    best = search.best
-    assert isinstance(best, ReplicaPlacement)
-    costs = costs_of_cut(task, best.stage)
-    slots = costs.numbers(best.slots)
-    prices = prices_of(task, costs, ideals, slots, best.sends_to)
+) -> None:
+    """Offer the best cuts for the constructions; of unlike devices, the first stage is anywhere."""
+    stage = _incumbent(search).stage
+    costs = costs_of_cut(task, stage)
+    for slots, _ in layouts(costs):
+        turns = product((slots, slots[::-1]), range(costs.stages)) if costs.unlike else [(slots, 0)]
+        for order, k in turns:
+            if search.should_stop() or search.gap <= OPTIMAL_GAP:
+                return
+            turned = np.roll(order, k, axis=0)
+            found = costs.read_back(stage, turned, matched(costs, turned))
+            _cut_for(task, search, ideals, found)
+
+
+def _cut_again(task: Task[DeviceMapping], search: Search[Solution], ideals: PricedIdeals) -> None:
+    """Cut the incumbent again and descend from it, in turn."""
+    before = None
+    for turn in range(UNLIKE_ROUNDS):
+        best = _incumbent(search)
+        if best is not before:
+            _cut_for(task, search, ideals, best)
+        if search.should_stop() or search.gap <= OPTIMAL_GAP:
+            return
+        before = best = _incumbent(search)
+        costs, heat = costs_of_cut(task, best.stage), DESCENT_HEATS[turn % len(DESCENT_HEATS)]
+        at, seed = costs.numbers(best.slots), search.limits.seed + turn
+        slots, _ = descend(costs, at, best.sends_to, DESCENT_STEPS, seed, hot=heat)
+        search.offer(costs.read_back(best.stage, slots, matched(costs, slots)))
+
+
+def _cut_for(
+    task: Task[DeviceMapping],
+    search: Search[Solution],
+    ideals: PricedIdeals,
+    known: ReplicaPlacement,
+) -> None:
+    """Offer the best cut for the devices of a mapping's stages."""
+    costs = costs_of_cut(task, known.stage)
+    prices = prices_of(task, costs, ideals, costs.numbers(known.slots), known.sends_to)
     cutoff = search.objective * TIME_UNITS[task.workload.time_unit]
     one = np.array([task.problem.stages])
     states = StageStates(
         run_states(one, one[0], alone=False), speed_counts(one, one[0], slower=False)
     )
-    _, stage = best_cut(task, ideals, prices, states, cutoff, search)
-    if stage is not None:
-        search.offer(ReplicaPlacement(stage, best.slots, best.sends_to))
-    return stage
+    _, cut = best_cut(task, ideals, prices, states, cutoff, search)
+    if cut is not None:
+        search.offer(ReplicaPlacement(cut.stage, known.slots, known.sends_to))
 
 
-def _map(task: Task[DeviceMapping], search: Search[Solution], stage: Ints) -> None:
-    """Map the stages of a cut, and offer the result."""
-    costs = costs_of_cut(task, stage)
+def _first_of(task: Task[DeviceMapping], search: Search[Solution], cut: Cut) -> ReplicaPlacement:
+    """Return a mapping of a cut whose runs are in blocks, after a descent."""
+    costs = costs_of_cut(task, cut.stage)
+    slots = runs_in_blocks(costs, find_blocks(costs), cut.runs)
+    seed = search.limits.seed
+    slots, _ = descend(costs, slots, matched(costs, slots), DESCENT_STEPS, seed)
+    return costs.read_back(cut.stage, slots, matched(costs, slots))
+
+
+def _map(task: Task[DeviceMapping], search: Search[Solution], first: ReplicaPlacement) -> None:
+    """Map the stages of a mapping better, and offer the result."""
+    costs = costs_of_cut(task, first.stage)
     limits = replace(search.limits, nodes=UNLIKE_ROUNDS if costs.unlike else ROUNDS, gap=0.0)
     inner = Search(limits, search.judge, within=search.part(CUT_SHARE))
-    first = next(layouts(costs))
-    if inner.offer(costs.read_back(stage, *first)):
+    if inner.offer(first) or inner.offer(costs.read_back(first.stage, *next(layouts(costs)))):
         with search.phase("mapping of a cut"):
             stage_times(task, inner)
         if inner.best is not None:
