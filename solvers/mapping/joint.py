@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pyomo.common.gc_manager import PauseGC
 
 from ...formulations.mapping.all_cuts import (
+    CROSSED,
     LeastPrices,
     least_prices,
     run_states,
@@ -84,13 +85,13 @@ class StagePrices(NamedTuple):
 
     slow: Floats  # (K,): how many times devices of each speed take the seconds of compute
     reduced: Floats  # (2,): of a byte of parameters
-    sent: Floats  # (2, N): of the boundary at each ideal
+    sent: Floats  # (B, N): of the boundary at each ideal, by its kind as of `run_states`
 
 
 class StageStates(NamedTuple):
     """States of the DP over all cuts: the order in which stages may follow each other."""
 
-    table: Ints  # (Q, K, 2, 2): as of `run_states`
+    table: Ints  # (Q, K, 2, 3): as of `run_states`
     counts: list[list[tuple[int, ...]]]  # as of `speed_counts`
 
     @property
@@ -142,8 +143,9 @@ def at_least_prices(
         slow, counts = stage_speeds(task, most)
         prices = least_prices(task, units, slow)
         kept = len(prices.runs) > 1
-        table = run_states(prices.runs, stages, alone=alone)
-        table = np.broadcast_to(table, (len(table), len(slow), 2, 2))
+        paired = not alone and prices.across[2] > prices.across[1]
+        table = run_states(prices.runs, stages, alone=alone, paired=paired)
+        table = np.broadcast_to(table, (len(table), len(slow), 2, 3))
         states = StageStates(table, speed_counts(counts, stages, slower=kept))
         if states.cells * len(ideals.work) * np.dtype(np.int32).itemsize <= CUT_BYTES:
             one = StagePrices(slow, np.array(prices.reduced), prices.boundary(ideals.split))
@@ -173,7 +175,7 @@ def prices_of(
             times = times + m * costs.inverse[pairs][:, None] * ideals.split
             sent = np.where(ideals.split > 0, times.max(axis=0), 0.0)
         own = slow[row].max(keepdims=True)
-        found.append(StagePrices(own, np.array([reduced, reduced]), np.array([sent, sent])))
+        found.append(StagePrices(own, np.array([reduced, reduced]), sent[None]))
     return found
 
 
@@ -232,7 +234,7 @@ def best_cut(
     for s in reversed(range(problem.stages)):
         stage[ideals.inside[at]] = s
         link, k = divmod(int(back[s][used][at, state]), speeds)
-        if state == 0 or not runs:
+        if state < CROSSED or not runs:
             runs.append((k, []))
         runs[-1][1].insert(0, s)
         at, state = divmod(link, len(table))

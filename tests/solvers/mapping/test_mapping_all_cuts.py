@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from mapping_joint_cases import drawn_joint, least_of_all_cuts
+from mapping_joint_cases import blocks, drawn_joint, least_of_all_cuts, network
 
 import stagecut
 from stagecut import Limits, solve, verify
@@ -51,6 +51,24 @@ def test_no_mapping_of_any_cut_is_below_the_bound(mode: str, collective: str, un
     assert near >= 5
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_all_messages_between_stages_in_two_blocks_cross(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    workload = network(rng, 4, backward=False)
+    heavy = {"weight_bytes": np.full(4, 1e9)}  # no ring is across blocks
+    workload = replace(workload, output_bytes=np.full(4, 1e8), extra=heavy)
+    problem = DeviceMapping(blocks([3, 3], rng), 2, 3, "both", collective="ring")
+    cluster = devices_of(problem.topology)
+    task = pose(workload, cluster, problem)
+    ideals = list_all(task, ENDLESS)
+    at_least = at_least_prices(task, ideals, partition_units(workload)[1])
+    value, _ = best_cut(task, ideals, *at_least, 1e9, ENDLESS)
+    optimum = least_of_all_cuts(workload, 4, problem)
+    assert optimum * (1 - 5e-3) <= 1e3 * value <= optimum * (1 + 1e-9)
+    assert no_mapping_below(workload, cluster, problem, optimum * (1 - 5e-3))
+    assert not no_mapping_below(workload, cluster, problem, optimum * (1 + 1e-6))
+
+
 def test_runs_of_stages_fit_into_a_block() -> None:
     table = run_states(np.array([2]), 5, alone=False)[:, 0]
     joined = table[0, 0, 0]  # a stage with its ring in the block goes on inside
@@ -60,7 +78,7 @@ def test_runs_of_stages_fit_into_a_block() -> None:
     loose = table[table[table[0, 1, 0], 1, 0], 1, 0]  # rings across: their blocks may differ
     assert table[loose, 1, 0] == loose
     assert table[loose, 0, 1] == -1
-    assert run_states(np.array([5]), 5, alone=False).shape == (1, 1, 2, 2)
+    assert run_states(np.array([5]), 5, alone=False).shape == (1, 1, 2, 3)
 
 
 @pytest.mark.parametrize(
