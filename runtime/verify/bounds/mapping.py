@@ -251,13 +251,13 @@ class _MappedChains:
         loose = np.full((len(longest), last + 1, len(used)), NONE)
         held = np.full_like(loose, NONE)
         # 0 where all of the next stage is in one group, or not
-        one, spread = (np.full(loose.shape[1:], NONE) for _ in range(2))
+        inside, spread = (np.full(loose.shape[1:], NONE) for _ in range(2))
         loose[:, 0, 0] = 0
         least = self.compute[0] + (0 if problem.overlap else self.reduced.min(axis=0))
         reach = EndsInReach(self.inside, least)
         for ideal in range(last):
-            found = np.concatenate([loose, held, one[None], spread[None]])[:, ideal]
-            known = (found < NONE).any(axis=0)
+            found = *loose[:, ideal], *held[:, ideal], inside[ideal], spread[ideal]
+            known = (np.array(found) < NONE).any(axis=0)
             if not known.any():
                 continue
             left = problem.stages - 1 - int(stages[known].min())
@@ -266,9 +266,9 @@ class _MappedChains:
                 of = speed if kept else 0
                 run = int(longest[of])
                 b = held[of, ideal]
-                whole = np.minimum(np.minimum(loose[of, ideal], one[ideal]), b)
+                least_run = np.minimum(np.minimum(loose[of, ideal], inside[ideal]), b)
                 a = np.minimum(loose[of, ideal], spread[ideal])
-                both = np.where(whole < run, whole + 1, NONE)
+                both = np.where(least_run < run, least_run + 1, NONE)
                 longer = np.where(b < run, b + 1, NONE)
                 at_most = np.where(a < NONE, np.minimum(a + 1, run + 1), NONE)
                 freed = np.where((a < NONE) | (longer < NONE), 0, NONE)
@@ -276,7 +276,7 @@ class _MappedChains:
                 for ring, boundary, to, value in (
                     (0, 0, held[of], both),
                     (0, 1, loose if alone else spread, np.where(both < NONE, 0, NONE)),
-                    (0, 2, one, np.where(both < NONE, 0, NONE)),
+                    (0, 2, inside, np.where(both < NONE, 0, NONE)),
                     (1, 0, loose[of], at_most),
                     (1, 0, held[of], longer),
                     (1, 1, loose, freed),
