@@ -253,6 +253,8 @@ class _MappedChains:
         # 0 where all of the next stage is in one group, or not
         inside, spread = (np.full(loose.shape[1:], NONE) for _ in range(2))
         loose[:, 0, 0] = 0
+        # whether it matters if boundaries go from one group to one
+        apart = not alone and bool((self.sent[2] > self.sent[1]).any())
         least = self.compute[0] + (0 if problem.overlap else self.reduced.min(axis=0))
         reach = EndsInReach(self.inside, least)
         for ideal in range(last):
@@ -275,14 +277,14 @@ class _MappedChains:
                 below = self._below(speed, ideal, ends, overlap=problem.overlap)
                 for ring, boundary, to, value in (
                     (0, 0, held[of], both),
-                    (0, 1, loose if alone else spread, np.where(both < NONE, 0, NONE)),
+                    (0, 1, spread if apart else loose, np.where(both < NONE, 0, NONE)),
                     (0, 2, inside, np.where(both < NONE, 0, NONE)),
                     (1, 0, loose[of], at_most),
                     (1, 0, held[of], longer),
                     (1, 1, loose, freed),
                 ):
                     some = ends[below[ring][boundary]]
-                    if len(some) and not (alone and (ring or boundary == 2)):
+                    if len(some) and (apart or boundary < 2) and not (ring and alone):
                         rows, columns = np.ix_(some, then)
                         known_by = to[..., rows, columns]
                         to[..., rows, columns] = np.minimum(known_by, value[free])
