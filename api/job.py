@@ -443,7 +443,10 @@ def what_would_help(
             break  # memory does not bind
         own = limits
         if limits.seconds is not None:
-            left = max(0.0, begin + limits.seconds - time.monotonic())
+            left = begin + limits.seconds - time.monotonic()
+            if left <= 0:
+                found.append(WhatIf(case[0], np.inf, 0.0, None))
+                continue
             own = replace(limits, seconds=left / (len(cases) - done))
         found.append(_what_if(plan, *case, own, calibration))
     return tuple(found)

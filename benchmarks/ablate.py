@@ -1,14 +1,14 @@
-"""What each strategy, bound and neighbourhood of an `auto` is worth: what is lost without it.
+"""The worth of each strategy, bound and neighbourhood of an `auto`: what is lost without it.
 
     python benchmarks/ablate.py throughput                        run what the table lacks
     python benchmarks/ablate.py throughput --report               the table as Markdown
     python benchmarks/ablate.py mapping --only random_blk_2 --parts layouts descents
 
-Cells and parts of each problem stand in `ablations.py`. Each run is a process of its own. Limits
-count its CPU seconds instead of the clock's, inside HiGHS too, so that other load changes little;
-with `--compile` a run of each cell that is not measured compiles the kernels. The whole strategy
-runs with three seeds, which says what is noise; a part is left out only in cells where the whole
-strategy reaches it. A row has the revision that it was measured with.
+`ablations.py` lists the cells and parts of each problem. Each run is a process of its own. Limits
+count CPU seconds instead of wall time, inside HiGHS too, so that other load changes little. With
+`--compile`, an unmeasured run of each cell compiles the kernels first. The whole strategy runs with
+three seeds, which show the noise. A part is left out only in cells where the whole strategy reaches
+it. Each row has the revision that it was measured with.
 
 A part stays if the gap without it is worse by more than the noise, or the time to 1 % by a tenth,
 on two workloads of different families.

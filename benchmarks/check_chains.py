@@ -1,10 +1,11 @@
-"""How long `verify --bound` takes for contiguous splits: all chains of stages, looked at anew.
+"""Time of `verify --bound` for contiguous splits, which looks at all chains of stages anew.
 
     python benchmarks/check_chains.py FILES              published graphs, the least max-load
     python benchmarks/check_chains.py --microbatches 8 32 --schedules 1f1b gpipe zb-h1 \\
         --accelerators 8 NAMES                           iterations, gap asked 0.1 %
 
-Prints a markdown row a case: CPU seconds of the search and of the check, and what it said.
+Prints one Markdown row per case: the CPU seconds of the search and of the check, and the check's
+answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A clock that counts CPU seconds in place of the wall's, so that other load changes little."""
+"""A clock that counts CPU seconds instead of wall time, so that other load changes little."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Solves on a Dask cluster of four workers on this machine, one of them killed in the middle.
+"""Solves on a Dask cluster of four workers on this machine, with one worker killed midway.
 
-Each row is one solve by `auto` on a cluster of its own; in every second one a process of the
-cluster is killed while it has a task. The table has objective and bound just before the kill, and
+Each row is one solve by `auto` on a cluster of its own. In every second row, a process of the
+cluster is killed while it has a task. The table gives objective and bound just before the kill and
 at the end: nothing may have been lost. CPU seconds are those of the solve's own process and the
 scheduler, without the workers. Prints Markdown.
 

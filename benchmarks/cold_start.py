@@ -1,13 +1,13 @@
-"""CPU seconds of the first call on a machine and of later ones, a process each.
+"""CPU seconds of the first call on a machine and of later ones, each in its own process.
 
     PYTHONPATH=.dev python benchmarks/cold_start.py [--case NAME …] [--calls 3]
 
-The last cases need nothing compiled: they are what imports take.
+The last cases compile nothing: they measure imports alone.
 
-The first call begins with an empty cache of compiled kernels, in a folder of its own; the others
-find what those before have left. Each has one worker, as others begin by the clock. Prints a
-Markdown table: user and system seconds of each call, the last column for how much more the first
-takes than the last.
+The first call begins with an empty cache of compiled kernels, in a folder of its own; each later
+call finds the kernels of the calls before. All calls have one worker, since further workers start
+by the clock. Prints a Markdown table: user and system seconds of each call, and in the last column
+how much more the first call takes than the last.
 """
 
 from __future__ import annotations

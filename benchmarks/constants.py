@@ -1,21 +1,22 @@
-"""What each number in `solvers/` is worth: what changes if it is halved, and if it is doubled.
+"""The worth of each number in `solvers/`: what changes if it is halved, and if it is doubled.
 
     python benchmarks/constants.py                      run what the table lacks
     python benchmarks/constants.py mapping core         of these packages alone
     python benchmarks/constants.py --names SPLITS       of these constants alone
     python benchmarks/constants.py --page               write docs/decisions/constants.md
 
-A constant is a number at the top level of a module, or in a record there; modules of kernels have
-codes alone, and take constants as arguments. It is changed in the module's source before anything
-is imported, so that copies and defaults have it too. Cells are a few of `ablations.py`, and jobs;
-each run is a process of its own, and its limit counts CPU seconds.
+A constant is a number at the top level of a module, or in a record there. (Modules of kernels have
+only codes, and take constants as arguments.) A constant is changed in its module's source before
+anything is imported, so that copies and defaults change as well. Cells are a few of those in
+`ablations.py`, and jobs. Each run is a process of its own, and its limit counts CPU seconds.
 
-A constant runs in cells that read it, two at most unless `--cells` says more, those of its own
-package first, and a direction only until a cell shows an effect: a gap or a time outside what the
-unchanged strategy has with three seeds, by more than 0.1 % of the objective, or a tenth and 0.2 s
-of the time, with one seed and again with another, and outside what the unchanged strategy has right
-after, too: CPU seconds buy less on a machine that does much else. Numbers below 1 are doubled to 1
-at most. Constants of `PROTECTS` do not run: whatever a few cells say, they stay.
+A constant runs in cells that read it, those of its own package first, and in two at most unless
+`--cells` says more. A direction runs only until one cell shows an effect. An effect is a gap or a
+time outside the unchanged strategy's range over three seeds, by more than 0.1 % of the objective,
+or by a tenth and 0.2 s of the time. It must show with one seed and again with another, and also
+against the unchanged strategy run right after, because CPU seconds buy less on a busy machine.
+Numbers below 1 are doubled to 1 at most. Constants of `PROTECTS` do not run: they stay, whatever a
+few cells say.
 """
 
 from __future__ import annotations

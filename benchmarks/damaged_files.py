@@ -1,4 +1,4 @@
-"""Damaged files of every format: each is refused in one line, or says the same when saved again.
+"""Damaged files of every format: each is refused in one line, or means the same when saved again.
 
 PYTHONPATH=.dev python benchmarks/damaged_files.py --cases 10000
 """

@@ -1,13 +1,13 @@
-"""The DP over ideals: ideals, pairs, seconds, memory, optimum; and how its time grows.
+"""The DP over ideals: ideals, pairs, seconds, memory, optimum, and how its time grows.
 
     python benchmarks/dp.py table --benchmarks ../shared/benchmarks
     python benchmarks/dp.py growth --output build/dp
 
-`table` solves each published throughput workload in a process of its own, twice, and reports the
-second solve (compiled code is then loaded): wall-clock seconds of the whole method, from the
-loaded workload to the verified plan, and the process's peak memory, the Python libraries included.
-`growth` solves generated workloads whose lattices grow, until one takes longer than --seconds, and
-writes growth.csv and growth.png.
+`table` solves each published throughput workload twice in a process of its own, and reports the
+second solve, for which compiled code is already loaded. Seconds are wall time of the whole method,
+from the loaded workload to the verified plan; memory is the process's peak, Python libraries
+included. `growth` solves generated workloads whose lattices grow, until one takes longer than
+--seconds, and writes growth.csv and growth.png.
 """
 
 from __future__ import annotations

@@ -1,15 +1,21 @@
-"""What DTensor makes of every operator under every signature that a sharding can plan.
+"""DTensor's results for every operator under every signature that a sharding can plan.
 
     python benchmarks/dtensor_operators.py
 
-Operators are those of the small models of the tests, which have one for every rule, on random
-numbers in two processes; each signature is what `instances/pytorch/tensor_rules.py` gives. DTensor
-is given the parts as the signature says they lie. It is *right* if what it makes, put together, is
-what one process makes, lies as the signature says, and moved the bytes that the plan prices. *Lies
-otherwise*: right numbers and bytes, but elsewhere, so that the plan's next conversion is another
-one. *Other bytes*: right numbers, other bytes than planned. *Wrong*: other numbers without an
-error. *Refused*: an error. Conversions between properties are rows of the operator `redistribute`.
-Times are of one call, of ours and DTensor's, the least of five, in rows that are right. Writes
+The operators are those of the tests' small models, which have one for every rule. They run on
+random numbers in two processes, under each signature of `instances/pytorch/tensor_rules.py`.
+DTensor gets the parts as the signature says they lie. Each row has one verdict:
+
+* *right*: the assembled result is that of one process, lies as the signature says, and moved the
+  bytes that the plan prices;
+* *lies otherwise*: right numbers and bytes, but the result lies elsewhere, so that the plan's next
+  conversion is a different one;
+* *other bytes*: right numbers, but other bytes than planned;
+* *wrong*: other numbers, without an error;
+* *refused*: an error.
+
+Conversions between properties are rows of the operator `redistribute`. In rows that are right,
+times are of one call of ours and of DTensor's, the least of five. Writes
 `results/dtensor_operators.csv`.
 """
 

@@ -1,9 +1,9 @@
 """Terms of mixtures of experts, each left out in turn: python benchmarks/expert_terms.py FILE…
 
-Prints, for published runs of mixtures of experts, what predictions are worth with all terms and
-without one: the median of predicted over measured time and of its error, and over groups that
-differ in layout alone the mean rank correlation and regret. The last table says which model and
-device each term matters for: how much faster predictions become without it.
+For published runs of mixtures of experts, prints how good predictions are with all terms and
+without each one: the medians of predicted over measured time and of its error, and the mean rank
+correlation and regret over groups of runs that differ only in layout. The last table lists the
+models and devices for which each term matters: how much faster predictions become without it.
 """
 
 from __future__ import annotations

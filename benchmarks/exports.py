@@ -1,9 +1,9 @@
-"""Exports plans of ten models to every launcher, as the command line does.
+"""Exports of plans of ten models to every launcher, as the command line makes them.
 
     python benchmarks/exports.py
 
-A model has a plan that was made for no launcher and one for each launcher (``--for``); a launcher
-is given both. Writes `results/exports.csv`: what it took, or the line that refuses it.
+Each model has one plan made for no launcher, and one for each launcher (``--for``). Each launcher
+is given both. Writes `results/exports.csv`: what the launcher took, or the line that refuses it.
 """
 
 from __future__ import annotations

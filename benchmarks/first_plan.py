@@ -2,8 +2,9 @@
 
     python benchmarks/first_plan.py [--repository .]
 
-Packages come from pip's cache, so run it once before to have them there; the cache of compiled
-kernels and that of measured times begin empty. Prints a Markdown table. Asked: 90 s on two cores.
+Packages come from pip's cache, so run the program once beforehand to fill it. The caches of
+compiled kernels and of measured times begin empty. Prints a Markdown table. The target is 90 s on
+two cores.
 """
 
 from __future__ import annotations

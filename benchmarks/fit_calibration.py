@@ -1,10 +1,10 @@
-"""Fit the tables of efficiencies: python benchmarks/fit_calibration.py FILE… [--only NAME].
+"""The fit of the tables of efficiencies: python benchmarks/fit_calibration.py FILE… [--only NAME].
 
 Each table of `TABLES` is fitted by least squares of the logarithm of predicted over measured time,
 on some rows of its kind of device and software: those whose number is a multiple of five, or of
-three in sources of at most a hundred rows. The others judge it (`published_runs.py`). A prior
-holds what the rows say little about at its start. Rows of a source with many, or of a model and
-precision with many, weigh less. Writes ``calibrations.json``.
+three in sources of at most a hundred rows. The other rows judge it (`published_runs.py`). A prior
+keeps parameters near their start if the rows say little about them. Rows weigh less if their
+source, or their model and precision, has many. Writes ``calibrations.json``.
 """
 
 from __future__ import annotations

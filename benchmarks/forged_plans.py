@@ -2,7 +2,7 @@
 
     PYTHONPATH=.dev python benchmarks/forged_plans.py --cases 3000 --certificates 1000
 
-Of a changed plan that is accepted, every claim is still true by the definition: a node went to a
+If a changed plan is accepted, all its claims are still true by the definition: a node went to a
 device that is as good, or an option changed that makes no difference.
 """
 

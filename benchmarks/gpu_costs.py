@@ -4,8 +4,8 @@
     python benchmarks/gpu_costs.py --part ranks --seconds 200 --out FOLDER
     python benchmarks/gpu_costs.py --part layouts --seconds 400 --out FOLDER
 
-It needs one GPU of the table of accelerators, torch and msgspec. Each row is written as soon as it
-is measured, and what there is no time for is left out. `--small` runs all of it with narrow layers,
+Needs one GPU of the table of accelerators, torch and msgspec. Each row is written as soon as it is
+measured; rows for which no time is left are skipped. `--small` runs everything with narrow layers,
 on a CPU, too. On a machine with this repository,
 
     python benchmarks/gpu_costs.py --take FOLDER

@@ -1,14 +1,16 @@
 """Table of efficiencies of this project's own runtime, from what `gpu_costs.py` measured on a GPU.
 
-Every second row of `results/gpu_kernels.csv`, `gpu_layouts.csv`, and of the dense models in
-`gpu_ranks.csv` is fitted on; the others judge. Kernels say what they reach of the device, the
-longer the more they count. Whole iterations say how much longer they take than their kernels, what
-the host takes for a kernel, and how much longer where it recomputes; passes that tensor ranks
-divide, what it takes more for a linear layer. `fit_calibration.py` writes the table.
+Every second row of `results/gpu_kernels.csv`, of `gpu_layouts.csv`, and of the dense models in
+`gpu_ranks.csv` is fitted on; the other rows judge. Kernels give the share of the device's peak that
+they reach, and count the more the longer they are. Whole iterations give how much longer they take
+than their kernels, the host's time per kernel, and how much longer the host takes when it
+recomputes. Passes divided over tensor ranks give the host's extra time per linear layer.
+`fit_calibration.py` writes the table.
 
     python benchmarks/gpu_fit.py
 
-prints the errors of the rows that judge, and those of iterations by tables fitted without a number.
+prints the errors of the rows that judge, and the errors of iterations by tables that are fitted
+without one of the numbers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Kernels of training on a GPU: what each is called with, and what the costs say of it.
+"""Kernels of training on a GPU: the arguments of each, and the time that the costs predict.
 
-A kernel is measured as it runs in training: many calls behind each other on one stream, while the
+A kernel is measured as it runs in training: many calls follow each other on one stream, and the
 host is ahead of the device, so that a call takes the kernel and the gap to the next one. Inputs are
-random, and calls take turns with so many sets of them that the device's cache holds none for the
-next turn.
+random. Calls take turns with so many sets of inputs that the device's cache no longer holds a set
+when its turn comes again.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A sweep is a model with its batch: every microbatch and recomputation, and the layout that `solve`
 takes. Training is real, on random tokens: whole models, all microbatches, AdamW. No profiler runs
-in this process: behind one the host takes longer for every launch.
+in this process, since after a profile the host takes longer for every launch.
 """
 
 from __future__ import annotations

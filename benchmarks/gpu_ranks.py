@@ -1,9 +1,9 @@
 """A rank of a training job on one GPU: seconds of its passes and its memory beside the costs.
 
-The process group is torch's fake one, of as many ranks as the layout has: collectives return at
-once, gathers copy. So the rank's own work is measured, and the prediction is the one without links:
-each collective takes no time. Models are `transformer`'s of shipped descriptions, with the widths
-that they have and a few of their blocks.
+The process group is torch's fake one, with as many ranks as the layout has: collectives return at
+once, and gathers copy. So only the rank's own work is measured, and the prediction is made without
+links: each collective takes no time. The models are those of `transformer`, from shipped
+descriptions, at their real widths and with a few of their blocks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Five networks for images at reduced size, and a task that they learn: plain torch.
+"""Five networks for images at reduced size, and a task that they learn, in plain torch.
 
-Widths are a quarter of the published ones (MobileNetV2: a half), images have 32 × 32 points. All
-have batch norm, without which VGG16 and AlexNet hardly learn; dropout is left out.
+Widths are a quarter of the published ones (MobileNetV2: a half), and images have 32 × 32 points.
+All networks have batch norm, without which VGG16 and AlexNet hardly learn; dropout is left out.
 """
 
 from __future__ import annotations

@@ -1,11 +1,15 @@
 """Networks from `transformers` (random weights) and a U-Net, imported, counted, planned, measured.
 
-Prints three Markdown tables. Counts: nodes, edges, parameters, FLOPs against FlopCounterMode, saved
-bytes against saved-tensor hooks, CPU seconds to import, and the verified plan on 4 devices. Times:
-the sum of operator times against the whole model, before and after correction, on one thread.
-Kept: all models of `models.py` and `more_models.py` whose library is there, trained: whether the
-profile has all parameters and costs the same on `meta`, the operators of ``--tensors`` and those
-without a rule, or why it is refused, and whether the model is afterwards what it was.
+Prints three Markdown tables:
+
+* *Counts*: nodes, edges, parameters, FLOPs against FlopCounterMode, saved bytes against
+  saved-tensor hooks, CPU seconds to import, and the verified plan on 4 devices;
+* *Times*: the sum of operator times against the whole model, before and after correction, on one
+  thread;
+* *Kept*: for all models of `models.py` and `more_models.py` whose library is installed, in
+  training: whether the profile has all parameters and costs the same on `meta`, the operators of
+  ``--tensors`` and those without a rule, or why the model is refused, and whether the model is
+  afterwards what it was before.
 """
 
 from __future__ import annotations

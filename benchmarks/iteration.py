@@ -1,11 +1,10 @@
-"""Iterations: `auto` against what frameworks do by default and against plans for the max-load.
+"""Iterations: `auto` against the defaults of frameworks and against plans for the max-load.
 
-Every cell is a shipped training workload on K accelerators with M microbatches under a schedule.
-Each finished cell is appended to a record, so that a run resumes where it stopped; cells of the
-record are not run again. Prints where any plan is ahead of `auto`, and writes a row for each
-feasible cell to `results/iteration.csv`, where rows of other cells stay. Max-load plans are
-simulated under the schedule; for interleaved schedules, which need a chain with several stages on a
-device, there are none.
+Each cell is a shipped training workload on K accelerators with M microbatches under a schedule.
+Finished cells are appended to a record and not run again, so that a run resumes where it stopped.
+Prints the cells in which any plan is ahead of `auto`, and writes a row for each feasible cell to
+`results/iteration.csv`, where rows of other cells stay. Max-load plans are simulated under the
+schedule. Interleaved schedules have none, since they need a chain with several stages on a device.
 
     python benchmarks/iteration.py --records iteration.jsonl
     python benchmarks/iteration.py --workloads unet vit-l16 --accelerators 4 --schedules 1f1b gpipe

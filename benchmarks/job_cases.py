@@ -2,12 +2,13 @@
 
     python benchmarks/job_cases.py [--count 200] [--kind small]
 
-Writes `results/job_cases.csv`: a row per family of random jobs (tests/support/brute_job.py), which
-overlap. Of each job with a plan: whether the search's optimum is that of all plans, whether a bound
-of one of its outer points is above a plan there, whether `verify --bound` accepts the plan's bound,
-and how many outer points it would refute below a plan that they have. Each case is a line of the
-records file, so that a run that was stopped goes on where it was. Where a usual layout that is not
-of the declared space is faster than all that are, it is the plan (`usual_outside`).
+Writes `results/job_cases.csv`: a row per family of random jobs (tests/support/brute_job.py);
+families overlap. For each job with a plan, it checks whether the search's optimum is that of all
+plans, whether the bound of an outer point is above one of its plans, whether `verify --bound`
+accepts the plan's bound, and how many outer points the check would refute just above the time of
+their best plan. Each case is a line of the records file, so that a stopped run continues where it
+was. If a usual layout outside the declared space is faster than all layouts in it, that layout is
+the plan (`usual_outside`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Training jobs by how many layers a chunk must have in the mean that need not be even.
+"""Training jobs by the least mean of layers per chunk from which chunks may be uneven.
 
     python benchmarks/job_chunks.py
 
 Writes `results/job_chunks.csv`: a row per model, cluster and declared least mean of layers per
-chunk (``even``: numbers of chunks that divide the layers alone), with points, seconds and gap.
+chunk (``even``: only numbers of chunks that divide the layers), with points, seconds and gap.
 """
 
 from __future__ import annotations

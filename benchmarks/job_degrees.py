@@ -1,15 +1,15 @@
-"""Degrees that differ between the kinds of nodes of a training job: what they would save.
+"""Degrees that differ between the kinds of nodes of a training job, and what they would save.
 
     python benchmarks/job_degrees.py [--only NAME]
 
-Writes `results/job_degrees.csv`: a row per model and cluster, with the best plan of the declared
+Writes `results/job_degrees.csv`: a row per model and cluster. It sets the best plan of the declared
 space, in which all stages have the same degrees, beside the best layout found in which the stages
-on each kind of nodes (or, of one kind, on the first nodes and on the others) have tensor, context
+on each kind of nodes (with one kind: on the first nodes and on the others) have tensor, context
 and data degrees and a microbatch of their own.
 
-There the M microbatches are of β sequences each, and stage i with d_i replicas has microbatches of
+There the M microbatches have β sequences each, and stage i with d_i replicas has microbatches of
 b_i = β / d_i sequences: all stages run the same 1F1B of M. Seconds and bytes of a stage are those
-of a layout with its degrees; a message takes what it takes from the side with fewer ranks.
+of a layout with its degrees; a message takes as long as on the side with fewer ranks.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python benchmarks/job_kinds.py [--only NAME]
 
-Writes `results/job_kinds.csv`: a row per model and cluster, with the plan beside the best one on
-the faster nodes alone, whose batch is the same.
+Writes `results/job_kinds.csv`: a row per model and cluster, with the plan beside the best one for
+the same batch on the faster nodes alone.
 """
 
 from __future__ import annotations

@@ -2,12 +2,13 @@
 
     python benchmarks/job_layouts.py
 
-Models and layouts are those of the tests (tests/support/execution). Of each layout: how far ten
-losses and the first step's gradients are off from those of one process, relative to them (a
-gradient's norm), and bytes of the last step's collectives on all ranks by axis over those that the
-plan counts. Then pairs of layouts, of which the second goes on from the first one's checkpoint:
-whether weights and moments are those that were kept, to the bit, and how far the next loss is off.
-Writes `results/job_layouts.csv` and `results/job_resumed.csv`. Ten minutes on two cores.
+Models and layouts are those of the tests (tests/support/execution). For each layout, the table says
+how far ten losses and the first step's gradients are from those of one process, relative to these
+(for a gradient, to its norm), and divides the bytes of the last step's collectives, on all ranks
+and by axis, by the bytes that the plan counts. Then pairs of layouts run, of which the second
+continues from the first one's checkpoint: are weights and moments those that were saved, to the
+bit, and how far is the next loss off? Writes `results/job_layouts.csv` and
+`results/job_resumed.csv`. Takes ten minutes on two cores.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What a planner of training jobs must not be behind: published layouts and the usual choices.
+"""Rivals that a planner of training jobs must not be behind: published layouts and usual choices.
 
     python benchmarks/job_rivals.py [--only NAME] [--seconds S]
 
-`jobs` returns each job with its rivals: for every published recipe of NVIDIA's (model, devices and
-precision) the layout that was published, with its measured seconds, and what the usual rules choose
-there; and the same rules for models from 8B to 671B on 8 to 16,384 devices. All layouts of a job
-have one recipe, software, overlap and graphs, and are priced by one evaluator, the planner's among
-them. Printed of each job are the seconds of all, how far they are behind the planner's, and why
-there is none; `--seconds` is what the planner has for each. Rows of the jobs asked for by NAME
-replace those that there were, and others stay.
+`jobs` returns each job with its rivals. For every published recipe of NVIDIA's (model, devices and
+precision), these are the published layout, with its measured seconds, and what the usual rules
+choose there. For models from 8B to 671B on 8 to 16,384 devices, they are what the same rules
+choose. All layouts of a job have one recipe, software, overlap and graphs, and one evaluator prices
+them all, the planner's among them. For each job, it prints the seconds of all layouts, how far they
+are behind the planner's, and the reason if a rule gives none. `--seconds` is the planner's limit
+for each job. Rows of the jobs chosen by NAME replace earlier ones; other rows stay.
 """
 
 from __future__ import annotations

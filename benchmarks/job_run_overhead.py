@@ -1,8 +1,9 @@
-"""What a job's loop costs: against the same layout written by hand on torch's own parts.
+"""Cost of a job's loop, against the same layout written by hand on torch's own parts.
 
-A transformer of four blocks on processes with one core each, a step of SGD. By hand it is FSDP2 of
-each block, Megatron's tensor parallelism by `parallelize_module`, and torch's `Schedule1F1B`, with
-the same collectives. Both take their steps in turn in the same processes. A few minutes:
+A transformer of four blocks runs on processes with one core each, with a step of SGD. The version
+by hand uses FSDP2 for each block, Megatron's tensor parallelism by `parallelize_module`, and
+torch's `Schedule1F1B`, with the same collectives. Both versions take their steps in turn in the
+same processes. Takes a few minutes:
 
     python benchmarks/job_run_overhead.py | python benchmarks/results.py job_run_overhead
 """

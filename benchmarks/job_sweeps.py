@@ -1,11 +1,12 @@
 """Choices among measured layouts: python benchmarks/job_sweeps.py FILE… [--csv OUT]
 
-FILE as in `published_runs.py`. A sweep is a strict group: same model, devices, tokens per batch and
-precision, in at least `LEAST` layouts. Of those that were measured, the one is taken that the costs
-say to fit and to be fastest, as a planner would that may choose among them alone; its regret is its
-measured time over the fastest measured, less one. A layout that ran several times counts with the
-median of its times; one that ran out of memory and is taken, as infinite regret. Beside it stands
-the regret of whoever runs all that the costs cannot separate: the first `MOST` within `CLOSE`.
+FILE is as in `published_runs.py`. A sweep is a strict group: the same model, devices, tokens per
+batch and precision, in at least `LEAST` layouts. Among its measured layouts, the one is taken that,
+by the costs, fits and is fastest, as by a planner that may choose among these alone. Its regret is
+its measured time over the fastest measured time, less one. A layout that ran several times counts
+with its median time. If a layout is taken that ran out of memory, the regret is infinite. Beside
+this stands the regret of running all layouts that the costs cannot separate: the first `MOST`
+within `CLOSE`.
 
     --csv OUT    a row for each sweep: what is taken, what was best
     --features   the costs' error by degree, microbatch, schedule, recomputation and ZeRO stage,

@@ -2,9 +2,10 @@
 
     PYTHONPATH=.dev python benchmarks/joined.py [--only gpt2 llama vit] [--devices 8]
 
-Times are an H100's roofline, links 450 GB/s; milliseconds per microbatch of a batch, fill and drain
-left out. Each model is planned with 32 microbatches and the memory of an H100, with a quarter of
-what one whole replica takes, and with 2 microbatches, which leave replicas and stages little to do.
+Times are an H100's roofline with links of 450 GB/s, in milliseconds per microbatch of a batch,
+without fill and drain. Each model is planned with 32 microbatches and the memory of an H100, with a
+quarter of the memory that one whole replica takes, and with 2 microbatches, which leave replicas
+and stages little to do.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
     PYTHONPATH=.dev python benchmarks/joined_run.py [--microbatches 2] [--steps 4]
 
-A small GPT on four processes of this machine, batches of few microbatches: its layers are measured
-on one thread, the collectives of gloo on two processes. Of each plan: the objective (a batch, with
-fill and drain), the CPU time of the process that computed longest and of all together, and the
-clock of the fastest step; more processes than cores take turns, which shows on the clock alone.
+A small GPT runs on four processes of this machine, in batches of few microbatches. Its layers are
+measured on one thread, and the collectives of gloo on two processes. For each plan, it prints the
+objective (a batch, with fill and drain), the CPU time of the process that computed longest and of
+all processes together, and the wall time of the fastest step. If there are more processes than
+cores, they take turns, which affects only the wall time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Time, memory and gap over the size of the graph, each solved by the command line in a process.
+"""Time, memory and gap by size of the graph, each solved by the command line in its own process.
 
-Prints a Markdown table; CPU seconds and the peak of memory are of the whole process, from its start
-to its end, with loading, planning, checking, printing and the plan's file.
+Prints a Markdown table. CPU seconds and peak memory are those of the whole process, which loads,
+plans, checks, prints and writes the plan's file.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     PYTHONPATH=.dev python benchmarks/latency.py FOLDER [--experts FOLDER] [--large 5000]
     PYTHONPATH=.dev python benchmarks/latency.py --shipped gpt2-xl-training@4x20 … --calls 2
 
-The second form plans one training step, a call for the forward and one for the backward pass of
-each accelerator: NAME@ACCELERATORSxGIB.
+The second form plans one training step, in which each accelerator has a call for the forward and
+one for the backward pass: NAME@ACCELERATORSxGIB.
 
-Prints a Markdown table: baselines, then ours, with one call per accelerator and with two. Each
-line is of a fresh process; before the table a small case compiles what is compiled.
+Prints a Markdown table: first the baselines, then our methods, with one call per accelerator and
+with two. Each line comes from a fresh process; before the table, a small case compiles the kernels.
 """
 
 from __future__ import annotations

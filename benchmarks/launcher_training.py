@@ -1,20 +1,21 @@
-"""Trains small models by exported layouts with the launchers' own code, on CPUs.
+"""Small models trained on CPUs by exported layouts, with the launchers' own code.
 
     python benchmarks/launcher_training.py [deepspeed accelerate torchtitan megatron]
 
-Losses of some steps under each layout are compared with those of the launcher on one process. What
-is trained is given by what `job_files` writes: DeepSpeed's JSON and pipeline, torchtitan's
-configuration, Megatron-Core's fields. Launchers that ask for an accelerator are told of CPUs:
+Losses of some steps under each layout are compared with those of the launcher on one process. The
+files of `job_files` define the training: DeepSpeed's JSON and pipeline, torchtitan's configuration,
+Megatron-Core's fields. Launchers that ask for an accelerator are made to run on CPUs:
 
-* torchtitan: the device type is ``cpu``, before its first import; the component of metrics, which
-  asks an accelerator for its memory, gives way to one that keeps the losses; attention is torch's;
-  the trainer's steps are called one by one, since `train` gives an accelerator's number to a
-  barrier after the first; gradients are added up and then divided (gloo has no such reduction).
+* torchtitan: the device type is set to ``cpu`` before the first import; a component that keeps the
+  losses replaces the component of metrics, which asks an accelerator for its memory; attention is
+  torch's; the trainer's steps are called one by one, since after the first `train` passes an
+  accelerator's number to a barrier; gradients are added up and then divided, since gloo has no
+  reduction that does both.
 * Megatron-Core: tensors that it makes on ``cuda`` are made on CPUs, and no random states are kept.
-* Accelerate: is told that its processes have GPUs, since it takes FSDP for these alone.
+* Accelerate: it is told that its processes have GPUs, since only then does it take FSDP.
 
-A layout that a launcher cannot run on CPUs has the line of its code that ends it. Writes
-`results/launchers.csv`, which keeps its rows of other layouts and launchers.
+If a launcher cannot run a layout on CPUs, the row has the line of its code that ends the run.
+Writes `results/launchers.csv`, where rows of other layouts and launchers stay.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Reads exported plans with the launchers that CI does not install, and runs DeepSpeed's.
+"""Exported plans read by the launchers that CI does not install, and run by DeepSpeed.
 
 ``pip install --no-deps deepspeed torchtitan vllm`` (and what their imports ask for) beside torch;
-a launcher that is missing is named. Nothing is compiled, and no accelerator is needed. Megatron-LM
-is read from a checkout that MEGATRON_LM names, as if an H100 and Transformer Engine were there.
+missing launchers are named. Nothing is compiled, and no accelerator is needed. Megatron-LM is read
+from a checkout that MEGATRON_LM names, as if an H100 and Transformer Engine were there.
 """
 
 from __future__ import annotations

@@ -9,20 +9,23 @@
     PYTHONPATH=.dev python benchmarks/learned.py curve LOG [--plots FOLDER]
         | python benchmarks/results.py learned_curve
 
-A case is PROBLEM:WORKLOAD, such as noncontiguous:resnet50 or latency:FILE; none of the workloads is
-in the training set of a policy of the package. Each arm is one search, whose trace says what it had
-after each of the seconds; they are CPU seconds of this process (its clock is replaced). A run on a
-small graph comes first, so that imports are not counted in; kernels are compiled where they never
-were, so run the exact methods twice. Runs of one workload may be of different length, each measured
-by a call of its own: each curve ends where its measuring did, and there is a median only where all
-workloads have a value. `zero-shot` draws from the policy of the package, `fine-tuned` has it learn
-from what it draws all the time, and both begin with the plan of `greedy`. `1 steps` is `fine-tuned`
-with one step of each batch to the end. `scratch` trains a new policy on the one graph by PPO, as
-the source does. The ratio is to the best bound that any arm proves; the exact methods have --bound
-CPU seconds more for it.
-`table` has a row for each workload, arm and second: median, least and most of the seeds.
-`times` has CPU time of a placement drawn, and of updates; `curve` draws a log of `stagecut learn`,
-and prints medians of 100 updates.
+A case is PROBLEM:WORKLOAD, such as noncontiguous:resnet50 or latency:FILE. No policy of the package
+was trained on any of the workloads. Each arm is one search, whose trace gives its best plan after
+each of the seconds. Seconds are CPU seconds of this process (its clock is replaced). A run on a
+small graph comes first, so that imports do not count; kernels that were never compiled are compiled
+in the run, so run the exact methods twice. Runs of one workload may differ in length, each measured
+by a call of its own. A curve ends where its measurement did, and there is a median only where all
+workloads have a value.
+
+The arms: `zero-shot` draws from the policy of the package; `fine-tuned` also lets the policy learn
+from its draws all the time; both begin with the plan of `greedy`. `1 steps` is `fine-tuned` with
+one step per batch to the end. `scratch` trains a new policy on the one graph by PPO, as the paper
+does. Ratios are to the best bound that any arm proves, for which the exact methods get --bound
+further CPU seconds.
+
+`table` has a row for each workload, arm and second: median, least and most over the seeds. `times`
+gives the CPU time per drawn placement and per update. `curve` plots a log of `stagecut learn`, and
+prints medians of 100 updates.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Policies against the optimum on what none was trained on: PipeDream's profiles, and two families.
+"""Policies against the optimum on graphs that are new to all: PipeDream's profiles, two families.
 
     PYTHONPATH=.dev OMP_NUM_THREADS=1 python benchmarks/learned_policies.py NAME=FILE …
         [--only vgg16 transformer …] [--draws 256] [--seeds 0 1 2] [--seconds 20]
         | python benchmarks/results.py learned_policies
 
 The profiles (VGG16, ResNet-50 and AlexNet at full size, from the folder that STAGECUT_BENCHMARKS
-names) are planned for four devices, equal ones or two that are 2.5 times as slow as the others,
-with half the bandwidth; the families, transformer blocks and encoder-decoders, for devices of their
-own. Each policy draws alone; `learned` is the method, which has the policy of the package and
-begins with greedy's plan. Each has so many placements, and so has `random`; the ratio is to the
-bound of `auto` within some CPU seconds (its clock is replaced).
+names) are planned for four devices, all alike or with two that are 2.5 times as slow as the others,
+at half the bandwidth. The families, transformer blocks and encoder-decoders, are planned for
+devices of their own. Each policy draws alone. `learned` is the method, which has the policy of the
+package and begins with greedy's plan. All of them, and `random`, get the same number of placements.
+Ratios are to the bound that `auto` proves in the given CPU seconds (its clock is replaced).
 """
 
 from __future__ import annotations

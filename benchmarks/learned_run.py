@@ -1,19 +1,20 @@
-"""Learned plans that train: networks for images on two processes, a core each, asynchronously.
+"""Learned plans in training: networks for images on two processes, a core each, asynchronously.
 
     PYTHONPATH=.dev python benchmarks/learned_run.py measure [NETWORK …] --records FILE
         [--minibatches 120] [--chunk 30]
     PYTHONPATH=.dev python benchmarks/learned_run.py sampled [NETWORK …]
     PYTHONPATH=.dev python benchmarks/learned_run.py report FILE … [--plot FILE]
 
-Each network is profiled here, and the link between two processes measured. Four ways train it, from
-the same weights and on the same minibatches: the learned plan and PipeDream's with ``pipedream``
-(an update per minibatch, weight versions), the learned plan with ``2bw``, and data parallelism,
-where each process has the whole network and every other minibatch. The last two update after two
-minibatches, with twice the learning rate. The ways take turns, a chunk of minibatches each, so that
-what else runs on the machine disturbs all of them; between chunks pipelines are emptied. The table
-has medians of chunks: time of a minibatch on the clock, and CPU time of the busiest process.
-`sampled` says how well max-loads, which policies learn from, stand for measured times: it runs
-plans that the policy of the package draws, told to aim at loads up to 1.9 times an even one.
+Each network is profiled here, and the link between two processes is measured. Four ways train it,
+from the same weights and on the same minibatches: the learned plan and PipeDream's with
+``pipedream`` (an update per minibatch, weight versions), the learned plan with ``2bw``, and data
+parallelism, where each process has the whole network and every other minibatch. The last two update
+after two minibatches, with twice the learning rate. The ways take turns, a chunk of minibatches
+each, so that other load on the machine disturbs all of them; pipelines are emptied between chunks.
+The table has medians over chunks: wall time of a minibatch, and CPU time of the busiest process.
+
+`sampled` tells how well max-loads, from which policies learn, stand for measured times. It runs
+plans drawn by the policy of the package, which is told to aim at loads up to 1.9 times an even one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Every driver of integer programs with a solver that lies: what the result says.
+"""Every driver of integer programs with a solver that lies, and what the result says.
 
     PYTHONPATH=.dev python benchmarks/lying_solver.py
 
-A cell has the status, and the bound over the objective of the plan that the honest solver leads to;
-in brackets *noted* if a note names the lie, *solver's word* if the bound's origin is the solver
-alone, and *wrong* if the bound is above that objective.
+A cell has the status, and the bound over the objective of the plan that the honest solver leads to.
+In brackets, *noted* means that a note names the lie, *solver's word* that the bound's origin is the
+solver alone, and *wrong* that the bound is above that objective.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measures mapping: the published protocol's 7 topologies × 12 (S, R), p2p, all-reduce and both.
+"""Mapping by the published protocol: 7 topologies × 12 (S, R), p2p, all-reduce and both.
 
     python benchmarks/mapping.py                              every cell, 60 s each, five seeds
     python benchmarks/mapping.py --seconds 10 --seeds 1 --budget 1500      the same in 25 minutes
@@ -7,10 +7,11 @@
     python benchmarks/mapping.py --report                     the tables of what the file has
     python benchmarks/mapping.py --write                      results/mapping_limits.csv of it
 
-Cells go to a CSV file (--csv) and are not run again: stop whenever you like, and go on later.
-The network is our Semantic FPN on a ResNet-50 backbone, cut once per number of stages by
-`balanced_partition` with κ = 0 (--kappa, in seconds per byte), so that every topology and mode gets
-the same stages. The definition is the plain one of the tables: one microbatch, no gradients, rings.
+Finished cells go to a CSV file (--csv) and are not run again, so a run can be stopped and continued
+at any time. The network is our Semantic FPN on a ResNet-50 backbone. `balanced_partition` cuts it
+once per number of stages with κ = 0 (--kappa, in seconds per byte), so that every topology and mode
+gets the same stages. The definition is the plain one of the tables: one microbatch, no gradients,
+rings.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""How mapping, partition and the joint program grow.
+"""Growth of mapping, partition and the joint program with size.
 
     python benchmarks/mapping_growth.py devices --output docs    time and memory up to 4096 devices
     python benchmarks/mapping_growth.py partition                20 000 operators into 64 stages
     python benchmarks/mapping_growth.py joint                    cut and map together, or in turn
 
-`devices` maps each topology in a process of its own, twice, and reports the second solve (compiled
-code is then loaded) and the process's peak memory; it writes mapping_growth.csv and .png. `joint`
-adds what results/joint_mapping.csv lacks, with devices alike and with half of them twice as slow,
-and checks each bound; its seconds are CPU seconds.
+`devices` maps each topology twice in a process of its own, and reports the second solve, for which
+compiled code is already loaded, and the process's peak memory. It writes mapping_growth.csv and
+.png. `joint` adds the rows that results/joint_mapping.csv lacks, with devices alike and with half
+of them twice as slow, and checks each bound; its seconds are CPU seconds.
 """
 
 from __future__ import annotations

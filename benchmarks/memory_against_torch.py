@@ -1,10 +1,10 @@
 """Memory of a rank against torch itself: its memory tracker on a fake process group.
 
-No device is needed: tensors have shapes and no data, the process group has eight ranks and sends
-nothing, and torch's own FSDP2, tensor parallelism and checkpointing run as they would. Five models
-in six layouts: the tracker's peak by category beside `rank_memory`, and what CommDebugMode counts
-beside `collectives`. Models are built from their descriptions with torch's modules; their RMS
-norm is one fused operation, as it is on a device.
+No device is needed: tensors have shapes but no data, the process group has eight ranks and sends
+nothing, and torch's own FSDP2, tensor parallelism and checkpointing run as usual. For five models
+in six layouts, the tracker's peak by category is set beside `rank_memory`, and the counts of
+CommDebugMode beside `collectives`. Models are built from their descriptions with torch's modules;
+their RMS norm is one fused operation, as it is on a device.
 
     python benchmarks/memory_against_torch.py [--json OUT]
 """

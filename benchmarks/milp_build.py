@@ -1,4 +1,4 @@
-"""Time of stating the compact program in Pyomo and handing it to HiGHS, against a tenth of 60 s.
+"""Time to state the compact program in Pyomo and hand it to HiGHS, against a tenth of 60 s.
 
 Prints a Markdown table. Needs the published inputs (STAGECUT_BENCHMARKS, or a file to plan for).
 """

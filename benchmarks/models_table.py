@@ -1,11 +1,11 @@
 """Models that run: each is profiled, planned, and trained on two processes and on one.
 
-Prints Markdown: how a model was traced, nodes, whether the losses of three steps are those of one
-process, and predicted against measured: the time of an iteration, which other programs on the
-machine disturb, and what the busiest process computes in it, which they do not. Models
-(`models.py`, `more_models.py`) whose library is missing are skipped, and said to be. Dropout is
-left out, since processes draw other numbers. Processes are
-pinned to a core each.
+Prints Markdown: how a model was traced, its nodes, the difference between the losses of five steps
+and those of one process, and predicted against measured times. These are the time of an iteration,
+which other programs on the machine disturb, and the computing time of the busiest process, which
+they do not. Models (`models.py`, `more_models.py`) whose library is missing are skipped and named.
+Dropout is left out, since processes draw different random numbers. Each process is pinned to a
+core.
 
     python benchmarks/models_table.py gpt2 llama
 """

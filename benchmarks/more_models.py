@@ -1,5 +1,5 @@
-"""More models, small and with random weights, beside those of `models.py`: what no exported graph
-holds, compiled ones, dictionary outputs; and more of `transformers`, `diffusers` and `peft`.
+"""More models, small and with random weights, beside those of `models.py`: models that no exported
+graph holds, compiled ones, dictionary outputs, and more of `transformers`, `diffusers` and `peft`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Non-contiguous splits with certificates: objective, bound, gap, and seconds to a gap of 1 %.
 
-Each workload is planned by method `column-generation` in a process of its own, one after the other;
-seconds count from the start of that process. Run it twice: the first run compiles. Prints Markdown.
+The method `column-generation` plans each workload in a process of its own, one after the other.
+Seconds count from the start of that process. Run it twice: the first run compiles. Prints Markdown.
 
     python benchmarks/noncontiguous.py ../shared/benchmarks/placement/throughput/*/*.json
 """

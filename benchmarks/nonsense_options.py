@@ -2,7 +2,7 @@
 
     PYTHONPATH=.dev python benchmarks/nonsense_options.py
 
-A value that an option does take (any text is a name) is counted as accepted.
+A value that an option accepts (any text is a name) is counted as accepted.
 """
 
 from __future__ import annotations

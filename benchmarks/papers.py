@@ -2,8 +2,8 @@
 
     python benchmarks/papers.py
 
-As `page.py`: numbers are those of the tables, counts or extremes of them; papers' own numbers stand
-in the programs that measure ours.
+As in `page.py`, every number comes from the tables, or is a count or an extreme of theirs. The
+programs that measure our numbers hold the papers' own.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def placement() -> list[str]:
             "method | graphs | largest ratio | in the paper | mean | in the paper | largest at",
             summary(rows),
         ),
-        "Ratios are those of the method's max-load to that of the best non-contiguous split; the "
-        "paper's *expert*, PipeDream, local search and Scotch are in its section 1. Experts cut "
-        "layer graphs alone, and the authors ran PipeDream's optimizer on layers alone: on "
-        "operators its merging leaves one layer. For GNMT they left out the edges of three nodes "
-        "(`--method pipedream:skip=2+40+46`); without that, one device has the whole network. Ours "
-        "of expert and PipeDream are the values of the authors' program, workload by workload. The "
-        "local search here also takes moves that keep the maximum and even out the loads, and so "
-        "ends nearer.",
+        "A ratio divides the method's max-load by the max-load of the best non-contiguous split. "
+        "The paper gives its ratios of *expert*, PipeDream, local search and Scotch in section 1. "
+        "Experts cut only layer graphs. The authors ran PipeDream's optimizer only on layers, too: "
+        "on operators its merging leaves one layer. For GNMT they left out the edges of three "
+        "nodes (`--method pipedream:skip=2+40+46`); with these edges, one device gets the whole "
+        "network. For expert and PipeDream, our values equal those of the authors' program on "
+        "every workload. Our local search also takes moves that keep the maximum and even out the "
+        "loads, so it ends nearer the best split.",
     ]
 
 
@@ -45,10 +45,11 @@ def training_latency() -> list[str]:
     return [
         *table("network @ devices x GiB | method | ms of a step | bound | gap", rows),
         "One training step on all devices without a pipeline (the paper's figure 2b) is the "
-        "latency of the training graph with a call for the forward and one for the backward pass "
-        "of each accelerator: `stagecut solve gpt2-xl-training --problem latency --set calls=2`. "
-        "The published training graphs have no edge from the forward to the backward pass, which "
-        "then could run beside each other: their latency says nothing, and the paper gives none.",
+        "latency of the training graph, where each accelerator has one call for the forward and "
+        "one for the backward pass: `stagecut solve gpt2-xl-training --problem latency --set "
+        "calls=2`. The published training graphs have no edge from the forward to the backward "
+        "pass, so both could run at the same time. Their latency is therefore meaningless, and the "
+        "paper gives none.",
     ]
 
 
@@ -83,15 +84,16 @@ def piper() -> list[str]:
     ]  # fmt: skip
     return [
         "",
-        "**Over devices k** (seconds per sample of Piper's space, exactly; the others' throughput "
-        "as a part of it). Settings that nothing fits are left out.",
+        "**Over devices k.** The column *Piper* is the exact optimum of Piper's space, in seconds "
+        "per sample; the other columns are throughputs relative to it. Settings in which no plan "
+        "fits are left out.",
         "",
         "![Throughput of restricted plans over devices](piper_devices.png)",
         *table(
             "GiB | k | Piper | no DP | no TP | no AR | equi no TP | equi",
             relative(read("piper_devices"), "memory_gib", "devices"),
         ),
-        "**Over all replicas s** (Σ d_i at most, 2,048 devices).",
+        "**Over the total number of replicas s** (Σ d_i is at most s; 2,048 devices).",
         "",
         "![Throughput of restricted plans over replicas](piper_replicas.png)",
         *table(
@@ -100,9 +102,10 @@ def piper() -> list[str]:
         ),
         "**ResNet and GNMT** (exact, and equal stages).",
         *table("network | devices | GiB | exact | equal stages | gap, %", networks),
-        "**Figure 4**: equal stages of fixed replicas, tensor degree and number on 64 devices, "
-        "`--method equal-stages:stages=16 --set replicas=4 --set degrees=1`. Predicted time per "
-        "microbatch, and makespan of the batch under 1F1B in the simulator by its microbatches.",
+        "**Figure 4**: equal stages with fixed replicas d, tensor degree t and number of stages "
+        "on 64 devices, `--method equal-stages:stages=16 --set replicas=4 --set degrees=1`. "
+        "*predicted* is the time per microbatch; *simulated* is the makespan of the batch under "
+        "1F1B in the simulator, divided by the number of microbatches.",
         *table(
             "batch | d | t | stages | predicted | simulated",
             [
@@ -111,8 +114,8 @@ def piper() -> list[str]:
                 for row in correlated
             ],
         ),
-        f"Correlation, in brackets of ranks: {told}. The model leaves out fill and drain, which a "
-        "small batch of many stages pays for.",
+        f"Correlation, with rank correlation in brackets: {told}. The model leaves out fill and "
+        "drain, which matter when a batch is small and stages are many.",
     ]  # fmt: skip
 
 
@@ -129,26 +132,26 @@ def distpar() -> list[str]:
             "| data parallel, ms | nothing overlapped, ms",
             [tuple(row[k] for k in names) for row in rows],
         ),
-        "Figure 2 by price: one batch on more and more devices. The best plan is that of `auto` "
-        "with `--set overlap=true`; the last column is `auto` where each gradient pays its own "
-        "latency and nothing overlaps.",
+        "Figure 2 by price: one batch on more and more devices. *best* is the plan of `auto` "
+        "with `--set overlap=true`; the last column is the plan of `auto` if each gradient pays "
+        "its own latency and nothing overlaps.",
         *table(
             "samples per device | classes | best, ms | data parallel, ms | classes divided, ms "
             "| gain over data parallel, % | the paper's largest, %",
             [tuple(row[k] for k in few) for row in faces],
         ),
-        "Figure 4 by price: a face recogniser on 8 devices. β, the 27 ways of VGG16's layers, "
+        "Figure 4 by price: a face recogniser on 8 devices. The "
+        "[benchmarks](benchmarks.md#sharding) cover β, the 27 ways to divide VGG16's layers, "
         "measured runs, and *Placement* (section 3.1: [parts on groups of devices]"
-        "(sharding.md#parts-on-groups-of-devices)) are in the "
-        "[benchmarks](benchmarks.md#sharding).",
+        "(sharding.md#parts-on-groups-of-devices)).",
     ]
 
 
 SECTIONS = (
     Section(
         "Device placement (Tarnawski et al., NeurIPS 2020)",
-        "`python benchmarks/placement_ratios.py FOLDER` prints this table; so does, without the "
-        "paper's columns, `stagecut compare FILES --split noncontiguous --methods "
+        "`python benchmarks/placement_ratios.py FOLDER` prints this table. Without the paper's "
+        "columns, so does `stagecut compare FILES --split noncontiguous --methods "
         "auto,expert:FOLDER,local-search,pipedream,scotch,metis`.",
         ("placement_ratios",),
         placement,
@@ -161,17 +164,17 @@ SECTIONS = (
     ),
     Section(
         "Piper (Tarnawski et al., NeurIPS 2021)",
-        "`python benchmarks/piper_figures.py FOLDER`, with the authors' settings: BERT-32, 1,920 "
-        "microbatches, 25 GiB/s. Their published values are met to their digits "
+        "`python benchmarks/piper_figures.py FOLDER` uses the authors' settings: BERT-32, 1,920 "
+        "microbatches, 25 GiB/s. It reproduces their published values to the last digit "
         "([benchmarks](benchmarks.md#iterations)).",
         ("piper_devices", "piper_replicas", "piper_networks", "piper_correlation"),
         piper,
     ),
     Section(
         "DistPar",
-        "`python benchmarks/sharding_scaling.py`: rooflines of an H100 with links of 10 µs and 50 "
-        "GB/s, and of V100s with 25 GB/s; batch normalisation by each device's own samples, as "
-        "PyTorch's data parallelism does it.",
+        "`python benchmarks/sharding_scaling.py` prices operators by the rooflines of an H100 with "
+        "links of 10 µs and 50 GB/s, and of V100s with 25 GB/s. Batch normalisation uses each "
+        "device's own samples, as in PyTorch's data parallelism.",
         ("sharding_scaling", "sharding_face_net"),
         distpar,
     ),
@@ -180,20 +183,20 @@ SECTIONS = (
 ELSEWHERE = """
 ## Parmesan
 
-Seven topologies × 12 (stages, replicas) after 2 CPU seconds (three seeds) and 20 (one) are in the
-[benchmarks](benchmarks.md#mapping) (`python benchmarks/mapping.py`); the formulation is on the page
-of [mappings](mapping.md).
+The [benchmarks](benchmarks.md#mapping) show seven topologies × 12 (stages, replicas) after 2 CPU
+seconds (three seeds) and after 20 (one seed), measured by `python benchmarks/mapping.py`. The
+formulation is on the page of [mappings](mapping.md).
 
 ## DRL-PP
 
-Zero-shot and learned placements against proved bounds, table 2's ratios and figure 7's curve are in
-the [benchmarks](benchmarks.md#learned-placement) and on the page of [learned
-placement](learned.md) (`python benchmarks/learned.py`, `python benchmarks/learned_run.py`).
+The [benchmarks](benchmarks.md#learned-placement) and the page of [learned placement](learned.md)
+show zero-shot and learned placements against proved bounds, the ratios of table 2, and the curve of
+figure 7 (`python benchmarks/learned.py`, `python benchmarks/learned_run.py`).
 """
 
-#: Paper, what of it cannot be had here, and why.
+#: Paper, what of it cannot be reproduced here, and why.
 LACKING = (
-    ("device placement", "its own times of planning", "another machine, a commercial solver"),
+    ("device placement", "its own planning times", "another machine and a commercial solver"),
     (
         "Piper",
         "the measured axis of figure 4",
@@ -202,7 +205,7 @@ LACKING = (
     (
         "DistPar",
         "throughput on P100s and V100s",
-        "another cluster; prices of rooflines here. The code was never released",
+        "another cluster, and code that was never released; priced by rooflines here",
     ),
     (
         "DistPar",
@@ -212,12 +215,12 @@ LACKING = (
     (
         "Parmesan",
         "objective values of its tables",
-        "the partitioned SemanticFPN is not published; times and proofs compare",
+        "the partitioned SemanticFPN is not published; times and proofs are compared",
     ),
     (
         "DRL-PP",
         "hours and epochs to accuracy on ImageNet",
-        "4 P100s for days; ratios of predicted time here",
+        "takes days on 4 P100s; ratios of predicted time here",
     ),
 )
 
@@ -229,12 +232,12 @@ def page() -> str:
         "",
         "<!-- made by benchmarks/papers.py from benchmarks/results: change those -->",
         "",
-        "Stagecut states the problems of five papers and solves them to a proved gap. Here stand "
-        "their tables and figures, made by a program each; what each formulation counts is on the "
-        "pages of the problems.",
+        "Stagecut states the problems of five papers and solves them to a proved gap. This page "
+        "sets the papers' tables and figures beside ours; a program makes each. The pages of the "
+        "problems say what each formulation counts.",
     ]
     lines += written(SECTIONS)
-    lines += [ELSEWHERE, "", "## What of the papers cannot be had here"]
+    lines += [ELSEWHERE, "", "## What cannot be reproduced here"]
     lines += table("paper | what | why", LACKING)
     return markdown(lines)
 

@@ -1,13 +1,14 @@
 """The costs beside other estimators on the same published runs.
 
-Time beside Calculon's, memory beside Calculon's, Megatron-LM's and Megatron-Bridge's.
+Times are compared with Calculon's, and memory with that of Calculon, Megatron-LM and
+Megatron-Bridge.
 
 The others run from checkouts of their own, unchanged:
 
     python benchmarks/peers.py FILE… --calculon DIR --python PYTHON --megatron FILE --bridge FILE
 
 PYTHON has what Calculon imports (psutil, pandas). Calculon's model has no embedding, no loss, no
-gated feed-forward and no fused attention: rows that it cannot express are left out, for both.
+gated feed-forward and no fused attention. Rows that it cannot express are left out for both.
 """
 
 from __future__ import annotations

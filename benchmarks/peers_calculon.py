@@ -1,14 +1,14 @@
-"""Calculon's exhaustive search beside the costs: which layout it takes, and what it is worth here.
+"""Calculon's exhaustive search beside the costs: which layout it takes, and its worth here.
 
     python benchmarks/peers_calculon.py --calculon DIR [--python PYTHON] [--csv OUT] [--only NAME]
         [--seconds 3600]
 
 DIR is an unchanged checkout of calculon-ai/calculon; PYTHON has what it imports (psutil, pandas).
-Each case is a model of its own on A100s of 80 GB, over what it can search and we can price: without
-offload (its second memory set to 0 bytes), overlap and fused activations, larger microbatches left
-out where a smaller one did not fit (its option ``-m``). Its search runs on one process. The same
-space is then priced whole by `iteration_times`: every layout that fits, the fastest of them, and
-the layout that Calculon took.
+Each case is a model of its own on A100s of 80 GB, over the space that it can search and we can
+price: without offload (its second memory set to 0 bytes), without overlap and fused activations,
+and without larger microbatches where a smaller one did not fit (its option ``-m``). Its search runs
+on one process. Then `iteration_times` prices the same space completely: every layout that fits, the
+fastest of them, and the layout that Calculon took.
 """
 
 from __future__ import annotations

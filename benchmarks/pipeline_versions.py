@@ -2,11 +2,11 @@
 
     python benchmarks/pipeline_versions.py BEFORE AFTER
 
-BEFORE and AFTER are checkouts, each with the package in `.dev`; before revision de0bf537 streams
-were the problem `Training`, iterations `Iteration`. Every cell is solved in a process of its own by
-either in turn, on one core with the kernels compiled; of `REPEATS` that are short the fastest
-counts. Limits count CPU seconds. Published inputs are read from the folder that STAGECUT_BENCHMARKS
-names. Writes `results/pipeline_versions.csv`.
+BEFORE and AFTER are checkouts, each with the package in `.dev`. Before revision de0bf537, streams
+were the problem `Training`, and iterations were `Iteration`. Both versions solve each cell in turn,
+in a process of its own, on one core with the kernels compiled. Short solves run `REPEATS` times,
+and the fastest counts. Limits count CPU seconds. Published inputs are read from the folder
+that STAGECUT_BENCHMARKS names. Writes `results/pipeline_versions.csv`.
 """
 
 from __future__ import annotations

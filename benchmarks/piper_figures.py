@@ -3,11 +3,11 @@
     python benchmarks/piper_figures.py ../shared/benchmarks/piper --part devices --part replicas
     python benchmarks/piper_figures.py INPUTS_OF_THE_AUTHORS --part networks --part correlation
 
-Each part replaces its table `results/piper_PART.csv`; those over k and s are drawn, too, into
-docs/. The settings are those of the authors' program: 25 GiB/s, batches of 1,920 microbatches.
-`correlation` plans equal stages of fixed (d, t, stages), as in figure 4, whose measured axis is not
-published as numbers; here it is the makespan of a batch under 1F1B in the simulator, with the fill
-and drain of the pipeline, which the paper's model leaves out.
+Each part replaces its table `results/piper_PART.csv`; those over k and s are also drawn into docs/.
+The settings are those of the authors' program: 25 GiB/s, batches of 1,920 microbatches.
+`correlation` plans equal stages of fixed (d, t, stages), as in figure 4. The measured axis of that
+figure is not published as numbers. Here it is the makespan of a batch under 1F1B in the simulator,
+which includes the fill and drain of the pipeline; the paper's model leaves these out.
 """
 
 from __future__ import annotations

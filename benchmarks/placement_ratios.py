@@ -4,11 +4,11 @@
     python benchmarks/placement_ratios.py CHECKOUT_OF_dnn-partitioning --write
 
 Finds the throughput workloads and hand-made splits below the folder, plans each workload by every
-method, prints the ratios, and below them their largest value and mean beside the paper's. The
-protocol is the authors': 10 restarts of local search, and for GNMT the three nodes whose outgoing
-edges they left out for PipeDream's optimizer, which they ran on layers alone; the best split is
-sought to a gap of 0.1 %, not 1 %, within 120 s.
-A missing METIS or Scotch is said. `--write` puts the rows into `results/placement_ratios.csv`.
+method, and prints the ratios, followed by their largest value and mean beside the paper's. The
+protocol is the authors': local search has 10 restarts; PipeDream's optimizer runs on layers alone,
+and for GNMT without the outgoing edges of the three nodes that the authors left out. But the best
+split is sought to a gap of 0.1 %, not 1 %, within 120 s. If METIS or Scotch is missing, the program
+says so. `--write` puts the rows into `results/placement_ratios.csv`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Rows of published training runs as what the costs take: description, layout and cluster.
+"""Rows of published training runs as inputs of the costs: description, layout and cluster.
 
 A file has a row per run, as `published_runs.py` says. Fields may be empty, and spellings differ
-from source to source: what a row leaves out and the costs need is assumed by the rules below, and
-each assumption is listed with the case. A row is refused, with the reason, where no rule holds.
+from source to source. If a row leaves out something that the costs need, the rules below assume it,
+and each assumption is listed with the case. If no rule holds, the row is refused, with the reason.
 """
 
 from __future__ import annotations

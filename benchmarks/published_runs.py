@@ -3,14 +3,14 @@
 Each FILE has a row per run: ``id, sweep, model``, the model's shape (``layers, hidden, heads,
 kv_heads, ffn, vocab, experts, topk, moe_ffn``), ``seq, global_batch, micro_batch``, the hardware
 (``gpu, gpus, gpus_per_node``), the layout (``tp, sp, pp, vpp, dp, cp, ep, zero, recompute,
-precision, schedule, attention, overlap``), ``status`` (ok, oom) and what was measured (``iter_s``
+precision, schedule, attention, overlap``), ``status`` (ok, oom) and the measurements (``iter_s``
 or ``tokens_per_s_per_gpu``, ``peak_mem_gb``). Fields may be empty: `published_rows.py` says what is
-assumed then. What stands before the first colon of ``sweep`` is the source.
+then assumed. The part of ``sweep`` before the first colon is the source.
 
-Printed as Markdown, by source and by strict group: runs that differ in layout alone (same model,
-devices, tokens per batch and precision). Errors are of predicted over measured time, of rows that
-no table of efficiencies was fitted on; rank correlation is Spearman's; the regret is the measured
-time of the layout that is predicted to be fastest, over the fastest measured, less one.
+Prints Markdown by source and by strict group, which holds runs that differ only in layout (same
+model, devices, tokens per batch and precision). Errors are those of predicted over measured time,
+on rows to which no table of efficiencies was fitted. Rank correlation is Spearman's. The regret is
+the measured time of the layout predicted to be fastest over the fastest measured time, less one.
 
     --csv OUT       every row with its prediction, or why it was refused
     --json OUT      the figures by source

@@ -1,18 +1,18 @@
 """Every method against brute force on random small cases: is anything ever wrong?
 
-Prints a CSV row per variant of a problem and method: how many cases it was asked, how often it
-said what (`WORDS` in tests/support/sweep.py; `DEFECTS` among them must be 0), and the seeds of the
-defects. Each case is a line of the records file, so a run that was stopped goes on where it was; a
-case is run again, with details, by
+Prints a CSV row per variant of a problem and method: how many cases the method was asked, how often
+it gave each answer (`WORDS` in tests/support/sweep.py; `DEFECTS` among them must be 0), and the
+seeds of the defects. Each case is a line of the records file, so a stopped run continues where it
+was. This runs a single case again, with details:
 
     python benchmarks/random_cases.py --only "BIG 1e+08 transfers" --seed 17 [--method milp]
 
-The whole sweep, 3,000 ordinary cases per problem, at least 500 of each variant:
+The whole sweep has 3,000 ordinary cases per problem, and at least 500 of each variant:
 
     python benchmarks/random_cases.py --records records.jsonl --workers 2 > table.csv
 
-Every solver by name, whatever calls it, on cases with numbers of 1e3 to 1e17, beside incumbents of
-1, 1.3 and 3 times the optimum, with every claim compared with the optimum:
+This runs every solver by name, whatever calls it, on cases with numbers of 1e3 to 1e17 and with
+incumbents of 1, 1.3 and 3 times the optimum, and compares every claim with the optimum:
 
     python benchmarks/random_cases.py --solvers --records solvers.jsonl > table.csv
 """

@@ -1,7 +1,7 @@
-"""Write the shipped recipes from files of published runs: python benchmarks/recipes.py FILE… -o OUT
+"""The shipped recipes, from files of published runs: python benchmarks/recipes.py FILE… -o OUT
 
-FILE as in `published_runs.py`. Of NVIDIA's runs (source ``bridge``) that the costs can express, the
-fastest of each model, device, number of devices and precision is taken.
+FILE is as in `published_runs.py`. Of NVIDIA's runs (source ``bridge``) that the costs can express,
+the fastest for each model, device, number of devices and precision is taken.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Plan every published instance and submit the plans to the records.
+"""Plans of every published instance, submitted to the records.
 
     python benchmarks/records.py FOLDER [--records records] [--seconds 60] [--only PREFIX]
                                  [--earlier OLD] [--published reference-values.csv]
 
 FOLDER holds the published instances (`stagecut instances fetch`). Each question starts from the
-plan that the records have, so that running it again can only better them. Records begun anew, in an
-empty folder, take from OLD, earlier records, what is still better. With `--published`, a table of
-published values, the records name them.
+plan in the records, so running it again can only improve them. New records, in an empty folder,
+take whatever is still better from OLD, earlier records. With `--published`, a table of published
+values, the records name these values.
 """
 
 from __future__ import annotations

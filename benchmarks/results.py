@@ -1,12 +1,12 @@
-"""Rows of measurements: a CSV file per table in `results/`, each row with where it comes from.
+"""Rows of measurements: a CSV file per table in `results/`, each row with its origin.
 
     python benchmarks/dp.py table | python benchmarks/results.py contiguous
     python benchmarks/latency.py … | python benchmarks/results.py latency --add --seed 1
 
-The first form replaces the file by the Markdown table that a program prints, the second adds to it.
-Columns go by position; a table of another number of columns is refused. Rows of before 25 November
-2026 were taken over from the tables of the page by a script: their revision is the commit that put
-the row there, and their machine and versions are those that the page gave.
+The first form replaces the file by the Markdown table that a program prints; the second adds to it.
+Columns are matched by position, and a table with another number of columns is refused. A script
+took rows from before 25 November 2026 over from the tables of the page: their revision is the
+commit that put the row there, and their machine and versions are those that the page gave.
 """
 
 from __future__ import annotations

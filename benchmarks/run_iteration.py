@@ -1,17 +1,17 @@
 """An iteration on two processes, a core each: planned, in equal layers, and of least max-load.
 
-A GPT of blocks of different widths and a head for many words, trained under 1F1B with 4 and with 16
-microbatches. Four splits, from a profile measured here and the link of gloo measured here: ours for
-the time of an iteration, as a chain of two stages and in pieces of any kind; equal numbers of
-layers, as DeepSpeed's ``uniform`` makes them; and our plan of least max-load. Besides, the whole
-model in one process. Prints Markdown: the
-median time of an iteration over repetitions, with the least and the largest, beside what the
-simulator says before any run; and the CPU time of the busiest process beside its predicted work.
-The latter is what to go by where other programs share the cores, which the former then shows by
-their spread. The host may be faster or slower than when the model was profiled; the last column is
-the error of the speed-up over one process, in which that cancels. Times are those of forward and
-backward passes, without the optimizer. Some three
-minutes: `python benchmarks/run_iteration.py`.
+A GPT with blocks of different widths and a head for many words is trained under 1F1B with 4 and
+with 16 microbatches. Both the profile and the link of gloo are measured here. There are four
+splits: ours for the time of an iteration, once as a chain of two stages and once in pieces of any
+kind; equal numbers of layers, as DeepSpeed's ``uniform`` makes them; and our plan of least
+max-load. The whole model also runs in one process.
+
+Prints Markdown: the median time of an iteration over repetitions, with the least and the largest,
+beside the simulator's prediction; and the CPU time of the busiest process beside its predicted
+work. If other programs share the cores, which the spread of the times shows, go by CPU time. The
+host may be faster or slower than when the model was profiled. The last column is the error of the
+speed-up over one process, in which that cancels. Times are those of forward and backward passes,
+without the optimizer. Takes some three minutes: `python benchmarks/run_iteration.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the executor costs: a plan's split, against the same split by hand on torch's pipelining.
+"""Cost of the executor: a plan's split, against the same split by hand on torch's pipelining.
 
-A GPT of eight blocks, four on each of two processes with one core each, 1F1B, and a step of SGD.
-Prints Markdown: seconds per iteration in five repetitions, and the difference. About a minute:
-`python benchmarks/run_overhead.py`.
+A GPT of eight blocks runs with four on each of two processes with one core each, under 1F1B, with a
+step of SGD. Prints Markdown: seconds per iteration in five repetitions, and the difference. Takes
+about a minute: `python benchmarks/run_overhead.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An uneven model on two processes with one core each: planned split against equal layer counts.
 
-Prints Markdown: seconds per iteration of both splits in five repetitions, the speed-up, and how
-far the simulator's prediction from the profile is from the measured time. About two minutes:
+Prints Markdown: seconds per iteration of both splits in five repetitions, the speed-up, and the
+error of the simulator's prediction from the profile. Takes about two minutes:
 `python benchmarks/run_planned.py`.
 """
 

@@ -5,7 +5,8 @@
     PYTHONPATH=.dev python benchmarks/sharding.py faces      from data to model parallel
     PYTHONPATH=.dev python benchmarks/sharding.py beta       which beta gives the least time
 
-Times are an H100's roofline; links 10 µs and 450 GB/s within, 20 µs and 50 GB/s between machines.
+Times are an H100's roofline. Links have 10 µs and 450 GB/s within machines, and 20 µs and 50 GB/s
+between them.
 """
 
 from __future__ import annotations

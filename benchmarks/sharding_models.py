@@ -1,4 +1,4 @@
-"""Models for the benchmark of shardings: written out, so that nothing but torch is needed."""
+"""Models for the benchmark of shardings, written out so that they need nothing but torch."""
 
 from __future__ import annotations
 

@@ -2,12 +2,13 @@
 
     python benchmarks/sharding_placement.py [--only towers] [--seconds 60]
 
-Times are an H100's roofline; 2 × 4 devices, 20 µs and 50 GB/s between the two groups, 10 µs and 450
-GB/s within each. Batch normalisation takes the statistics of each device's own samples. `all` may
-divide everything by all 8 devices, and both convert gradients beside the backward pass once, and
-once do not. Towers are ViT-B/16 and a text encoder like CLIP's, which meet in the loss; GoogLeNet
-(a quarter as wide) has the branches of 3 × 3 on the second group; ResNet-50 and BERT-Base have the
-second half of their blocks there. Replaces rows of `results/sharding_placement.csv`.
+Times are an H100's roofline, on 2 × 4 devices, with 20 µs and 50 GB/s between the two groups, and
+10 µs and 450 GB/s within each. Batch normalisation takes the statistics of each device's own
+samples. `all` may divide everything over all 8 devices. Both are planned twice, with gradients
+converted beside the backward pass and without. Towers are ViT-B/16 and a text encoder like CLIP's,
+which meet in the loss. The second group has GoogLeNet's branches of 3 × 3 (the network is a quarter
+as wide), and the second half of the blocks of ResNet-50 and BERT-Base. Replaces rows of
+`results/sharding_placement.csv`.
 """
 
 from __future__ import annotations

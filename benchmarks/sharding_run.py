@@ -1,4 +1,4 @@
-"""Shardings that run: what they take and send on processes of this machine, beside the plan.
+"""Shardings that run: their time and traffic on processes of this machine, beside the plan.
 
     PYTHONPATH=.dev python benchmarks/sharding_run.py bytes    sent = planned, by CommDebugMode
     PYTHONPATH=.dev python benchmarks/sharding_run.py vgg      all 27 of D, R, C, and auto
@@ -6,11 +6,11 @@
     PYTHONPATH=.dev python benchmarks/sharding_run.py faces    from data to model parallel
     PYTHONPATH=.dev python benchmarks/sharding_run.py scaling  one batch on 1, 2 and 4 processes
 
-Prices are measured here first: every operator on one thread, the collectives of gloo on as many
-processes as run. Prints Markdown: the objective predicted, the median time of a step (forward and
-backward) on the clock and the least one, and the CPU time of the busiest process. More processes
-than cores take turns, and other programs show on the clock: then go by CPU time. `scaling` puts
-its rows into `results/sharding_run_scaling.csv` besides.
+Prices are measured here first: every operator on one thread, and the collectives of gloo on as many
+processes as run. Prints Markdown: the predicted objective, the median and least wall time of a step
+(forward and backward), and the CPU time of the busiest process. If there are more processes than
+cores, they take turns, and other programs lengthen the wall time: then go by CPU time. `scaling`
+also puts its rows into `results/sharding_run_scaling.csv`.
 """
 
 from __future__ import annotations

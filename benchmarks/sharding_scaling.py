@@ -2,12 +2,13 @@
 
     python benchmarks/sharding_scaling.py [--part scaling] [--part faces] [--only BERT-Base:128]
 
-Times are rooflines; `scaling`: an H100, links of 10 µs and 50 GB/s; `faces`: 8 V100s, 10 µs and 25
-GB/s. Gradients are in buckets of 25 MiB beside the backward pass (`overlap`), and once in the way
-of everything. Batch normalisation takes the statistics of each device's own samples, as PyTorch's
-data parallelism does: the operators' all-reduces are left out of the program. Each part replaces
-its rows of `results/sharding_scaling.csv`, of one model and batch with `--only`, or of
-`results/sharding_face_net.csv`. The limit of time is for a machine that has other work to do.
+Times are rooflines: for `scaling`, of an H100 with links of 10 µs and 50 GB/s; for `faces`, of 8
+V100s with 10 µs and 25 GB/s. Gradients are reduced twice: in buckets of 25 MiB beside the backward
+pass (`overlap`), and without any overlap. Batch normalisation takes the statistics of each device's
+own samples, as PyTorch's data parallelism does, so the operators' all-reduces are left out of the
+program. `scaling` replaces its rows of `results/sharding_scaling.csv`, with `--only` those of one
+model and batch; `faces` replaces those of `results/sharding_face_net.csv`. The time limit allows
+for a machine that has other work to do.
 """
 
 from __future__ import annotations

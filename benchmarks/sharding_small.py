@@ -1,4 +1,4 @@
-"""Models that processes of one machine can train by a sharding: small ones of several families."""
+"""Small models of several families that processes of one machine can train by a sharding."""
 
 from __future__ import annotations
 

@@ -1,11 +1,14 @@
-"""What the simulator costs, and whether it agrees with closed forms and the verifier.
+"""Cost of the simulator, and its agreement with closed forms and the verifier.
 
     PYTHONPATH=.dev python benchmarks/simulator.py [--largest 10000000] [--inputs FOLDER]
 
-Prints Markdown tables: time and memory against the number of tasks (1F1B, user CPU seconds, warm),
-the steady state against the verifier's max-load on the published workloads and against the time per
-sample of Piper plans, mapped plans with and without contention, and the optimal
-schedules of small pipelines against the heuristics.
+Prints Markdown tables:
+
+* time and memory against the number of tasks (1F1B, user CPU seconds, warm);
+* the steady state against the verifier's max-load on the published workloads, and against the time
+  per sample of Piper plans;
+* mapped plans with and without contention;
+* the optimal schedules of small pipelines against the heuristics.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Every installed solver of integer programs on weak and strong forms, and on random small cases.
 
-``table`` solves six instances in two forms each: a row per solver and form in `solvers.csv`, anew.
-``random`` solves random cases, each without and with a random constraint, and counts where the
-optimum of brute force was found: rows are added to `solvers_random.csv`. ``first-model`` times the
-first lines of docs/formulations.md in a fresh environment. Needs `tests/support` on the path.
+``table`` solves six instances in two forms each, and writes a row per solver and form to
+`solvers.csv` anew. ``random`` solves random cases, each without and with a random constraint,
+counts how often the optimum of brute force was found, and adds rows to `solvers_random.csv`.
+``first-model`` times the first lines of docs/formulations.md in a fresh environment. Needs
+`tests/support` on the path.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Twenty-five traced models on 2 and 4 devices: gap shown, trivial bound, seconds to the end.
 
 The models (`models.py`) need torch, transformers, torchvision, timm and diffusers (`pip install -c
-constraints.txt torch==2.13.0 torchvision transformers timm diffusers`); those whose library is
-missing are skipped, and said to be. Each is profiled once, on one thread, into a file of --cache,
-and planned from it by method `auto` in a process of its own. Seconds and CPU seconds count from the
-start of that process; on a busy machine `--cpu-clock` lets its CPU seconds stand for both, also for
-the time limit. Run it twice: the first run compiles. Prints Markdown. `iteration` among the splits
-plans an iteration of 8 microbatches under 1F1B, of a contiguous split.
+constraints.txt torch==2.13.0 torchvision transformers timm diffusers`); models whose library is
+missing are skipped and named. Each is profiled once, on one thread, into a file of --cache, and
+method `auto` plans it from there in a process of its own. Seconds and CPU seconds count from the
+start of that process. On a busy machine, `--cpu-clock` makes CPU seconds stand for both, also for
+the time limit. Run it twice: the first run compiles. Prints Markdown. The split `iteration` plans
+an iteration of 8 microbatches under 1F1B, with a contiguous split.
 
     python benchmarks/traced_models.py --time-limit 20
     python benchmarks/traced_models.py --devices 2 --splits contiguous noncontiguous iteration

@@ -1,6 +1,6 @@
-"""Training plans: against Piper, PipeDream and equal stages, and how long planning takes.
+"""Training plans against Piper, PipeDream and equal stages, and the time that planning takes.
 
-Prints Markdown tables. Times are processor seconds of the whole `solve`, compiled code warm.
+Prints Markdown tables. Times are CPU seconds of the whole `solve`, with compiled code warm.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Several workers against one: seconds to a gap, on a machine that does nothing else.
 
-Each row is one workload and objective, solved by `auto` with each number of workers in processes of
+Each row is one workload and objective. `auto` solves it with each number of workers in processes of
 their own, one after the other; seconds count from the start of the process. *To the gap of one* is
-when the gap was reached that one worker ended with (or the gap asked for, where it reached that).
-CPU seconds count all processes. Run it twice: the first run compiles. Prints Markdown.
+the time to the gap that one worker ended with (or to the gap asked for, if it reached that). CPU
+seconds count all processes. Run it twice: the first run compiles. Prints Markdown.
 
     python benchmarks/workers.py --time-limit 60 --gap 0.001 FILES
     python benchmarks/workers.py --objective latency --time-limit 60 FILES

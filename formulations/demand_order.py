@@ -1,4 +1,4 @@
-"""Topological order of a graph by demand, the same however its nodes are numbered but for ties."""
+"""Topological order of a graph by demand; up to ties it does not depend on the node numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..instances.common.arrays import Ints
 
 
 def demand_order(size: int, edges: Ints) -> list[int]:
-    """Return an order in which units come when they are needed, deepest chains first.
+    """Return an order in which units come just before they are needed, deepest chains first.
 
     It is topological unless the edges have cycles.
     """
@@ -40,7 +40,7 @@ def demand_order(size: int, edges: Ints) -> list[int]:
 
 
 def _depths(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> list[int]:
-    """Return the length of the longest way to each unit."""
+    """Return the number of edges on the longest path to each unit."""
     waits = [len(units) for units in before]
     ready = [v for v, count in enumerate(waits) if not count]
     depth = [0] * len(waits)

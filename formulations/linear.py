@@ -1,8 +1,8 @@
 """Mixed-integer linear programs as arrays, and a builder of them with named rows.
 
-Programs that are built often, or are large, are stated so: without Pyomo, which takes a second to
-import and a hundred times longer for each row. A block of rows has a name; the module that adds it
-says the equation beside the name.
+Programs that are large or built often are stated this way, without Pyomo, which takes a second to
+import and a hundred times as long per row. Each block of rows has a name; the module that adds it
+gives the equation beside the name.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 
 from ..instances.common.arrays import Bools, Floats, Ints
 
-if TYPE_CHECKING:  # SciPy takes a fifth of a second to import, which much does not need
+if TYPE_CHECKING:  # SciPy takes 0.2 s to import, and few modules need it
     from scipy.sparse import csc_array
 
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """A mixed-integer linear program: min (or max) cost·x + offset, lower ≤ A x ≤ upper."""
+    """A mixed-integer linear program: min cost·x + offset, row_lower ≤ A x ≤ row_upper."""
 
     cost: Floats  # cost, column_lower, column_upper: (n,)
     column_lower: Floats
     column_upper: Floats
-    integer: Bools  # (n,): whether a column must be a whole number
+    integer: Bools  # (n,): whether a column must be integer
     matrix: csc_array[np.float64]  # (m, n), by columns
-    row_lower: Floats  # row_lower, row_upper: (m,); `-inf` and `inf` where open
+    row_lower: Floats  # row_lower, row_upper: (m,); `-inf` and `inf` for no side
     row_upper: Floats
     offset: float = 0.0  # constant term of the objective
     # name of each row, such as ``full[3]``; empty for a program that Pyomo stated
@@ -36,7 +36,7 @@ class Linear:
 
 
 class LinearBuilder:
-    """Columns and rows as they come; columns are whole numbers from 0 unless said otherwise."""
+    """Builder of a program from columns and rows; columns are integer, from 0, by default."""
 
     def __init__(self) -> None:
         self.upper = np.zeros(0)
@@ -67,7 +67,7 @@ class LinearBuilder:
         low: float,
         high: float,
     ) -> None:
-        """Add the row low ≤ Σ factors · columns ≤ high; one factor holds for all columns."""
+        """Add the row low ≤ Σ factors · columns ≤ high; a single factor holds for all columns."""
         entries = np.asarray(columns, np.int64)
         self._at.append(np.full(len(entries), len(self._low)))
         self._column.append(entries)

@@ -1,4 +1,4 @@
-"""Linear programs with their duals, by HiGHS itself: SciPy's way to it takes 0.4 s to import."""
+"""Linear programs with duals, by HiGHS directly, as SciPy's interface takes 0.4 s to import."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class SolverError(StagecutError):
-    """Failure of HiGHS for no reason in the program: no answer is known."""
+    """Failure of HiGHS that is not due to the program: no answer is known."""
 
 
 class MatrixEntries(NamedTuple):
-    """Entries of a matrix, none twice."""
+    """Nonzero entries of a matrix, no position twice."""
 
     row: Ints  # row, column: (entries,)
     column: Ints
@@ -28,9 +28,9 @@ class MatrixEntries(NamedTuple):
 class LinearOptimum(NamedTuple):
     """An optimum of a linear program."""
 
-    value: float  # of the objective
+    value: float  # optimal objective
     x: Floats  # (n,)
-    # (m,): what the objective gains by a unit of a row's side; at most 0 at an upper one
+    # (m,): gain of the objective per unit of a row's side; at most 0 at an upper side
     row_duals: Floats
 
 
@@ -44,8 +44,8 @@ def least_cost(
 ) -> LinearOptimum | None:
     """Return the optimum of min cost·x, row_lower ≤ A x ≤ row_upper, lower ≤ x ≤ upper.
 
-    Bounds may be infinite, and upper ones are by default. None if nothing keeps all rows;
-    SolverError if HiGHS finds neither.
+    Bounds may be infinite, and `upper` is by default. None if the program is infeasible;
+    SolverError if HiGHS can tell neither.
     """
     import highspy
 

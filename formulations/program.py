@@ -1,9 +1,9 @@
-"""Interface and helpers of the programs in Pyomo.
+"""Interface and helpers of the integer programs in Pyomo.
 
-All are written alike: a `…_data` record holds what is given; small functions add variables,
-constraints and the objective to a model; a rule is a named function whose docstring is its equation
-with its number, and its constraint has its name. Each program is a record that is a `Program`: with
-`read` (a solution from the values of the variables) and its inverse `start`.
+All have one form: a `…_data` record holds the data; small functions add variables, constraints and
+the objective to a model; a rule is a named function whose docstring is its numbered equation, and
+its constraint has its name. Each program is a record of the protocol `Program`: `read` returns a
+solution from values of the variables, and `start` is its inverse.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import pyomo.environ as pyo
 
-#: The value of a variable in a solution.
+#: Returns the value of a variable in a solution.
 Value = Callable[["pyo.Var"], float]
-#: Values of variables to start from.
+#: Pairs of a variable and the value to start it from.
 Start = list[tuple["pyo.Var", float]]
 
 
@@ -37,18 +37,18 @@ class Program(Protocol):
         """Return the solution, given the value of each variable."""
 
     def start(self, solution: Any, /) -> Start | None:
-        """Return the values of the whole-number variables for a solution; None if it has none."""
+        """Return the values of the integer variables for a solution; None if it has none."""
 
 
 def at(m: pyo.ConcreteModel, v: int, d: int) -> pyo.Var | float:
-    """Return x_{v,d} of a model: a variable, or 0 where it has none."""
-    # Pyomo's components are no dictionaries: they have no `get`
+    """Return x_{v,d} of a model: a variable, or 0 if there is none."""
+    # Pyomo's components have no `get`
     return m.x[v, d] if (v, d) in m.x else 0.0  # noqa: SIM401
 
 
 @contextmanager
 def quiet_pyomo() -> Iterator[None]:
-    """Silence Pyomo's log: it tells of every limit reached and every exception passed on."""
+    """Silence Pyomo's log, which reports every limit reached and every exception passed on."""
     log = logging.getLogger("pyomo")
     level = log.level
     log.setLevel(logging.CRITICAL + 1)

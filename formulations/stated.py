@@ -1,7 +1,7 @@
-"""Integer programs of all problems, each stated for a task, to be read and changed.
+"""Integer programs of all problems, each stated for a task, for users to read and change.
 
-For those who look at formulations and add to them, so every device stays itself: nothing is left
-out because another solution is as good. Solvers state theirs for the best plan known.
+Every device keeps its identity, so that rows can be added: nothing is omitted because another
+solution is as good. (Solvers, in contrast, state their programs for the incumbent.)
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ if TYPE_CHECKING:
     from .throughput.hypergraph import Hypergraph
     from .throughput.set_partitioning import Column
 
-#: Part of each thing at each place: (thing, place) → 0 … 1.
+#: Value of each expression of `Stated.places`: (thing, place) → 0 … 1.
 Shares = dict[tuple[str, str], float]
 
-#: Least objective of a program in its own unit, and a tenth of the largest, if it is as expected:
-#: far above the solvers' absolute tolerances.
+#: Least objective of a program in its own unit, a tenth of the greatest, if it is as expected: far
+#: above the solvers' absolute tolerances.
 LEAST_OBJECTIVE = 1000.0
 
 
 @dataclass(frozen=True, eq=False)
 class Stated:
-    """An integer program of a task; a `Program`."""
+    """An integer program of a task, as a `Program`, and what its variables place where."""
 
     model: pyo.ConcreteModel  # its objective times `scale` is in the workload's time unit
-    scale: float  # a power of ten but for orders of passes
-    module: str  # of the formulation: its text has symbols and equations
+    scale: float  # a power of ten, except for orders of passes
+    module: str  # module of the formulation, whose docstring has symbols and equations
     read: Callable[[Value], Any]  # returns the solution, given the value of each variable
-    # returns the values of the whole-number variables for a solution; None if it has none
+    # returns the values of the integer variables for a solution; None if it has none
     start: Callable[[Any], Start | None]
-    # for each thing and place a linear expression that is 1 if the thing is there, else 0
+    # for each (thing, place) a linear expression that is 1 if the thing is there, else 0
     places: Mapping[tuple[str, str], pyo.Expression]
 
     @property
     def said(self) -> str:
-        """Symbols and equations."""
+        """Symbols and equations of the program, as text."""
         return (import_module(f"{__package__}.{self.module}").__doc__ or "").strip()
 
     def shares(self, value: Value) -> Shares:
-        """Return the part of each thing at each place, given the value of each variable."""
+        """Return the value of each expression of `places`, given the value of each variable."""
         from pyomo.repn import generate_standard_repn
 
         found: Shares = {}
@@ -81,9 +81,9 @@ def _unit(expected: float) -> float:
 def _compact(task: Task[Any], *, named: bool) -> Stated:
     from .throughput.compact import compact
 
-    # `reference` makes an objective 1000
+    # `reference` is the objective that becomes 1000
     program = compact(task, reference=1000.0 * _unit(_even_share(task)), named=named)
-    if not named and hasattr(program.model, "in_order"):  # of CPU cores that are free
+    if not named and hasattr(program.model, "in_order"):  # stated for free CPU cores
         program.model.del_component(program.model.in_order)
     nodes, names = node_names(task.workload), _slot_names(task, program)
     places = {
@@ -95,7 +95,7 @@ def _compact(task: Task[Any], *, named: bool) -> Stated:
 
 
 def _slot_names(task: Task[Any], program: Compact) -> list[str]:
-    """Return the names of slots: of devices, or of places in the pipeline."""
+    """Return the names of slots, which are devices or positions in the pipeline."""
     kinds, names = task.cluster.kinds, []
     for slot in program.slots:
         if slot.device is not None:
@@ -107,7 +107,7 @@ def _slot_names(task: Task[Any], program: Compact) -> list[str]:
 
 
 def set_partitioning(task: Task[Any], limit: float = math.inf) -> Stated:
-    """State the program over the sets of a load of at most `limit`."""
+    """State the program over the sets whose load is at most `limit`."""
     import pyomo.environ as pyo
 
     from .throughput.set_partitioning import SetPartitioning, model
@@ -234,7 +234,7 @@ def _sharding(task: Task[Any], *, strong: bool) -> Stated:
 
 
 def passes(instance: ScheduleInstance, horizon: float) -> Stated:
-    """State the order of a pipeline's passes: of each two of a device whose order is open."""
+    """State the order of a pipeline's passes, for each two on a device whose order is open."""
     from .schedule.milp import schedule_model
 
     program = schedule_model(instance, horizon)
@@ -247,7 +247,7 @@ def passes(instance: ScheduleInstance, horizon: float) -> Stated:
 
 
 def node_names(workload: Workload) -> list[str]:
-    """Return the nodes' names in `places`, with the id behind a name that several have."""
+    """Return the nodes' names in `places`; if several nodes have a name, their ids follow it."""
     several = {name for name, count in Counter(workload.names).items() if count > 1}
     pairs = zip(workload.names, workload.ids, strict=True)
     return [f"{name} ({node})" if name in several else name for name, node in pairs]
@@ -260,16 +260,16 @@ def _by_node(nodes: list[str], places: Mapping[tuple[str, str], Any]) -> dict[tu
 
 
 def _even_share(task: Task[Any]) -> float:
-    """Return the nodes' least times, divided evenly among all devices."""
+    """Return the sum of the nodes' least times, divided by the number of devices."""
     least = np.asarray(task.costs.compute[task.costs.count > 0]).min(axis=0)
     return float(least[np.isfinite(least)].sum()) / len(task.costs.kind_of)
 
 
 def _one_by_one(task: Task[Any]) -> float:
-    """Return a latency that no plan without idle time exceeds, whatever is added to the program.
+    """Return an upper bound on the latency of every plan without idle time.
 
-    All nodes one after the other where they take longest, and every output moved to or from every
-    call there can be, over the slowest link.
+    It has all nodes one after the other where they take longest, and every output moved to and from
+    every possible call over the slowest link; so it stays valid when rows are added.
     """
     costs, linked = task.costs, task.linked_costs
     times = np.asarray(costs.compute[costs.count > 0])
@@ -281,7 +281,7 @@ def _one_by_one(task: Task[Any]) -> float:
     return float(slowest.sum() + 2 * calls * moved.sum())
 
 
-#: Problem, of pipelines that are streams ``stream`` → name → the program of a task.
+#: Problem (``stream`` for pipelines that are streams) → name → statement of a task's program.
 FORMULATIONS: dict[str, dict[str, Callable[[Task[Any]], Stated]]] = {
     "throughput": {
         "compact": partial(_compact, named=False),
@@ -304,5 +304,5 @@ FORMULATIONS: dict[str, dict[str, Callable[[Task[Any]], Stated]]] = {
 
 
 def formulations_of(problem: Problem) -> dict[str, Callable[[Task[Any]], Stated]]:
-    """Return the programs that a problem has, by name."""
+    """Return the programs of a problem, by name."""
     return FORMULATIONS["stream" if is_stream(problem) else problem.name]

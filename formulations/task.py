@@ -1,4 +1,4 @@
-"""A task: a problem on a workload and a cluster, priced, as every solver gets it."""
+"""Tasks: a problem on a workload and a cluster, with all costs, as every solver gets it."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ P_co = TypeVar("P_co", bound=Problem, covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Task(Generic[P_co]):
-    """A problem on a workload and a cluster, priced: the input of every method."""
+    """A problem on a workload and a cluster, with their costs: the input of every method."""
 
     workload: Workload  # workload, cluster, problem: as given by the user
     cluster: Cluster
     problem: P_co
     start: Plan | None = None  # a plan to start from, already found to fit; None without
-    # what only some solvers read: ``solver`` names the MILP solver
+    # settings that only some solvers read: ``solver`` names the MILP solver
     options: Mapping[str, str] = field(default_factory=dict)
-    # (n,): nodes of one number share a device besides those of a colour, −1 for none; of throughput
-    # alone
+    # (n,): number common to nodes that share a device by colours or rules, −1 for none; takes the
+    # place of colours; only for throughput
     joined: Ints | None = None
 
     @property
@@ -50,18 +50,18 @@ class Task(Generic[P_co]):
 
     @cached_property
     def linked_costs(self) -> Costs:
-        """The workload priced for the cluster, with messages between linked devices.
+        """Costs of the workload on the cluster, including messages between linked devices.
 
-        Raises InputError where it cannot be priced.
+        Raises InputError if they cannot be determined.
         """
         return price(self.workload, self.cluster)
 
     @cached_property
     def costs(self) -> Costs:
-        """The prices without links between devices: never above the true ones.
+        """Costs without links between devices: lower bounds on the true costs.
 
-        All methods that know nothing of such links read these: their bounds hold, and what they
-        find is judged by the true prices.
+        Methods that ignore links use these: their bounds hold, and their solutions are judged by
+        the true costs.
         """
         several = isinstance(self.problem, Latency) and self.problem.calls > 1
         return without_links(self.linked_costs, returning=several)
@@ -74,7 +74,7 @@ def pose(
     start: Plan | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Task[P]:
-    """Return the task; InputError if the workload does not say what the problem counts."""
+    """Return the task; InputError if the workload lacks data that the problem needs."""
     if isinstance(problem, DeviceMapping):
         check_weights(workload, problem)
         if differ := cluster_differs(cluster, problem.topology):

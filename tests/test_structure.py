@@ -188,6 +188,12 @@ def test_every_deliberate_fault_is_in_a_line_that_is_there() -> None:
             assert (ROOT / "tests" / test.partition("::")[0]).exists(), row
 
 
+def test_no_page_holds_the_marks_of_a_merge() -> None:
+    """git leaves them where two changes contradict each other; Python's own files fail to parse."""
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
+        assert not re.search(r"^(<{7}|={7}|>{7})( |$)", path.read_text(), re.M), path
+
+
 def test_kernels_alone_have_no_annotations() -> None:
     """All have docstrings, and files named for them; mypy accepts all without annotations."""
     wrong = []

@@ -179,19 +179,19 @@ def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
         OUT.print(table)
     OUT.print(_usual_table(why.usual, plan.seconds))
     OUT.say(f"free memory: {show_bytes(why.memory['free'])}")
-    rows = [one for one in changes if one.layout is not None]
-    if not rows:
-        return
     table = _layouts("what would help", "change and best plan", ("s", "saves", "at most"))
-    for change in rows:
-        assert change.layout is not None
+    for change in changes:
+        if change.layout is None:
+            table.add_row(f"{change.change}: no plan found in time", "", "", "")
+            continue
         table.add_row(
             f"{change.change}: {describe(change.layout)}",
             f"{change.seconds:.4g}",
             show_percent(1 - change.seconds / plan.seconds, signed=True),
             show_percent(1 - change.bound / plan.seconds, signed=True),
         )
-    OUT.print(table)
+    if table.rows:
+        OUT.print(table)
 
 
 def difference_dict(found: JobDifference) -> dict[str, Any]:

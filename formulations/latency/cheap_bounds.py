@@ -1,14 +1,14 @@
-"""Bounds on latency in linear time: the critical path, priced by memory, and the work of all.
+"""Bounds on latency in linear time: the critical path, with prices on memory, and the total work.
 
 Let p_v be the least time of node v on an accelerator that supports it, q_v on a CPU, m_v its bytes,
-M the bytes of all accelerators together. All nodes of a path P run one after the other, in a call
-or on CPUs, and those in calls fit into M. So for every μ ≥ 0
+and M the bytes of all accelerators together. The nodes of a path P run one after the other, in
+calls or on CPUs, and those in calls fit into M. So for every price μ ≥ 0
 
     T ≥ Σ_{v∈P} min(q_v, p_v + μ m_v) − μ M .
 
-The right side is concave and piecewise linear in μ, with corners at 0 and (q_v − p_v) / m_v. Tried:
-the heaviest path at μ = 0, and the heaviest on CPUs alone. Without CPUs, all accelerators share the
-work: T ≥ Σ_v p_v / n.
+The right side is concave and piecewise linear in μ, with breakpoints (q_v − p_v) / m_v. Two paths
+are tried: the heaviest at μ = 0, and the heaviest on CPUs alone. Without CPUs, all n accelerators
+share the work: T ≥ Σ_v p_v / n.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..throughput.certificate import PROOF_MARGIN
 
 
 def latency_cheap_bounds(task: Task[Latency]) -> Iterator[tuple[float, str]]:
-    """Yield bounds on the latency with their origins; nothing where a node is unsupported.
+    """Yield bounds on the latency with their origins; none if some node is unsupported.
 
-    O(n + m) for n nodes and m edges, and O(L²) for paths of length L.
+    Takes O(n + m) for n nodes and m edges, and O(L²) for paths of length L.
     """
     costs = task.costs
     there = costs.count > 0
@@ -47,7 +47,7 @@ def latency_cheap_bounds(task: Task[Latency]) -> Iterator[tuple[float, str]]:
 
 
 def _heaviest_path(task: Task[Latency], weight: Floats) -> Ints:
-    """Return the nodes of the path of greatest weight."""
+    """Return the nodes of the path of greatest weight, first to last."""
     workload = task.workload
     total, towards = weight.copy(), np.full(workload.n, -1)
     for v in reversed(workload.order):
@@ -61,7 +61,7 @@ def _heaviest_path(task: Task[Latency], weight: Floats) -> Ints:
 
 
 def _along(fast: Floats, slow: Floats, memory_bytes: Floats, room: float) -> float:
-    """Return the bound along a path by the best multiplier."""
+    """Return the bound along a path with the best price μ of memory."""
     prices = np.zeros(1)
     if np.isfinite(room):
         both = np.isfinite(fast) & np.isfinite(slow) & (memory_bytes > 0)

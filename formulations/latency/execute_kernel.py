@@ -1,7 +1,7 @@
-"""The execution of a division into calls: latency, start and finish times, for searches.
+"""Execution of a division into calls, for searches: latency, start and finish times.
 
-A division is given by `slot`, shape (n,): the number of each node's call, or −1 for the CPUs; and
-by the `CallSlots` of the calls. The verifier has code of its own.
+A division is given by `slot`, shape (n,), the number of each node's call, −1 for the CPUs, and by
+the `CallSlots` of the calls. The verifier has code of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .graph import LatencyGraph
 
 
 class GraphRows(NamedTuple):
-    """Graph and costs in compressed rows; n nodes, K kinds of accelerators, L links."""
+    """Graph and costs as compressed rows: n nodes, K kinds of accelerators, L links, D devices."""
 
     succ_start: Ints
     succ: Ints
@@ -28,16 +28,16 @@ class GraphRows(NamedTuple):
     transfer: Floats  # (K, n)
     memory: Floats
     cpu: Floats
-    link: Ints  # (D, D) between devices, −1 for none; (1, 1) if there are none at all
+    link: Ints  # (D, D): link between devices, −1 for none; (1, 1) without links
     message: Floats  # (L, n)
 
 
 class CallSlots(NamedTuple):
-    """The calls that accelerators may run, R of them: where each runs and what precedes it."""
+    """The R calls that accelerators may run: where each runs, and which call precedes it."""
 
-    kind: Ints  # (R,) row of `GraphRows.compute`
-    device: Ints  # (R,) accelerator; matters to links alone
-    before: Ints  # (R,) the call that must end before it starts, −1 without
+    kind: Ints  # (R,): row of `GraphRows.compute`
+    device: Ints  # (R,): accelerator; matters only for links
+    before: Ints  # (R,): the call that must end before it starts; −1 for none
 
 
 def flatten(task: Task[Latency], graph: LatencyGraph) -> GraphRows:
@@ -90,7 +90,10 @@ def call_loads(flat, slot, kind, device):
 
 @inner
 def _open_edges(flat, slot, before):
-    """Return how many edges enter each call, the call after each one (−1: none), and in-degrees."""
+    """Return the waits of each call, the call after each (−1: none), and the waits of each node.
+
+    A call waits for every edge that enters it, and for the call before it.
+    """
     n, calls = len(slot), len(before)
     open_in = np.zeros(n, np.int64)
     waiting, after = np.zeros(calls, np.int64), np.full(calls, -1, np.int64)
@@ -127,11 +130,11 @@ def _by_call(slot, calls):
 
 @kernel
 def execute(flat, slot, calls):
-    """Run the calls as soon as they can; return the last finish, and times of calls and nodes.
+    """Execute the calls as soon as possible; return the latency, and times of calls and nodes.
 
-    `slot` is the call of each node, −1 on CPUs. Start and finish are of each call, then the finish
-    of each node. The last finish is `inf`, and the rest of no meaning, if calls wait for each other
-    in a circle, or a time is infinite.
+    `slot` is the call of each node, −1 on CPUs. The times are starts and finishes of calls, (R,),
+    and finishes of nodes, (n,). The latency is `inf`, and the rest meaningless, if calls wait for
+    each other in a cycle, or a time is infinite.
     """
     n, count = len(slot), len(calls.kind)
     load = call_loads(flat, slot, calls.kind, calls.device)

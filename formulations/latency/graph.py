@@ -7,17 +7,17 @@ computes, and moves its outputs out, all in one go:
 
 A node v on a CPU takes q_v once its predecessors have finished; CPUs are an unlimited pool.
 
-*Units.* With one call per accelerator the nodes of a colour are in one call or all on CPUs, so
-a colour is contracted into one unit wherever that loses nothing: each of its entries (nodes with
-a predecessor outside) must reach each of its exits (nodes with a successor outside). Then its
-CPU nodes can be executed in one go: whatever needs an exit comes after every entry, and whatever
-an entry needs comes before every exit. Units are numbered in topological order, one branch after
-the other, whatever the order of the nodes.
+*Units.* With one call per accelerator the nodes of a colour are in one call or all on CPUs. So a
+colour is contracted into one unit if that loses nothing: each of its entries (nodes with a
+predecessor outside) must reach each of its exits (nodes with a successor outside). Then its CPU
+nodes can be executed without interruption: whatever needs an exit comes after every entry, and
+whatever an entry needs comes before every exit. Units are numbered in topological order, one branch
+after the other, however the nodes are numbered.
 
-*Units set aside* take no time on CPUs, and there it is best to execute them as soon as they are
-ready: sources whose output costs no transfer, and sinks. A sink can be better in a call that some
-predecessor is in, if nothing else needs the output of that one: it then does not leave the call.
-Such sources are numbered first, and such sinks last.
+*Units set aside* take no time on CPUs, where it is best to execute them as soon as they are ready:
+sources whose output costs no transfer, and sinks. A sink can be better in the call of a predecessor
+whose output nothing else needs: that output then does not leave the call. Such sources are numbered
+first, such sinks last.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ..demand_order import demand_order
 from ..task import Task
 
-#: Nodes whose predecessors are found in one pass over the graph, as bits of one number.
+#: Targets handled in one pass over the graph, as bits of one integer.
 BLOCK = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class LatencyGraph:
-    """Units of a task, in topological order; U units, n nodes, K kinds of accelerators."""
+    """Units of a task, in topological order: U units, n nodes, K kinds of accelerators."""
 
     unit_of: Ints  # (n,)
     members: tuple[tuple[int, ...], ...]  # nodes of each unit, in topological order
-    group: Ints  # (U,): colour of a unit that is only a part of it, else −1
+    group: Ints  # (U,): colour of which the unit is a part, else −1
     aside: Bools  # (U,): whether it is set aside
     successors: tuple[tuple[int, ...], ...]  # successors, predecessors: units, increasing
     predecessors: tuple[tuple[int, ...], ...]
-    kinds: tuple[int, ...]  # numbers of the kinds of accelerators of which there are some
-    count: Ints  # count, capacity_bytes: (K,): how many, and the memory of each
+    kinds: tuple[int, ...]  # numbers of the kinds of accelerators that have devices
+    count: Ints  # count, capacity_bytes: (K,): number, and memory of each
     capacity_bytes: Floats
     compute: Floats  # (K, n): p; `inf` where unsupported
     transfer: Floats  # (K, n): c
     memory_bytes: Floats  # (n,)
-    cpu: Floats  # (n,): q, on the fastest pool; `inf` where there is none
-    pool: Ints  # (n,): device by which a node on the CPUs is named; −1 without
+    cpu: Floats  # (n,): q, on the fastest pool; `inf` if unsupported
+    pool: Ints  # (n,): device that stands for the CPUs of a node; −1 for none
 
     @property
     def size(self) -> int:
@@ -63,7 +63,7 @@ class LatencyGraph:
 
     def by_unit(self, values: Floats) -> Floats:
         """Return the sums over the nodes of each unit, shape (U,), of values by node."""
-        return np.bincount(self.unit_of, values, self.size).astype(np.float64)  # int without any
+        return np.bincount(self.unit_of, values, self.size).astype(np.float64)  # int of none
 
     @cached_property
     def unit_compute(self) -> Floats:
@@ -78,7 +78,7 @@ class LatencyGraph:
 
     @cached_property
     def reach(self) -> Bools:
-        """Shape (U, U): whether a path leads from the first unit to the second, or they are one."""
+        """Shape (U, U): whether a path, perhaps empty, leads from the first unit to the second."""
         reach = np.eye(self.size, dtype=np.bool_)
         for u in reversed(range(self.size)):
             for v in self.successors[u]:
@@ -87,9 +87,9 @@ class LatencyGraph:
 
 
 def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
-    """Return the units of a task, colours contracted where that loses nothing if asked for.
+    """Return the units of a task; with `whole_colours`, colours contracted if that loses nothing.
 
-    That is right for one call per accelerator.
+    Contraction is right only for one call per accelerator.
     """
     workload, costs = task.workload, task.costs
     unit_of = np.arange(workload.n)
@@ -141,7 +141,7 @@ def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
 
 
 def _by_costs(task: Task[Latency], unit_of: Ints) -> Ints:
-    """Return the units numbered by their times, bytes and transfers, in place of their nodes."""
+    """Return the units renumbered by their times, bytes and transfers, not by their nodes."""
     costs = task.costs
     rows = [np.bincount(unit_of, own) for own in (*costs.compute, costs.memory_bytes)]
     rows += [np.bincount(unit_of, own) for own in costs.transfer]
@@ -149,7 +149,7 @@ def _by_costs(task: Task[Latency], unit_of: Ints) -> Ints:
 
 
 def _depth_first(size: int, edges: Ints) -> list[int]:
-    """Return a topological order, one branch after the other, those first that are needed first."""
+    """Return a topological order, one branch after the other, from what is needed first."""
     import networkx as nx
 
     demand = demand_order(size, edges)
@@ -165,7 +165,7 @@ def _depth_first(size: int, edges: Ints) -> list[int]:
 
 
 def _places(task: Task[Latency], unit_of: Ints, cpu: Floats, transfer: Floats) -> Ints:
-    """Return −1 for units set aside as sources, 1 for sinks, else 0; by label of the unit."""
+    """Return by unit −1 for a source that is set aside, 1 for such a sink, else 0."""
     workload = task.workload
     busy, fed, feeds, paid = np.zeros((4, workload.n), np.bool_)
     np.logical_or.at(busy, unit_of, cpu > 0)
@@ -180,10 +180,10 @@ def _places(task: Task[Latency], unit_of: Ints, cpu: Floats, transfer: Floats) -
 
 
 def attached(task: Task[Latency]) -> list[tuple[int, int]]:
-    """Return pairs (node, neighbour) that may share a call at no cost, whatever calls there are.
+    """Return pairs (node, neighbour) that may share a call at no cost, whatever the calls are.
 
-    A node that takes no time, with one edge, from or to a node of its colour: they share a device,
-    and in one call with the other it costs nothing there and delays nobody.
+    These are nodes that take no time and have a single edge, from or to a node of their colour: the
+    two share a device, and in the other's call the node costs nothing and delays nothing.
     """
     workload, costs = task.workload, task.costs
     times = costs.compute[costs.count > 0]
@@ -205,9 +205,9 @@ def _lone(task: Task[Latency], node: int) -> bool:
 
 
 def contractible_colours(task: Task[Latency]) -> list[tuple[int, ...]]:
-    """Return the colours each of whose entries reaches each of its exits; at least two nodes.
+    """Return the colours of two or more nodes whose entries all reach all exits.
 
-    O((n + m) · exits / `BLOCK`) operations on numbers of `BLOCK` bits.
+    Takes O((n + m) · exits / `BLOCK`) operations on integers of `BLOCK` bits.
     """
     workload = task.workload
     found = []
@@ -220,7 +220,7 @@ def contractible_colours(task: Task[Latency]) -> list[tuple[int, ...]]:
     targets = sorted({v for _, _, exits in found for v in exits})
     for first in range(0, len(targets), BLOCK):
         bit = {v: 1 << i for i, v in enumerate(targets[first : first + BLOCK])}
-        reached = [0] * workload.n  # bits of the targets behind each node
+        reached = [0] * workload.n  # bits of the targets reached from each node
         for u in reversed(workload.order):
             reached[u] = bit.get(u, 0)
             for v in workload.successors[u]:
@@ -235,9 +235,9 @@ def contractible_colours(task: Task[Latency]) -> list[tuple[int, ...]]:
 
 
 def _pools(task: Task[Latency]) -> tuple[Floats, Ints]:
-    """Return the least time of each node on CPUs, and the device named for it.
+    """Return the least time of each node on CPUs, and the device that stands for its pool.
 
-    A colour has one pool, so that its nodes may take longer than their least times.
+    A colour has one pool, so its nodes may take longer than their least times.
     """
     costs, n = task.costs, task.workload.n
     hosts = [k for k in range(len(costs.count)) if costs.count[k] and costs.host[k]]

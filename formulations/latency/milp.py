@@ -103,9 +103,9 @@ from .graph import LatencyGraph, latency_graph
 
 @dataclass(frozen=True, eq=False)
 class CallLinks:
-    """Times of transfers between calls, over links and through host memory; S calls, n nodes."""
+    """Times of transfers between calls, over links and through host memory: S calls, n nodes."""
 
-    # for each call, those on devices that its device has a link with
+    # for each call, the calls on devices linked with its device
     linked: tuple[tuple[int, ...], ...]
     # for each ordered pair of linked calls, shape (n,): l_{u,s,r}
     by_link: dict[tuple[int, int], Floats]
@@ -129,30 +129,30 @@ CPUS = -1
 
 @dataclass(frozen=True, eq=False)
 class LatencyData:
-    """The sets and times of the program; n nodes, S calls, times in units of `scale`."""
+    """The sets and times of the program: n nodes, S calls; times in units of `scale`."""
 
     task: Task[Latency]  # task, graph: the task, and its costs
     graph: LatencyGraph
     calls: tuple[tuple[int, int], ...]  # (device, number) of each call s
-    unit: tuple[int, ...]  # (n,): which x stands for each node
+    unit: tuple[int, ...]  # (n,): node whose x stands for each node's
     scale: float  # time units of the workload per time unit of the program
-    horizon: float  # horizon, floor: H, and what no plan ends before, in the program's time unit
+    horizon: float  # horizon, floor: H, and a proved bound, in the program's time unit
     floor: float
     named: bool  # whether accelerators cannot be exchanged for others of their kind
 
     @property
     def linked(self) -> bool:
-        """Whether accelerators are linked: then they differ, and (6) has other transfers."""
+        """Whether accelerators are linked: then all are named, and (6) has other transfers."""
         return bool(self.task.cluster.links)
 
     @cached_property
     def units(self) -> list[int]:
-        """Units with a variable x."""
+        """Nodes that have variables x, each for a whole unit."""
         return sorted(set(self.unit))
 
     @cached_property
     def accelerators(self) -> list[int]:
-        """Accelerators, those devices that run calls."""
+        """Accelerators, the devices that run calls."""
         return sorted({d for d, _ in self.calls})
 
     @cached_property
@@ -208,9 +208,9 @@ class LatencyModel:
         return CallPlacement(device, call)
 
     def start(self, plan: CallPlacement) -> Start:
-        """Return the values of x for a plan; alike accelerators in the order of their starts.
+        """Return the values of x for a plan, with alike accelerators ordered by their starts.
 
-        Those that have links or names stay what they are.
+        Named and linked accelerators stay what they are.
         """
         data, costs = self.data, self.data.task.costs
         slot, calls = slots_of(data.task, data.graph, plan)
@@ -245,11 +245,11 @@ def latency_model(
     named: bool = False,
     reference: float | None = None,
 ) -> LatencyModel:
-    """State the program between a floor and a horizon H of the latency.
+    """State the program, given a floor and a horizon H of the latency.
 
-    n nodes, m edges, S calls: S·3n columns and S·(3m + n) rows, with `potentials`, the strong form,
-    2·S·m of each more. `named` leaves out (12), so that rows may be added that name accelerators.
-    Times are scaled to make `reference`, a likely latency, 1000.
+    With n nodes, m edges, and S calls: S·3n columns and S·(3m + n) rows; `potentials`, the strong
+    form, adds 2·S·m of each. `named` omits (12), so that further rows may name accelerators. Times
+    are scaled to make `reference`, a likely latency, 1000.
     """
     data = latency_data(task, horizon, floor, named=named, reference=reference)
     m = pyo.ConcreteModel(task.workload.name)
@@ -450,7 +450,7 @@ def call_links(task: Task[Latency], device: Sequence[int], scale: float) -> Call
 def add_links(m: pyo.ConcreteModel, links: CallLinks, data: LatencyData) -> None:
     """State transfers over links and through host memory, (20) to (24).
 
-    S calls, m edges: up to n S² columns and m S² rows more.
+    With S calls and m edges these are up to n S² columns and m S² rows more.
     """
     edges, unit, linked = data.edges, data.unit, links.linked
     slots, pairs = range(len(linked)), list(links.by_link)

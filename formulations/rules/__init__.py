@@ -1,1 +1,1 @@
-"""Rules for placements: reductions of tasks with rules to tasks without."""
+"""Placement rules: reductions of tasks with rules to tasks without."""

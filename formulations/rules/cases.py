@@ -1,17 +1,17 @@
-"""A task with rules for devices as tasks without rules. A reduction with its inverse.
+"""A task with placement rules for devices as tasks without rules: a reduction with its inverse.
 
-*Pins.* Devices of a kind that may have different nodes are made kinds of their own, and a node is
-unsupported on a kind that it may not be on. So every method that knows several kinds of devices,
-and nodes that some do not support, keeps pins.
+*Pins.* Devices that may hold different nodes become kinds of their own, and a node is unsupported
+on a kind where it must not be. So every method that handles several kinds of devices, and nodes
+that some do not support, keeps pins.
 
-*Together.* Nodes that rules keep together, and nodes pinned to one device, are merged as those of a
-colour are.
+*Together.* Nodes that rules keep together, and nodes pinned to one device, are merged like those of
+a colour.
 
-*Apart, and at most so many devices.* A plan has each group on some device, so the plans are divided
-into *cases*: for a group that must be apart from others, its device, which then is forbidden to
-them; and which devices are used. Devices that differ in name alone are tried once, by the first of
-them: with one kind of devices and one group apart from all others there is a single case. The least
-optimum of the cases is the optimum, and the least of their bounds a bound.
+*Apart, and at most so many devices.* Plans are divided into *cases*, which fix, for groups that
+must be apart from others, the device, which is then forbidden to the others; and the devices in
+use. Of devices that differ only in name, only the first is tried: with one kind of devices and one
+group apart from all others there is a single case. The least optimum of the cases is the optimum,
+and the least of their bounds is a bound.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from .groups import Devices, devices_of, groups_of
 
 @dataclass(frozen=True, eq=False)
 class RuleCase:
-    """A task without rules, whose plans are plans of a task with rules."""
+    """A task without rules, each of whose plans is a plan of the task with rules."""
 
     task: Task[Any]  # the task without rules
-    device: Ints  # (D',): the device of the task with rules that each of its devices is
+    device: Ints  # (D',): number of each of its devices in the task with rules
 
     def expand(self, solution: Solution) -> Solution:
-        """Return the solution of the task with rules."""
+        """Return a solution of `task` as one of the task with rules."""
         return _moved(solution, self.device)
 
     def has(self, solution: Solution) -> bool:
-        """Whether every node of a solution of `task` is where this case allows it."""
+        """Whether a solution of `task` has every node where this case allows it."""
         costs = self.task.linked_costs
         kind = costs.kind_of[solution.device]
         return bool(np.isfinite(costs.compute[kind, np.arange(len(kind))]).all())
 
     def restrict(self, solution: Solution) -> Solution | None:
-        """Return the solution of `task`; None if it uses devices that there are not."""
+        """Return a solution of the task with rules as one of `task`; None if it lacks a device."""
         inverse = np.full(max(int(self.device.max()), int(solution.device.max())) + 1, -1)
         inverse[self.device] = np.arange(len(self.device))
         return _moved(solution, inverse) if (inverse[solution.device] >= 0).all() else None
@@ -80,15 +80,15 @@ def _moved(solution: Solution, to: Ints) -> Solution:
 
 
 def relaxed(task: Task[Any], devices: Devices) -> RuleCase:
-    """Return the task with pins and what is together, without other rules: every plan is its."""
+    """Return the task with only pins and together: a relaxation of the task with all rules."""
     return _case(task, devices, devices.allowed)
 
 
 def cases(task: Task[Any], devices: Devices) -> Iterator[RuleCase]:
     """Yield the cases, as tasks without rules.
 
-    As many as there are ways to choose, up to names, devices for groups that together meet all
-    pairs that are apart, times ways to choose the devices in use.
+    Their number is that of ways, up to names, to choose devices for groups that together cover all
+    pairs that are apart, times that of ways to choose the devices in use.
     """
     alike = _alike(task)
     pairs = np.array(list(devices.groups.apart), np.int64).reshape(-1, 2)
@@ -99,14 +99,14 @@ def cases(task: Task[Any], devices: Devices) -> Iterator[RuleCase]:
 
 
 def _alike(task: Task[Any]) -> Ints:
-    """Return, shape (D,), a number that devices share which differ by name alone."""
+    """Return, shape (D,), a number that is equal for devices that differ only in name."""
     if task.cluster.links:
         return np.arange(task.cluster.size)
     return np.array([device.kind for device in task.cluster.devices])
 
 
 def _classes(allowed: Bools, alike: Ints) -> list[list[int]]:
-    """Return the devices that groups may use, those together that can change names."""
+    """Return the devices that groups may use, grouped by those that are interchangeable."""
     found: dict[tuple[int, bytes], list[int]] = {}
     for d in np.flatnonzero(allowed.any(axis=0)).tolist():
         found.setdefault((int(alike[d]), allowed[:, d].tobytes()), []).append(d)
@@ -114,7 +114,7 @@ def _classes(allowed: Bools, alike: Ints) -> list[list[int]]:
 
 
 def _separated(allowed: Bools, pairs: Ints, alike: Ints) -> Iterator[Bools]:
-    """Yield the divisions of `allowed` in which no device is left to two groups that are apart."""
+    """Yield the restrictions of `allowed` in which no device is left to two groups apart."""
     spread = _propagated(allowed, pairs)
     if spread is None:
         return
@@ -132,7 +132,7 @@ def _separated(allowed: Bools, pairs: Ints, alike: Ints) -> Iterator[Bools]:
 
 
 def _propagated(allowed: Bools, pairs: Ints) -> Bools | None:
-    """Take from each group the only device of one that is apart from it; None if none is left."""
+    """Remove from each group the only device of a group apart from it; None if none is left."""
     allowed = allowed.copy()
     while True:
         alone = allowed.sum(axis=1) == 1
@@ -148,7 +148,7 @@ def _propagated(allowed: Bools, pairs: Ints) -> Bools | None:
 
 
 def _in_use(allowed: Bools, alike: Ints, most: int) -> Iterator[Bools]:
-    """Yield, shape (D,), which devices may be used so that they are at most `most`."""
+    """Yield, shape (D,), the sets of at most `most` devices that may be in use."""
     classes = _classes(allowed, alike)
     needed = {int(allowed[g].argmax()) for g in np.flatnonzero(allowed.sum(axis=1) == 1)}
     if sum(map(len, classes)) <= most:
@@ -180,7 +180,7 @@ def _case(task: Task[Any], devices: Devices, allowed: Bools) -> RuleCase:
 def _kinds(
     task: Task[Any], devices: Devices, allowed: Bools
 ) -> tuple[Cluster, list[int], dict[str, Any]]:
-    """Return the cluster of the devices in use, kind by kind; which they are; and times by kind."""
+    """Return the cluster of the devices in use by kind, their old numbers, and times by kind."""
     workload, cluster = task.workload, task.cluster
     kind_of = np.array([device.kind for device in cluster.devices])
     kinds, order, times = [], [], {}
@@ -198,7 +198,7 @@ def _kinds(
 
 
 def _links(cluster: Cluster, renamed: Cluster, order: Sequence[int]) -> tuple[PairLink, ...]:
-    """Return the links of `cluster` between the devices that `renamed` has."""
+    """Return the links of `cluster` between the devices that `renamed` contains."""
     if not cluster.links:
         return ()
     table = cluster.link_of[np.ix_(order, order)]
@@ -210,7 +210,7 @@ def _links(cluster: Cluster, renamed: Cluster, order: Sequence[int]) -> tuple[Pa
 
 
 def colours_of(task: Task[Any], label: Ints) -> dict[str, Any]:
-    """Return a workload's fields ``colours`` and ``colour_labels``, nodes of a label alike."""
+    """Return the fields ``colours`` and ``colour_labels`` of a workload: one colour per label."""
     _, colour, count = np.unique(label, return_inverse=True, return_counts=True)
     used, number = np.unique(np.where(count[colour] > 1, colour, -1), return_inverse=True)
     colours = number.ravel() - int(used[0] < 0)
@@ -226,13 +226,13 @@ def colours_of(task: Task[Any], label: Ints) -> dict[str, Any]:
 class RuleCases:
     """The cases of a task with rules."""
 
-    relaxation: RuleCase  # a task that every plan is one of
-    # tasks whose plans together are the plans, made when they are asked for
+    relaxation: RuleCase  # a task whose plans include every plan
+    # tasks whose plans together are all plans, made when asked for
     cases: Iterator[RuleCase]
 
 
 def stage_task(task: Task[Any]) -> Task[Any]:
-    """Return a task whose rules name stages as its methods take it: they keep the rules.
+    """Return a task whose rules name stages in the form for its methods, which keep the rules.
 
     Errors are those of `groups_of`.
     """
@@ -246,7 +246,7 @@ def stage_task(task: Task[Any]) -> Task[Any]:
 def without_rules(task: Task[Any]) -> RuleCases:
     """Return the cases of a task whose rules name devices.
 
-    InputError if a rule names a node or device that there is not, InfeasibleError if rules
+    InputError if a rule names a node or device that does not exist, InfeasibleError if rules
     contradict each other.
     """
     devices = devices_of(task, groups_of(task.workload, task.problem.placement_rules))
@@ -256,10 +256,10 @@ def without_rules(task: Task[Any]) -> RuleCases:
 def only_rule_case(task: Task[Any]) -> RuleCase:
     """Return the only case of a task with rules.
 
-    Of one without, and where methods keep rules, it.
+    For a task without rules, or whose methods keep them, that is the task itself.
 
-    InputError if there are several: what is apart, or few devices, can be had in several ways;
-    InfeasibleError if rules contradict each other.
+    InputError if there are several, as there are several ways to keep nodes apart or to use few
+    devices; InfeasibleError if rules contradict each other.
     """
     if not task.problem.placement_rules or names_stages(task.problem):
         own = stage_task(task) if task.problem.placement_rules else task
@@ -276,7 +276,7 @@ def only_rule_case(task: Task[Any]) -> RuleCase:
 
 
 def why_no_case(task: Task[Any]) -> str:
-    """Return the reason for a task with rules to have no case at all."""
+    """Return, for users, why a task with rules has no case at all."""
     most = task.problem.placement_rules.max_stages
     few = "" if most is None else f", or the {most} that may be used"
     return (

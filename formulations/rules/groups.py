@@ -1,4 +1,4 @@
-"""Groups of nodes that colours and rules keep together, and the devices that pins leave each."""
+"""Groups of nodes that colours and rules keep together, and the devices that pins allow each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pin:
-    """A node's number, and the rule that says so."""
+    """A node pinned to a device or stage of this number, and the text of the rule."""
 
     node: int
     number: int
@@ -31,19 +31,19 @@ class Pin:
 
 @dataclass(frozen=True, eq=False)
 class DeviceGroups:
-    """Nodes that share a device by colours and by rules of `together`; n nodes, G groups."""
+    """Groups of nodes that share a device, by colours or rules of `together`: n nodes, G groups."""
 
     group_of: Ints  # (n,): group of each node
     pins: tuple[tuple[Pin, ...], ...]  # the pins of each group
     # pairs of groups that share no device, the smaller number first, with the rule
     apart: dict[tuple[int, int], str]
-    # graph of nodes: an edge for what keeps two nodes together, with its name as ``said``
+    # graph of nodes, with an edge for whatever keeps two nodes together, and its name as ``said``
     joins: nx.Graph[int]
 
     def contradiction(self, *rules: str, between: tuple[int, int]) -> InfeasibleError:
         """Return the error for rules that contradict each other over two nodes.
 
-        What keeps these together is named too.
+        It also names what keeps the two nodes together.
         """
         import networkx as nx
 
@@ -54,9 +54,10 @@ class DeviceGroups:
 
 
 def groups_of(workload: Workload, rules: PlacementRules, *, coloured: bool = True) -> DeviceGroups:
-    """Return the groups of a workload's nodes; those of a colour share one if `coloured`.
+    """Return the groups of a workload's nodes; nodes of a colour share one if `coloured`.
 
-    InputError if a rule names no node, InfeasibleError if nodes must be both together and apart.
+    InputError if a rule names an unknown node, InfeasibleError if nodes must be both together and
+    apart.
     """
     import networkx as nx
 
@@ -95,18 +96,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Devices:
-    """The groups and their devices; G groups, D devices."""
+    """The groups and the devices that they may have: G groups, D devices."""
 
     groups: DeviceGroups  # of nodes
     place: Ints  # (D,): see `places`
-    allowed: Bools  # (G, D): which places a group may have; False for devices that are no place
+    allowed: Bools  # (G, D): which devices a group may have; False for those that are no place
 
 
 def devices_of(task: Task[Problem], groups: DeviceGroups) -> Devices:
-    """Return the devices that pins leave each group.
+    """Return the devices that pins allow each group.
 
-    InputError if a pin names a device that there is not, InfeasibleError if pins contradict each
-    other, or a node cannot run where it is pinned.
+    InputError if a pin names an unknown device, InfeasibleError if pins contradict each other, or a
+    node cannot run where it is pinned.
     """
     place = places(task.cluster, pools=task.problem.name == "latency")
     able = np.unique(place)
@@ -134,7 +135,7 @@ def _device(pin: Pin, size: int) -> int:
 
 
 def _check_support(task: Task[Problem], groups: DeviceGroups, allowed: Bools) -> None:
-    """Raise InfeasibleError if a node cannot run where it, or another of its group, is pinned."""
+    """Raise InfeasibleError if a node cannot run where its group is pinned."""
     costs: Costs = task.linked_costs
     for v, g in enumerate(groups.group_of.tolist()):
         if groups.pins[g] and np.isinf(costs.compute[costs.kind_of[allowed[g].argmax()], v]):
@@ -153,16 +154,16 @@ def _check_apart(groups: DeviceGroups, allowed: Bools) -> None:
 
 
 def _check_order(task: Task[Problem], groups: DeviceGroups, allowed: Bools) -> None:
-    """Raise InfeasibleError if pinned devices must wait for each other in a circle.
+    """Raise InfeasibleError if pinned devices must wait for each other in a cycle.
 
-    Device d comes before e if a node that is pinned to d feeds one that is pinned to e, over
-    others or at once.
+    Device d comes before e if a node pinned to d feeds one pinned to e, directly or through other
+    nodes.
     """
     import networkx as nx
 
     costs, group_of = task.costs, groups.group_of.tolist()
     free = isinstance(task.problem, Throughput) and task.problem.cpu_split == "free"
-    of = list(range(task.workload.n)) if free else group_of  # on a free core each node is alone
+    of = list(range(task.workload.n)) if free else group_of  # nodes on a free core count one by one
     ahead: nx.DiGraph[int] = nx.DiGraph()
     ahead.add_nodes_from(of)
     ahead.add_edges_from((of[u], of[v]) for u, v in pipeline_edges(task.workload) if of[u] != of[v])
@@ -193,7 +194,7 @@ def _check_order(task: Task[Problem], groups: DeviceGroups, allowed: Bools) -> N
 
 
 def _reached_from(ahead: nx.DiGraph[int], sources: Iterable[int]) -> dict[int, int]:
-    """Return the parts behind some others, each with one of these that it is behind."""
+    """Return the parts reachable from `sources`, each with one source that reaches it."""
     origin: dict[int, int] = {}
     queue = deque((v, g) for g in sources for v in ahead.successors(g))
     while queue:

@@ -1,4 +1,4 @@
-"""Rules for the stages of a pipeline, by units: pins to stages, and units apart."""
+"""Placement rules for the stages of a pipeline, by units: pins to stages, and units apart."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class StageRules:
-    """Rules for the stages of a pipeline, by units."""
+    """Placement rules for the stages of a pipeline, by units."""
 
-    workload: Workload  # whose nodes
+    workload: Workload  # workload of the nodes
     unit_of: Ints  # (n,): unit of each node
-    # the edges between units, of which the first must not be in a later stage
+    # edges between units, the first of which must not be in a later stage than the second
     ahead: nx.DiGraph[int]
     pins: tuple[Pin, ...]  # the pins of units
     # pairs of nodes whose units share no device, with the rule
     apart: tuple[tuple[int, int, str], ...]
-    # returns, for a number of stages, which device has each
+    # returns, for a number of stages, the device of each
     devices_of: Callable[[int], Sequence[int]]
     group_of: Ints  # (n,): nodes of one group share a device
 
@@ -44,21 +44,21 @@ class StageRules:
 
     @property
     def named(self) -> Bools:
-        """Shape (U,): whether a rule says something of each unit."""
+        """Shape (U,): whether a rule concerns the unit."""
         found = np.zeros(int(self.unit_of.max()) + 1, np.bool_)
         found[self.unit_of[[pin.node for pin in self.pins]]] = True
         found[[u for pair in self.units_apart for u in pair]] = True
         return found
 
     def stages(self, size: int) -> dict[int, int]:
-        """Return the stage of each unit that is pinned, in a pipeline of `size` stages."""
+        """Return the stage of each pinned unit, in a pipeline of `size` stages."""
         return {
             int(self.unit_of[pin.node]): pin.number + (size if pin.number < 0 else 0)
             for pin in self.pins
         }
 
     def why_not(self, size: int) -> str | None:
-        """Return a line on rules that contradict each other with `size` stages, None if none do."""
+        """Return a line on rules that contradict each other with `size` stages; None if none do."""
         import networkx as nx
 
         stage, by_unit = self.stages(size), {int(self.unit_of[p.node]): p for p in self.pins}
@@ -110,9 +110,9 @@ def stage_rules(
 ) -> StageRules:
     """Return the rules for the stages of a pipeline.
 
-    Of each edge between units the first must not be in a later stage. `devices_of` returns, for a
-    number of stages, which device has each. Nodes of a colour share a device if `coloured`. Errors
-    are those of `groups_of`.
+    Of each edge between units the first must not be in a later stage than the second. `devices_of`
+    returns, for a number of stages, the device of each. Nodes of a colour share a device if
+    `coloured`. Errors are those of `groups_of`.
     """
     import networkx as nx
 

@@ -1,6 +1,7 @@
-"""Certificate of a bound by dual prices, as equation (*) of `set_partitioning` proves it.
+"""Certificates of bounds on the max-load: dual prices π and a target T, as in `set_partitioning`.
 
-Apart from the program, because the search needs it and not Pyomo, which takes long to import.
+They prove T by equation (*) there. This is a module of its own because searches need it, but not
+Pyomo, which takes long to import.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from ...instances.common.arrays import Floats, Ints
 from ..task import Task
 from .hypergraph import Hypergraph
 
-#: Relative margin for rounding of sums: (*) must hold by this part of Σ |π|, and sets up to this
-#: part above T are priced, too.
+#: Relative margin for rounding of sums: (*) must hold by this part of Σ |π|, and sets whose load is
+#: above T by up to this part are priced, too.
 PROOF_MARGIN = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """Dual prices of units, and of memory and transfer time on the devices of each kind."""
+    """Dual prices of units, and of a device's memory and transfer time, by kind of device."""
 
     unit: Floats  # (U,): π
     memory: Floats  # (K,): value of the whole memory of one device, μ_k M_k
@@ -34,7 +35,7 @@ class Prices:
 
     @property
     def goal(self) -> float:
-        """Number below which the right side of (*) must stay, rounding of sums allowed for."""
+        """Number below which the right side of (*) must stay, with a margin for rounding."""
         return self.total - PROOF_MARGIN * float(np.abs(self.unit).sum())
 
 
@@ -48,8 +49,8 @@ def certificate(
 ) -> dict[str, object]:
     """Return the evidence for `target` as a `PriceCertificate`, which `check_bound` reads.
 
-    A unit's price is its first node's; `parts` is the number of parts in a price of 1 where prices
-    are whole numbers of parts.
+    The price of a unit is given as that of its first node. If prices are whole multiples of some
+    fraction, `parts` is the number of these fractions in a price of 1.
     """
     capacity = np.where(np.isinf(task.costs.capacity_bytes), 1.0, task.costs.capacity_bytes)
     first = np.array([nodes[0] for nodes in graph.members])

@@ -1,34 +1,34 @@
-"""Lower bounds on the max-load in milliseconds, for every split, pipeline and cluster.
+"""Lower bounds on the max-load, in the workload's time unit, for every split and pipeline.
 
-What does not count transfers holds with overlap, links and relayed data too. Let p_{k,v} be
-the time of unit v on a device of kind k, `inf` where that does not support it or is too small for
-it, m_v its size, M_k the memory and n_k the number of the devices. GPipe's objective is a maximum
-of the forward pass and one of the backward pass, T = T_1 + T_2; else there is one, T = T_1.
+Bounds that do not count transfers also hold with overlap, links and relayed data. Let p_{k,v} be
+the time of unit v on a device of kind k, `inf` if that does not support v or is too small for it,
+m_v its size, M_k the memory and n_k the number of the devices. GPipe's objective is a maximum of
+the forward pass plus one of the backward pass, T = T_1 + T_2; otherwise there is one, T = T_1.
 
 *Heaviest unit.* T_b ≥ max_v min_k p_{k,b,v}.
 
-*Work.* Units may be divided at will, and all devices of a kind share their time and memory:
+*Work.* Units may be divided at will, and all devices of a kind pool their time and memory:
 
     minimise Σ_b T_b    s.t.  Σ_k x_{k,v} = 1                            for each unit v
                               Σ_v p_{k,b,v} x_{k,v} ≤ n_k T_b            (λ_{k,b})
                               Σ_v m_v x_{k,v} ≤ n_k M_k                  (μ_k)
                               T_b ≥ max_v min_k p_{k,b,v},  x ≥ 0        (θ_b)
 
-With one kind that is Σ_v p_v / n. With several it is the fractional way out of small memories and
-slow cores. Any multipliers λ, μ, θ ≥ 0 with Σ_k n_k λ_{k,b} + θ_b = 1 prove, by duality,
+With one kind this is Σ_v p_v / n; with several, it counts units that small memories force onto slow
+kinds. Any multipliers λ, μ, θ ≥ 0 with Σ_k n_k λ_{k,b} + θ_b = 1 prove, by duality,
 
     Σ_b T_b ≥ Σ_v min_k (Σ_b λ_{k,b} p_{k,b,v} + μ_k m_v) − Σ_k μ_k n_k M_k + Σ_b θ_b · heaviest_b,
 
 so the linear program only proposes multipliers, and its tolerances cannot make a bound wrong.
 
-*Counting*: too many heavy units for the devices. Let H be a set of units. By T, a device of kind k
-can hold at most
+*Counting*: there are too many heavy units for the devices. Let H be a set of units. With a load of
+at most T, a device of kind k can hold at most
 
     a_k(T, H) = the largest a such that the a smallest times of H on kind k add up to at most T
 
-of them, transfers left aside. If Σ_k n_k a_k(T, H) < |H|, then T is impossible: for every split,
-and with overlap. Where a few equal layers dominate, as in BERT, this is what decides: 25 layers on
-6 devices means 5 on one.
+of them, even without transfers. If Σ_k n_k a_k(T, H) < |H|, then T is impossible, for every split
+and also with overlap. This is the strongest bound if a few equal layers dominate, as in BERT: of 25
+layers on 6 devices, 5 are on one.
 
 Sets H tried: the h heaviest units, for each h up to `MAX_HEAVIEST`.
 
@@ -36,13 +36,13 @@ Sets H tried: the h heaviest units, for each h up to `MAX_HEAVIEST`.
 
     T ≥ min over k of min { Σ_{u∈S} p_{k,u} + Σ_{nets e: ∅ ≠ e∩S ≠ e} w_{k,e} : v ∈ S } .
 
-The inner minimum is a minimum cut: a unit in S is cut from the sink, where p leads; of a net that
-is cut, the weight lies between *some of it is in S* and *all of it is*. Where one unit takes as
-long as all others together on the other devices, as in a detector whose proposals are coloured,
-what it exchanges is most of the gap that is left.
+The inner minimum is a minimum cut: a unit in S pays p, its arc to the sink; a cut net pays w, the
+arc from its vertex *some pins in S* to its vertex *all pins in S*. If one unit takes as long as all
+others together on the other devices, as in a detector whose proposals share a colour, its
+transfers are most of the remaining gap.
 
-This bound alone counts transfers as load: it does not hold where they overlap compute, and is one
-on the max-load, not on GPipe's sum.
+This bound is the only one that counts transfers as load: it does not hold if they overlap compute,
+and it bounds the max-load, not GPipe's sum.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ from .whole_bytes import room_of
 
 ORIGIN = "a heavy unit and its transfers"
 
-#: Most units that are tried.
+#: Number of heaviest units for which minimum cuts are computed.
 HEAVIEST = 8
 
-#: The sum of all capacities of a cut in whole numbers, which SciPy wants below 2^31; they are
-#: rounded down, which can make a bound too low alone.
+#: Sum of all capacities of a cut as integers, which SciPy needs below 2^31; they are rounded down,
+#: which can only lower a bound.
 WHOLE = float(1 << 30)
 
-#: Units in the largest set tried: what counts is few and heavy.
+#: Units in the largest set H tried: only few, heavy units decide.
 MAX_HEAVIEST = 500
 
 
@@ -82,9 +82,9 @@ def throughput_cheap_bounds(task: Task[Throughput]) -> Iterator[tuple[float, str
 
 
 def compute_bounds(task: Task[Throughput], graph: Hypergraph) -> Iterator[tuple[float, str]]:
-    """Yield bounds that count no transfers; none where a unit fits on no device.
+    """Yield bounds that count no transfers; none if some unit fits on no device.
 
-    O(K U) for K kinds and U units, a linear program of K U columns where K > 1, and `count_out`.
+    Takes O(K U) for K kinds and U units; a linear program of K U columns if K > 1; and `count_out`.
     """
     costs = task.costs
     kinds = np.flatnonzero(costs.count)
@@ -103,9 +103,9 @@ def compute_bounds(task: Task[Throughput], graph: Hypergraph) -> Iterator[tuple[
 
 
 def units_of_split(task: Task[Throughput]) -> Ints:
-    """Return the coarsest units that every plan of the split keeps together; shape (n,).
+    """Return the coarsest units, shape (n,), that every plan of the split keeps together.
 
-    With nodes that count one by one on CPU cores, circles of colours may be taken apart there.
+    If nodes on CPU cores count one by one, cycles of colours may be divided there.
     """
     problem, costs = task.problem, task.costs
     gaps = problem.cpu_split == "free" and bool((costs.count > 0)[costs.host].any())
@@ -116,7 +116,7 @@ def units_of_split(task: Task[Throughput]) -> Ints:
 def _work(
     time: Floats, heaviest: Floats, memory_bytes: Floats, room: Floats, count: Floats
 ) -> float:
-    """Return the bound by work: the best that any multipliers at hand prove.
+    """Return the work bound: the best that even or optimised multipliers prove.
 
     Times have shape (K, B, U), the heaviest ones (B,).
     """
@@ -135,9 +135,9 @@ def _proved(
     time: Floats, heaviest: Floats, memory_bytes: Floats, room: Floats, count: Floats,
     on_time: Floats, on_memory: Floats,
 ) -> float:  # fmt: skip
-    """Return the bound that multipliers prove: λ of shape (K, B), scaled down if too large, μ (K,).
+    """Return the bound that multipliers prove: λ, (K, B), scaled down if too large, and μ, (K,).
 
-    Rounding is allowed for by a part of the sum of all magnitudes.
+    A margin for rounding, a part of the sum of all magnitudes, is subtracted.
     """
     on_time = np.maximum(on_time, 0.0)
     on_memory = np.where(np.isfinite(room), np.maximum(on_memory, 0.0), 0.0)
@@ -155,9 +155,9 @@ def _proved(
 def _multipliers(
     time: Floats, heaviest: Floats, memory_bytes: Floats, room: Floats, count: Floats
 ) -> tuple[Floats, Floats] | None:
-    """Return multipliers λ of shape (K, B) and μ (K,) from the linear program.
+    """Return multipliers λ, shape (K, B), and μ, (K,), from the linear program.
 
-    None where memory seems not to suffice, which the tolerances of the program do not prove.
+    None if memory seems too small, which the program's tolerances do not prove.
     """
     kinds, passes, size = time.shape
     able = np.isfinite(time).all(axis=1)  # (K, U)
@@ -200,10 +200,10 @@ def _multipliers(
 
 
 def count_out(time: Floats, count: Ints) -> float:
-    """Return the largest T, to 1e-9, below which counting rules all sharing of units out.
+    """Return the largest T, to a relative 1e-9, below which counting excludes every placement.
 
-    `time`, (K, U), is `inf` where a unit cannot be on a kind, of which there are `count` devices.
-    O(K H² log H) once and O(K H log H) for each of some 40 values of T; K kinds, and H is
+    `time`, (K, U), is `inf` where a kind, of which there are `count` devices, does not take a unit.
+    O(K H² log H) once and O(K H log H) for each of some 40 values of T, for K kinds and H =
     `MAX_HEAVIEST`.
     """
     heaviest = np.argsort(-time.min(axis=0), kind="stable")
@@ -232,15 +232,15 @@ def count_out(time: Floats, count: Ints) -> float:
 
 
 def unit_cut_bounds(task: Task[Throughput], graph: Hypergraph, known: float) -> Iterator[float]:
-    """Yield bounds on the max-load, increasing, above what is known.
+    """Yield increasing bounds on the max-load above `known`.
 
-    `HEAVIEST` maximum flows through a graph of the units and nets for each kind of device.
+    Takes `HEAVIEST` maximum flows through a graph of units and nets for each kind of device.
     """
     if task.problem.overlap:
         return
     kinds = np.flatnonzero(task.costs.count)
     compute, weight = graph.compute.sum(axis=1)[kinds], graph.weight.sum(axis=1)[kinds]
-    alone = compute.copy()  # load of a unit by itself: its cut is no more
+    alone = compute.copy()  # load of a unit by itself: an upper bound on its cut
     net, pin = _pins(graph)
     for k in range(len(kinds)):
         np.add.at(alone[k], pin, weight[k, net])
@@ -255,13 +255,13 @@ def unit_cut_bounds(task: Task[Throughput], graph: Hypergraph, known: float) -> 
 
 
 def _pins(graph: Hypergraph) -> tuple[Ints, Ints]:
-    """Return the pins of all nets as pairs of a net and a unit."""
+    """Return all pins as pairs of a net and a unit, in two arrays."""
     ptr, pins, _, _ = graph.incidence
     return np.repeat(np.arange(len(graph.pins)), np.diff(ptr)), pins
 
 
 def _least_load(graph: Hypergraph, compute: Floats, weight: Floats, unit: int) -> float:
-    """Return no more than the load of any set of a kind that a unit is in; `inf` for none."""
+    """Return a lower bound on the load of any set with the unit, on one kind; `inf` if none."""
     if np.isinf(compute[unit]):
         return np.inf
     from scipy.sparse import coo_array

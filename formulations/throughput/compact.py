@@ -129,12 +129,12 @@ from .hypergraph import Hypergraph
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """Data flows between units; F flows, times in the program's unit."""
+    """Data flows between units: F flows, times in the program's unit."""
 
     source: tuple[int, ...]  # source, targets: units o and t of each flow
     targets: tuple[tuple[int, ...], ...]
     side: tuple[int, ...]  # pass of each flow: 0 forward, 1 backward
-    linked: dict[int, list[int]]  # for each accelerator, those it has a link with
+    linked: dict[int, list[int]]  # for each accelerator, those linked with it
     # for each flow and ordered pair of linked devices, l_{f,d,e}
     by_link: dict[tuple[int, int], Floats]
     by_host: Floats  # (F, D): h_f on each device
@@ -146,7 +146,7 @@ class Flows:
         return [(f, t) for f, targets in enumerate(self.targets) for t in targets]
 
     def paid(self, m: pyo.ConcreteModel, d: int, passes: Sequence[int]) -> list[pyo.Expression]:
-        """Return terms of what device d pays for the flows of some passes."""
+        """Return the terms of what device d pays for the flows of some passes."""
         terms = []
         for f in (f for f, side in enumerate(self.side) if side in passes and d in self.linked):
             terms += [
@@ -178,7 +178,7 @@ class Compact:
 
     @property
     def slots(self) -> tuple[CompactSlot, ...]:
-        """The slots, which index x besides the units."""
+        """The slots, the second index of x."""
         return self.data.slots
 
     @property
@@ -207,9 +207,9 @@ class Compact:
         return Placement(graph.expand(device[taken]))
 
     def start(self, solution: Placement) -> Start | None:
-        """Return the values of the whole-number variables for a placement.
+        """Return the values of the integer variables for a placement.
 
-        None if the program leaves the placement out: it breaks a rule.
+        None if the placement breaks a rule of the program.
         """
         data, m, placement = self.data, self.model, solution.device
         units = data.graph.restrict(placement)
@@ -236,17 +236,17 @@ def compact(
 ) -> Compact:
     """State the program of a task.
 
-    U units, E nets of P pins in all, D slots: D·(U + 2E) columns and 2·D·P rows, for contiguous
-    splits D times the pipeline's edges more. Every rule of the problem is in it, so an optimal
-    solution is an optimal placement; devices of a kind are interchangeable, and of placements that
-    differ only in that the program keeps one, unless devices are `named`: each is a slot then and
-    stays itself, rows may name it, and a contiguous split has its pieces in whatever order of
+    With U units, E nets with P pins in all, and D slots, it has D·(U + 2E) columns and 2·D·P rows,
+    and D times the pipeline's edges more for contiguous splits. It contains every rule of the
+    problem, so an optimal solution is an optimal placement. Devices of a kind are interchangeable:
+    of placements that differ only in that, the program keeps one, unless devices are `named`. Then
+    each is a slot that rows may name, and the pieces of a contiguous split can have any order of
     devices, (23) to (27).
 
     Times are scaled to make `reference`, a likely objective, 1000. Units and nets that alone take
-    longer than `cutoff` have no place, and no coefficient; no placement must be below `floor`.
-    `watch` is called every now and then and may raise. InfeasibleError if some node fits on no
-    device, or the sizes are too large in all.
+    longer than `cutoff` get no variable and no coefficient; `floor` is a proved bound. `watch` is
+    called every now and then and may raise. InfeasibleError if some node fits on no device, or the
+    sizes are too large in total.
     """
     data = compact_data(task, reference, cutoff, floor, named=named)
     m = pyo.ConcreteModel(task.workload.name)
@@ -331,12 +331,12 @@ def _transfers(m: pyo.ConcreteModel, data: CompactData, watch: Callable[[], None
 
 
 def _bundles(data: CompactData) -> list[list[int]]:
-    """Return the passes (0 forward, 1 backward) that are added up under each T."""
+    """Return the passes (0 forward, 1 backward) that are summed under each T."""
     return [[0], [1]] if data.task.problem.pipeline == "gpipe" else [[0, 1]]
 
 
 def _loads(m: pyo.ConcreteModel, data: CompactData, flows: Flows | None) -> None:
-    """Add rows (6): the load of each slot; compute and transfers apart where they overlap."""
+    """Add rows (6): the load of each slot; compute and transfers separately if they overlap."""
     bundles, kind = _bundles(data), data.kind
     parts = ("compute", "transfer") if data.task.problem.overlap else ("both",)
     cuts_on: list[list[int]] = [[] for _ in data.slots]
@@ -408,7 +408,8 @@ def flows_of(data: CompactData) -> Flows:
 def add_flows(m: pyo.ConcreteModel, flows: Flows) -> None:
     """Add transfers over links and through host memory.
 
-    F flows of P pins in all, D devices, L linked pairs: F (D + L) columns, P (2 D + L) rows.
+    F flows of P pins in all, D devices, L ordered linked pairs: F (2 D + L) columns, P (4 D + L)
+    rows.
     """
     linked, source = flows.linked, flows.source
     devices, pairs, pins = list(linked), list(flows.by_link), flows.pins
@@ -550,8 +551,8 @@ def _kinds_take_positions(
 def break_symmetry(m: pyo.ConcreteModel, data: CompactData) -> None:
     """Add rows (17): devices of a kind in the order of their first units, heaviest unit first.
 
-    What lies on a device needs something earlier on the one before it. (Positions in a pipeline
-    cannot be exchanged.) Only for the heaviest SYMMETRY_UNITS: the rows grow with the square.
+    A unit on a device needs an earlier one on the device before. (Positions in a pipeline cannot be
+    exchanged.) Only for the heaviest `SYMMETRY_UNITS`, as rows grow with their square.
     """
     rank, slots = heaviest_first(data.graph), data.slots
     ranked = [sorted(units, key=rank.__getitem__)[:SYMMETRY_UNITS] for units in data.units_on]

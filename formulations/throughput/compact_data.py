@@ -19,7 +19,7 @@ from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
 from .infeasible import why_infeasible
 from .whole_bytes import room_of
 
-#: Units up to which the order of devices is stated; with more, the rows cost more than they save.
+#: Units for which the order of devices is stated; with more, the rows cost more than they save.
 SYMMETRY_UNITS = 20
 
 
@@ -28,9 +28,9 @@ class CompactSlot:
     """A device, or a position in the pipeline on a kind of device."""
 
     kind: int  # kind of device
-    # the device, where order plays no role; None where the slot is a place in the pipeline
+    # the device, if order plays no role; None if the slot is a position in the pipeline
     device: int | None
-    position: int | None = None  # place in the pipeline, from 0; None where order plays no role
+    position: int | None = None  # from 0; None if order plays no role
     chosen: bool = False  # whether the position is offered to several kinds, of which one takes it
 
 
@@ -40,10 +40,10 @@ class CompactData:
 
     task: Task[Throughput]  # the task that is planned
     graph: Hypergraph  # units and nets
-    slots: tuple[CompactSlot, ...]  # what x is indexed by, besides units
+    slots: tuple[CompactSlot, ...]  # the second index of x
     scale: float  # time units of the workload per time unit of the program
-    limit: float  # no load above it is of interest, in the program's time unit; `inf` for no limit
-    floor: float  # no placement has a lower objective, in the program's time unit
+    limit: float  # largest load of interest, in the program's time unit; `inf` for no limit
+    floor: float  # proved bound on the objective, in the program's time unit
     # pairs (v, d) that have an x: slot d supports unit v, has the memory for it alone, and takes no
     # longer than `limit` for it
     allowed: frozenset[tuple[int, int]]
@@ -52,7 +52,7 @@ class CompactData:
 
     @property
     def linked(self) -> bool:
-        """Whether devices are linked: then nets give way to flows (`compact`, (18) to (27))."""
+        """Whether devices are linked, so that flows replace nets (`compact`, (18) to (27))."""
         return bool(self.task.cluster.links)
 
     @property
@@ -98,12 +98,12 @@ class CompactData:
 
     @cached_property
     def cuts(self) -> list[tuple[int, int]]:
-        """Pairs (e, d): net e may be cut by slot d, which pays for it."""
+        """Pairs (e, d) of a net and a slot that may cut it and pay for it."""
         return [(e, d) for e, d in self._paid if not self._exceeds(e, d)]
 
     @cached_property
     def uncut(self) -> list[tuple[int, int]]:
-        """Pairs (e, d): what slot d pays for net e alone exceeds the limit."""
+        """Pairs (e, d) of a net and a slot where the transfers alone would exceed the limit."""
         return [(e, d) for e, d in self._paid if self._exceeds(e, d)]
 
     @cached_property
@@ -151,7 +151,7 @@ def compact_data(
         and not (costs.host[slot.kind] and v in never)
     )
     lonely = set(range(graph.size)) - {v for v, _ in allowed}
-    if lonely:  # it may still be that only contiguity is at fault
+    if lonely:  # perhaps only because of contiguity
         nodes = ", ".join(str(task.workload.ids[u]) for u in graph.members[min(lonely)][:5])
         raise InfeasibleError(
             f"nodes {nodes} must share a device and wait for others between them, which no "
@@ -163,8 +163,8 @@ def compact_data(
 def slots_of(task: Task[Throughput], *, named: bool) -> tuple[CompactSlot, ...]:
     """Return the slots of a task.
 
-    One per device; for contiguous splits whose devices need no name, one per position and kind of
-    device, and one per CPU core where cores are free.
+    One per device; for contiguous splits without named devices, one per position and kind of
+    device, and one per CPU core if cores are free.
     """
     costs, problem = task.costs, task.problem
     if problem.split != "contiguous" or named:
@@ -177,7 +177,7 @@ def slots_of(task: Task[Throughput], *, named: bool) -> tuple[CompactSlot, ...]:
 
 
 def heaviest_first(graph: Hypergraph) -> Ints:
-    """Return the rank of each unit, shape (U,), the heaviest (by their least time) first."""
+    """Return the rank of each unit, shape (U,), by decreasing least time."""
     weight = graph.compute.sum(axis=1).min(axis=0)
     rank = np.empty(graph.size, dtype=np.int64)
     rank[np.argsort(-weight, kind="stable")] = np.arange(graph.size)
@@ -187,9 +187,9 @@ def heaviest_first(graph: Hypergraph) -> Ints:
 def slot_of_device(data: CompactData, placement: Ints) -> Mapping[int, int] | None:
     """Return the slot that stands for each device in a placement of the nodes.
 
-    Devices of a kind are renamed as the program wants them: in the order of their first units,
-    or, in a pipeline, of their pieces; those that have names stay what they are. None if the
-    pieces cannot be ordered.
+    Devices of a kind are renamed as the program requires: in the order of their first units or, in
+    a pipeline, of their pieces; named devices keep their names. None if the pieces cannot be
+    ordered.
     """
     import networkx as nx
 
@@ -228,7 +228,7 @@ def slot_of_device(data: CompactData, placement: Ints) -> Mapping[int, int] | No
 def tied_units(task: Task[Throughput], graph: Hypergraph) -> frozenset[int]:
     """Return the units whose own nodes wait for each other.
 
-    Where each node on a CPU is a piece of its own, these units cannot be on CPUs.
+    If each node on a CPU is a piece of its own, these units cannot be on CPUs.
     """
     import networkx as nx
 

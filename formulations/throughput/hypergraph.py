@@ -1,4 +1,4 @@
-"""Hypergraph form of the max-load: units and nets, with the merges of nodes that lead to them.
+"""Hypergraph form of the max-load: units and nets, and the merges of nodes that make units.
 
 Nodes that must share a device are merged into *units*. Each node u then gives a *net*: its own
 unit and those of its successors, with weight c_u. A device that holds the set S pays for exactly
@@ -10,10 +10,10 @@ successor inside means that u enters; and each u is paid once per device. So
 Nets within one unit cost nothing and are dropped; nets with equal pins are added up.
 
 *Zero-cost merges* (`absorb`): a unit that takes no time joins its only neighbour. This is exact:
-let the unit a take no time on any kind of device, let b be the only unit that a pipeline edge ties
+let unit a take no time on any kind of device, let b be the only unit that pipeline edges connect
 a to, and let every net that contains a contain b. Given any plan, move a to b's device:
 
-- Order: every pipeline edge of a is now inside one device, so no circle arises.
+- Order: every pipeline edge of a is now inside one device, so no cycle arises.
 - Loads: no time moves. A net e ∋ a is paid by the devices on which it is not uniform. On b's
   device e was cut before if it is cut now, for a pin is outside only if one was. On a's old device
   e no longer counts if a was its only pin there, and otherwise was cut before, for b was outside.
@@ -43,7 +43,7 @@ from ..task import Task
 
 
 class Incidence(NamedTuple):
-    """Units of each net, and nets of each unit, as compressed rows: the form that kernels read."""
+    """Units of each net, and nets of each unit, as compressed rows, which kernels read."""
 
     net_ptr: Ints
     net_pins: Ints
@@ -52,7 +52,7 @@ class Incidence(NamedTuple):
 
 
 def incidence(pins: Sequence[Sequence[int]], order: Ints) -> Incidence:
-    """Return the incidence of nets and units, which are named by their position in `order`."""
+    """Return the incidence of nets and units; units are named by their position in `order`."""
     rank = np.argsort(order)
     pin = rank[np.array([v for net in pins for v in net], dtype=np.int64)]
     net = np.repeat(np.arange(len(pins)), [len(net) for net in pins])
@@ -67,7 +67,7 @@ def incidence(pins: Sequence[Sequence[int]], order: Ints) -> Incidence:
 
 @dataclass(frozen=True, eq=False)
 class Hypergraph:
-    """Units and nets of a task; U units, E nets, K kinds of device, passes forward and backward."""
+    """Units and nets of a task: U units, E nets, K kinds of device; passes forward and backward."""
 
     unit_of: Ints  # (n,): unit of each node
     members: tuple[tuple[int, ...], ...]  # nodes of each unit, increasing
@@ -79,7 +79,7 @@ class Hypergraph:
     # (K, 2, E): what a device of the kind pays for a cut net, by the pass of the nodes that
     # produced the data
     weight: Floats
-    edges: Ints  # (m, 2): edges that decide contiguity, between units; no loops
+    edges: Ints  # (m, 2): pipeline edges between different units, which decide contiguity
 
     @property
     def size(self) -> int:
@@ -101,7 +101,7 @@ class Hypergraph:
 
 
 def colour_units(task: Task[Problem]) -> Ints:
-    """Return the unit of each node if only colours, and what rules join, are merged; shape (n,)."""
+    """Return the unit of each node, shape (n,), if only colours and joined nodes are merged."""
     colours = task.workload.colours if task.joined is None else task.joined
     alone = np.arange(task.workload.n) + int(colours.max(initial=-1)) + 1
     labels: Ints = np.where(colours >= 0, colours, alone)
@@ -109,16 +109,16 @@ def colour_units(task: Task[Problem]) -> Ints:
 
 
 def pipeline_units(task: Task[Problem]) -> Ints:
-    """Return the unit of each node if colours that wait for each other are merged too.
+    """Return the unit of each node if colours that wait for each other are merged as well.
 
-    Exact for contiguous splits (with contiguous CPUs): units on a cycle of pipeline edges cannot
-    be on different devices.
+    Exact for contiguous splits (with contiguous CPUs): units on a cycle of pipeline edges must
+    share a device.
     """
     return merge_cycles(colour_units(task), pipeline_edge_array(task.workload))
 
 
 def merge_cycles(units: Ints, edges: Iterable[tuple[int, int]] | Ints) -> Ints:
-    """Return the units with those merged that lie on a cycle of edges between nodes; shape (n,)."""
+    """Return the units, shape (n,), after merging those on a cycle of edges between nodes."""
     import networkx as nx
 
     pairs = units[np.array(edges if isinstance(edges, np.ndarray) else list(edges), np.int64)]
@@ -139,7 +139,7 @@ def hypergraph(
 ) -> Hypergraph:
     """Return the hypergraph form of a task over units, by default its colours.
 
-    `order` are pairs of nodes of which the first must not come later, by default the
+    `order` has pairs of nodes of which the first must not come later, by default the
     `pipeline_edges`.
     """
     units = colour_units(task) if unit_of is None else unit_of
@@ -183,7 +183,7 @@ def hypergraph(
 
 
 def _pins(workload: Workload, paid: Bools, units: Ints) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield the nodes that are paid for and feed another unit, each with the pins of its net."""
+    """Yield the nodes with a transfer cost that feed another unit, each with its net's pins."""
     edges = workload.edges[paid[workload.edges[:, 0]]]
     edges = edges[np.isin(edges[:, 0], edges[units[edges[:, 0]] != units[edges[:, 1]], 0])]
     sources = np.unique(edges[:, 0])
@@ -205,11 +205,11 @@ def _renumber(labels: Ints) -> Ints:
 
 
 def absorb(task: Task[Throughput], graph: Hypergraph) -> Ints:
-    """Return the unit of each node after all zero-cost merges; shape (n,), renumbered.
+    """Return the unit of each node after all zero-cost merges, shape (n,), renumbered.
 
     It is `graph.unit_of` itself if there is nothing to merge.
 
-    Its inverse is `Hypergraph.expand` of the hypergraph built from it.
+    `Hypergraph.expand`, of the hypergraph over these units, translates placements back.
     """
     costs = task.costs
     used = costs.count > 0
@@ -225,7 +225,7 @@ def absorb(task: Task[Throughput], graph: Hypergraph) -> Ints:
 
 
 def _join(graph: Hypergraph, free: Bools) -> Ints:
-    """Return for each unit the one that stands for it; `free` units may join another."""
+    """Return for each unit the unit that stands for it; `free` units may join another."""
     beside: list[set[int]] = [set() for _ in range(graph.size)]
     for a, b in graph.edges.tolist():
         beside[a].add(b)
@@ -256,12 +256,12 @@ def _join(graph: Hypergraph, free: Bools) -> Ints:
 
 
 def layer_units(task: Task[Throughput], skipped: Collection[NodeId] = ()) -> Ints:
-    """Return the unit of each node if biconnected components are merged; shape (n,).
+    """Return the unit of each node, shape (n,), if biconnected components are merged.
 
     For each biconnected component of the pipeline edges, taken as undirected, the sources of its
-    edges are merged. Edges out of the units of the nodes `skipped` are left out, or, without any,
-    those out of units that only prepare inputs (neither they nor any of their ancestors take time
-    on any kind of device): they would connect almost everything.
+    edges are merged. Ignored are edges out of the units of the nodes `skipped` or, without any, out
+    of units that only prepare inputs (neither they nor any of their ancestors take time on any kind
+    of device): they would connect almost everything.
     Tarnawski et al., NeurIPS 2020, section 5 (baseline); Narayanan et al., "PipeDream", SOSP 2019.
     """
     import networkx as nx

@@ -1,4 +1,4 @@
-"""Contiguous splits as paths through the lattice of ideals: the dynamic program's statement.
+"""Contiguous splits as paths through the lattice of ideals: statement of the dynamic program.
 
 Units are ordered by the pipeline edges. Executing the pieces of a contiguous split one after the
 other gives a chain of *ideals* (sets closed under predecessors) ∅ = I_0 ⊂ I_1 ⊂ … ⊂ V, and each
@@ -12,16 +12,16 @@ over stages that fit into the device's memory; the least max-load is min over s 
 exact for contiguous splits, because every chain of ideals is a contiguous split and conversely.
 
 A load is the largest of some *rows*: a row is a set function Σ_{v∈S} a_v + Σ_{nets e cut by S} w_e.
-Transfers added: one row, compute and transfers. Overlapped: one row for each. GPipe: the rows of
-the forward and of the backward pass, each with a maximum of its own. Memory is a row too.
+If transfers add to compute, a load has one row; if they overlap, one row for each. GPipe has rows
+of the forward and of the backward pass, each with a maximum of its own. Memory is a row, too.
 
 Relayed data crosses every boundary between the stage that makes it and the last (for gradients, the
 first) that needs it. A net then costs w_e at each boundary I that splits it, so a row of the stage
 I ∖ I' is Σ_{v∈I∖I'} a_v + cut(I') + cut(I), with cut(I) the sum of w_e over nets e that I splits.
 
-Two exact reductions keep the lattice small: `absorb` merges units that cost nothing, and
-`yielding` units let a larger ideal stand for a smaller one, if nothing is relayed. `absorb` holds
-for relayed data too: after a merge, an ideal splits a net only if it did before.
+Two exact reductions keep the lattice small: `absorb` merges units that cost nothing; and if nothing
+is relayed, `yielding` units let a larger ideal stand for a smaller one. `absorb` also holds for
+relayed data: after a merge, an ideal splits a net only if it did before.
 
 References
 ----------
@@ -53,26 +53,26 @@ Criterion = Literal["load", "forward", "backward", "memory"]
 class Row:
     """One set function per kind of device: Σ_{v∈S} unit[κ, v] + Σ_{nets e cut by S} net[κ, e]."""
 
-    # what it belongs to: the ``load``, the ``forward`` or ``backward`` part of it, or the
+    # the criterion that it belongs to: the ``load``, its ``forward`` or ``backward`` part, or the
     # ``memory``
     criterion: Criterion
     unit: Floats  # (K, U); `inf` where a unit is unsupported
     net: Floats  # (K, E)
-    room: Floats  # (K,): what a device can take at most; `inf` for no limit
+    room: Floats  # (K,): capacity of a device; `inf` for no limit
 
 
 @dataclass(frozen=True, eq=False)
 class IdealPipeline:
-    """A task as a path through ideals; K kinds, U units, E nets."""
+    """A task as a path through ideals: K kinds, U units, E nets."""
 
-    graph: Hypergraph  # units and nets after colours, circles and what costs nothing are merged
+    graph: Hypergraph  # units and nets after merging colours, cycles and free units
     kinds: Ints  # (K,): the cluster's kinds that have devices
-    count: Ints  # (K,): how many devices each of them has
-    # of the load and the memory; of the two passes too if the objective is GPipe's
+    count: Ints  # (K,): number of devices of each kind
+    # rows of the load and the memory, and for GPipe's objective of both passes
     rows: tuple[Row, ...]
     yielding: Bools  # (U,): see `yielding`
     orders: tuple[Ints, ...]  # some topological orders of the units
-    relayed: bool = False  # whether nets cost by boundary
+    relayed: bool = False  # whether data is relayed: a net is paid at each boundary
 
 
 def pipeline(
@@ -80,8 +80,8 @@ def pipeline(
 ) -> IdealPipeline:
     """Return the task as a path through ideals of units at least as coarse as `pipeline_units`.
 
-    If units may come in any order, as in splits that are not contiguous, they need only be as
-    coarse as `colour_units`.
+    With `any_order`, as for splits that are not contiguous, they need only be as coarse as
+    `colour_units`.
     """
     edges = np.zeros((0, 2), np.int64) if any_order else None
     merged = hypergraph(task, pipeline_units(task) if units is None else units, edges)
@@ -126,17 +126,16 @@ def _rows(parts: Mapping[Criterion, tuple[Floats, Floats]], overlap: bool) -> li
 
 
 def yielding(graph: Hypergraph, rows: list[Row]) -> Bools:
-    """Return whether each unit may leave any stage that it could begin, without raising a load.
+    """Return, shape (U,), whether a unit may leave any stage that it could begin at no cost.
 
-    Let the unit u be ready at the ideal I, and let a stage S beyond I hold it. Without u the stage
-    saves a_u in every row, and it newly pays at most for the nets that contain u and lie in S.
-    These have no pin in I, and therefore none that must come before u. So u yields if in each row
-    and on each kind a_u ≥ Σ w_e over nets e ∋ u without a pin that must come before u.
+    Let unit u be ready at the ideal I, and let a stage S beyond I contain it. Without u the stage
+    saves a_u in every row, and at most the nets that contain u and lie in S are newly cut. These
+    have no pin in I, so none that must come before u. So u yields if in each row and on each kind
+    a_u ≥ Σ w_e over nets e ∋ u without a pin that must come before u.
 
-    Given any plan for what lies beyond I, taking u out of it is then a plan for what lies beyond I
-    ∪ {u} that is not worse, in memory neither. So if as few devices can finish I ∪ {u} with no
-    larger maximum as can finish I, no plan needs to pass through I, and the same holds along chains
-    of such steps.
+    From any plan for what lies beyond I, removing u then gives a plan for what lies beyond I ∪ {u}
+    that is no worse, also in memory. So if I ∪ {u} can be reached with as few devices and no larger
+    maximum than I, no plan needs to pass through I; the same holds along chains of such steps.
     """
     before = _ancestors(graph)
     opens = [
@@ -175,7 +174,7 @@ def _order(graph: Hypergraph) -> nx.DiGraph[int]:
 
 
 def _ancestors(graph: Hypergraph) -> list[int]:
-    """Return the units that must come before each unit, as the bits of a number."""
+    """Return the units that must come before each unit, as the bits of an integer."""
     import networkx as nx
 
     order = _order(graph)

@@ -1,7 +1,7 @@
-"""Reasons why a task has no plan, or none that is good, as far as they show without a search.
+"""Reasons, for the user, why a task has no plan or no good one, as far as no search is needed.
 
-A contiguous split keeps together what a cycle joins once colours are merged. A colour closes one
-by itself if a path leaves its nodes and comes back: all that lies on it then shares its device.
+A contiguous split keeps together the units on a cycle, once colours are merged. A colour alone
+closes a cycle if a path leaves its nodes and comes back: all nodes on the path share its device.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .whole_bytes import room_of, whole_bytes
 
 
 def why_infeasible(task: Task[Problem], graph: Hypergraph | None = None) -> str | None:
-    """Return one line that names what is at fault, or None if nothing simple rules plans out.
+    """Return one line that names what is at fault, or None if no simple reason excludes plans.
 
-    Three conditions are looked at, each necessary for a plan: every unit is supported by some kind
-    of device; it fits into a memory of one of those kinds; and the units that only certain kinds
-    support take no more bytes in all than those kinds have. Units that are merged colours, the
-    default, say it of every split.
+    Three necessary conditions are checked: every unit is supported by some kind of device; it fits
+    into a memory of one of those kinds; and the units that only certain kinds support do not need
+    more bytes in total than those kinds have. If units are merged colours, the default, the reason
+    holds for every split.
     """
     graph = graph or hypergraph(task)
     costs = task.costs
@@ -43,7 +43,7 @@ def why_infeasible(task: Task[Problem], graph: Hypergraph | None = None) -> str 
 
 
 def memories(task: Task[Problem]) -> str:
-    """Return the bytes to place and the memories there are, in words."""
+    """Return the bytes to place and the memories available, in words."""
     costs = task.costs
     there = [
         f"{costs.count[k]} × {kind.name}"
@@ -79,7 +79,7 @@ def _too_large(task: Task[Problem], graph: Hypergraph, unit: int, able: Bools) -
 
 
 def _too_much(task: Task[Problem], graph: Hypergraph, able: Bools) -> str | None:
-    """Return a line on kinds of devices too small for the units that run only there, or None."""
+    """Return a line on kinds whose memory is too small for the units that need them, or None."""
     costs = task.costs
     for support in np.unique(able.T, axis=0):
         bound = ~(able & ~support[:, None]).any(axis=0)  # units that no other kind supports
@@ -97,7 +97,7 @@ def _too_much(task: Task[Problem], graph: Hypergraph, able: Bools) -> str | None
 
 
 def _passes(task: Task[Problem], graph: Hypergraph, units: Bools, kinds: Bools) -> bool:
-    """Whether the sizes of some units are larger than all devices of some kinds, exactly."""
+    """Whether some units need more bytes than all devices of some kinds have, exactly."""
     whole = whole_bytes(task, graph)
     rooms = [(whole.rooms[k], int(task.costs.count[k])) for k in np.flatnonzero(kinds)]
     there = sum(count * room for room, count in rooms if room is not None)
@@ -106,7 +106,7 @@ def _passes(task: Task[Problem], graph: Hypergraph, units: Bools, kinds: Bools) 
 
 
 def _describe(task: Task[Problem], graph: Hypergraph, unit: int) -> str:
-    """Return the user's name for a unit: its only node, its colour, or the first of its nodes."""
+    """Return the user's name for a unit: its only node, its colour, or its first nodes."""
     workload, members = task.workload, graph.members[unit]
     if len(members) == 1:
         return f"node {workload.ids[members[0]]}"

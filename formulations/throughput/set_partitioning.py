@@ -62,9 +62,9 @@ MOST_UNITS = 14
 
 @dataclass(frozen=True, eq=False)
 class SetPartitioning:
-    """The program over given sets, with its reader; times are in the workload's unit."""
+    """The program over given sets; times are in the workload's unit."""
 
-    task: Task[Throughput]  # task, graph, columns: what it is stated over
+    task: Task[Throughput]  # task, graph, columns: what it is stated for
     graph: Hypergraph
     columns: Sequence[Column]
     model: pyo.ConcreteModel  # the Pyomo model
@@ -82,7 +82,7 @@ class SetPartitioning:
         return Placement(self.graph.expand(device))
 
     def start(self, solution: Placement) -> Start:
-        """Return the values of the whole-number variables for a placement."""
+        """Return the values of the integer variables for a placement."""
         units, kind_of = self.graph.restrict(solution.device), self.task.costs.kind_of
         held = {
             (frozenset(np.flatnonzero(units == d).tolist()), int(kind_of[d]))
@@ -104,9 +104,9 @@ def load_of(graph: Hypergraph, kind: int, members: frozenset[int], *, overlap: b
 
 
 def all_columns(task: Task[Throughput], graph: Hypergraph) -> Iterator[Column]:
-    """Yield every set that a device can hold, with the kind and the load: for small graphs.
+    """Yield every set that a device can hold, with kind and load, for small graphs.
 
-    Time grows with K · 2^U.
+    Takes time proportional to K · 2^U.
     """
     for kind in range(len(task.costs.count)):
         room = float(room_of(task.costs.capacity_bytes[kind]))
@@ -120,9 +120,9 @@ def all_columns(task: Task[Throughput], graph: Hypergraph) -> Iterator[Column]:
 def model(
     task: Task[Throughput], graph: Hypergraph, columns: Sequence[Column] | None = None
 ) -> pyo.ConcreteModel:
-    """Return the set partitioning program over all, or given, sets, for PipeDream's objective.
+    """Return the set-partitioning program over all, or given, sets, for PipeDream's objective.
 
-    Minimises the max-load; for small graphs, of up to some 14 units.
+    It minimises the max-load; only for graphs of up to `MOST_UNITS` units or so.
     """
     columns = list(all_columns(task, graph)) if columns is None else columns
     count = task.costs.count

@@ -1,4 +1,4 @@
-"""Sizes of units and devices as whole numbers, for proofs that no rounding can spoil."""
+"""Sizes of units and memories as integers, for proofs without rounding."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ...instances.common.arrays import Floats
 from ..task import Task
 from .hypergraph import Hypergraph
 
-#: Share of a memory by which sums of sizes may pass it, for rounding, and the most bytes: less than
+#: Share of a memory by which a sum of sizes may exceed it, for rounding, and the most bytes: below
 #: one, so that whole bytes count exactly. The same as the verifier's.
 MEMORY_SLACK, MOST_SLACK = 1e-9, 0.5
 
-#: Whole numbers up to here have exact sums in floating point; beyond, bytes are not told apart.
+#: Integers up to this have exact sums in floating point; beyond, single bytes are lost.
 EXACT = 2**53
 
 
 def room_of(memory: ArrayLike) -> Floats:
-    """Return the bytes that devices of given memories hold at most in plans the verifier accepts.
+    """Return the most bytes that devices of given memories hold in plans the verifier accepts.
 
     Examples
     --------
@@ -37,19 +37,19 @@ def room_of(memory: ArrayLike) -> Floats:
 
 @dataclass(frozen=True)
 class WholeBytes:
-    """Sizes in a unit that makes them all whole: bytes, or a power-of-2 part of one."""
+    """Sizes as integers in a unit that makes all of them whole: a byte, or a power of 1/2 of it."""
 
     units: tuple[int, ...]  # by unit
-    # by kind: no device of the kind holds more in a plan that the verifier accepts; None where
-    # memory has no limit
+    # by kind: the most that a device of the kind holds in a plan that the verifier accepts; None if
+    # its memory has no limit
     rooms: tuple[int | None, ...]
 
 
 def whole_bytes(task: Task[Problem], graph: Hypergraph) -> WholeBytes:
-    """Return the sizes of a task's units and devices.
+    """Return the sizes of a task's units and devices as integers.
 
-    The verifier adds the sizes of nodes in floating point. Where that rounds, rooms are larger by
-    what it may lose.
+    The verifier adds the sizes of nodes in floating point; if that rounds, rooms are enlarged by
+    the most that it can lose.
     """
     sizes = [Fraction(size) for size in task.costs.memory_bytes.tolist()]
     scale = max((size.denominator for size in sizes), default=1)  # powers of 2

@@ -1,9 +1,9 @@
-"""Workers of a Dask cluster as an executor.
+"""Executor that runs the workers of a solve on a Dask cluster.
 
-A solve's worker is a task that runs a process beside it, on whatever machine the scheduler chooses,
-and relays its messages by way of the scheduler: what comes from it in a `Queue`, what it must know
-in a `Variable`. Dask runs a task whose machine leaves again elsewhere, and one that has no machine
-yet when one joins; either begins with what is known then.
+Each worker is a Dask task that starts a process on whatever machine the scheduler chose, and relays
+messages: those from the process through a `Queue`, those to it through a `Variable`. If a machine
+leaves, Dask runs its task again elsewhere; a task that found no machine starts when one joins.
+Either begins with all that is known by then.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from .search import Found, Proved, Withdrawn
 #: Seconds in which a scheduler must answer.
 CONNECT_S = 20.0
 
-#: Seconds between two looks at what is new, on either side.
+#: Seconds between two polls for messages, at either end.
 PERIOD_S = 0.25
 
-#: Seconds between two heartbeats of the solve, and without any after which a task ends.
+#: Seconds between two heartbeats of the solve, and seconds without one after which a task ends.
 BEAT_S, SILENCE_S = 2.0, 60.0
 
-#: Message in place of the known ones: the task is to end.
+#: Value of the `Variable`, in place of the known messages, that tells the task to end.
 _STOP = b""
 
 
@@ -48,7 +48,7 @@ class DaskCluster(Executor):
     def __init__(self, address: str) -> None:
         try:
             _check_reachable(address)
-            logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # tasks tell of it
+            logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # `_Task` reports
             self._client = Client(address, timeout=CONNECT_S, set_as_default=False)
         except (OSError, OverflowError, ValueError, AssertionError) as error:
             reason = str(error) or type(error).__name__
@@ -66,7 +66,7 @@ class DaskCluster(Executor):
     def unordered(
         self, function: Callable[[A], R], arguments: Sequence[A]
     ) -> Iterator[tuple[A, R]]:
-        """Call a function on the workers."""
+        """Call a function on the cluster for each argument, and yield results as they come."""
         futures = {
             self._client.submit(function, argument, pure=False): argument for argument in arguments
         }
@@ -76,7 +76,7 @@ class DaskCluster(Executor):
             yield futures[future], future.result()
 
     def close(self) -> None:
-        """Leave the cluster; tasks that still run end. No scheduler that is gone is waited for."""
+        """End the tasks and leave the cluster, without waiting for a scheduler that is gone."""
         until = time.monotonic() + LAST_WORDS_S
         for task in self._tasks:
             task.wait(until - time.monotonic() if self._client.status == "running" else 0.0)
@@ -86,11 +86,11 @@ class DaskCluster(Executor):
 
 
 def _check_reachable(address: str) -> None:
-    """Raise unless a scheduler listens at an address: it speaks first.
+    """Raise unless a scheduler listens at an address; it sends the first byte.
 
-    A `Client` that could not connect is closed by the collector of garbage, in whatever thread
-    that runs, and has been seen to wait there for ever on a lock that the thread holds. So none is
-    made for an address that is wrong.
+    A `Client` that failed to connect is closed by the garbage collector, in whatever thread that
+    runs, and has been seen to deadlock there on a lock that this thread holds. So none is made for
+    a wrong address.
     """
     scheme, where = parse_address(address)
     get_backend(scheme)
@@ -119,7 +119,7 @@ class _Task(Channel):
         self._thread.start()
 
     def send(self, message: object) -> None:
-        """Send a message, in place of an older one of its kind and origin that is not read yet."""
+        """Send a message; it replaces an unread one of its kind and origin that is no better."""
         key = (type(message).__name__, getattr(message, "origin", ""))
         with self._lock:
             if not _worse(message, self._known.get(key)):
@@ -133,18 +133,18 @@ class _Task(Channel):
         return message
 
     def close(self) -> None:
-        """Receive what has come, and let the task end."""
+        """Receive the messages that have arrived, and tell the task to end."""
         self._closed.set()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the task knows that it is to end."""
+        """Wait for up to `seconds` until the task has been told to end."""
         self._thread.join(max(0.0, seconds))
 
     def _exchange(self) -> None:
         """Send and receive messages until the task ends or is closed."""
         try:
             why = self._until_end()
-        except Exception as error:  # a connection breaks in many ways, and who waits must hear it
+        except Exception as error:  # connections fail in many ways; the receiver must hear
             why = f"lost the scheduler ({error or type(error).__name__})"
         self._inbox.put(EOFError(why))
 
@@ -155,7 +155,7 @@ class _Task(Channel):
             came = [pickle.loads(blob) for blob in self._queue.get(batch=True)]
             for message in came:
                 if not isinstance(message, EOFError | Moved):
-                    self.send(message)  # before the solve hears it: who begins again must know it
+                    self.send(message)  # first, so that a task that is restarted knows it
             with self._lock:
                 known = pickle.dumps(list(self._known.values()))
             if closed or known != said or time.monotonic() - beat > BEAT_S:
@@ -187,7 +187,7 @@ def _worse(message: object, known: object) -> bool:
 
 
 def _relay(packed: bytes, name: str) -> None:
-    """Run a function in a process beside this task, and relay messages in both directions."""
+    """Run a function in a process beside this task, and relay its messages both ways."""
     body, argument = pickle.loads(packed)
     state, found = Variable(f"{name}-known"), Queue(f"{name}-found")
     found.put(pickle.dumps(Moved()))

@@ -1,17 +1,16 @@
-"""Adapter of HiGHS: a solve that keeps the deadline, and keeps its best solution on Ctrl-C.
+"""Adapter of HiGHS that keeps the deadline, and keeps the best solution on Ctrl-C.
 
-The model goes to HiGHS as arrays (`passModel`), which costs a fifth of Pyomo's own interfaces, and
-HiGHS runs in a thread of its own, while the caller's thread waits, listens to Ctrl-C, hands on what
-HiGHS reports and asks it to stop. Inside HiGHS run only a few lines that copy what it reports and
-cannot fail; and a presolve that does not look at the clock cannot hold up the caller. HiGHS keeps
-its scheduler per thread, so what other code in the process set as its number of threads does not
-matter.
+The model goes to HiGHS as arrays (`passModel`), in a fifth of the time of Pyomo's own interfaces.
+HiGHS runs in a thread of its own, while the caller's thread waits, handles Ctrl-C, passes on what
+HiGHS reports, and asks it to stop. The callbacks inside HiGHS are a few lines that copy its reports
+and cannot fail, and a presolve that ignores the clock cannot block the caller. HiGHS keeps one
+scheduler per thread, so the number of threads that other code of the process chose does not matter.
 
-"Optimal" is a claim of HiGHS: whatever it finds is to be evaluated from the definition.
+"Optimal" is only a claim of HiGHS: each solution must be evaluated from the problem's definition.
 
-HiGHS 1.12 prints a line of its own (`OWN_LINE`), whatever its options say, past Python to file
-descriptor 1. While it runs that is a pipe, and all but this line goes on from there to where it
-belongs; so what other threads print is kept.
+HiGHS 1.12 prints a line (`OWN_LINE`) whatever its options, directly to file descriptor 1. During a
+solve that descriptor is a pipe; a thread forwards everything but this line to the real standard
+output, so that what other threads print is kept.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from ...instances import StagecutError
 from ...instances.common.arrays import Floats
 from .search import PERIOD_S, S, Search
 
-#: Seconds that HiGHS gets to come back after it was asked to stop, before it is left alone, and the
-#: pipe to drain at the end of a solve. HiGHS does not listen while it solves the first relaxation,
-#: though it does keep its time limit then.
+#: Seconds that HiGHS gets to return once it was asked to stop, before it is abandoned; and that the
+#: pipe gets to drain at the end of a solve. HiGHS ignores requests while it solves the first
+#: relaxation, though it keeps its time limit then.
 PATIENCE_S = 1.0
 
 #: Line that HiGHS prints whatever its options say.
@@ -45,7 +44,7 @@ OWN_LINE = b"HighsMipSolverData::transformNewIntegerFeasibleSolution tmpSolver.r
 
 
 class Monitor:
-    """The progress that HiGHS reports; written in its thread, read in the caller's."""
+    """The solutions and bounds that HiGHS reports; written in its thread, read in the caller's."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class Monitor:
         self._on_bound = on_bound
 
     def listen(self, highs: highspy.Highs) -> None:
-        """Subscribe to HiGHS's reports of solutions and bounds, before the solve."""
+        """Subscribe to HiGHS's reports of solutions and bounds; call this before the solve."""
         reported = -1e30
 
         def interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
@@ -97,7 +96,7 @@ class Monitor:
 
 
 class _Pipe(NamedTuple):
-    """A pipe in place of standard output: a copy of that, the thread that reads it, its inode."""
+    """A pipe in place of standard output: a duplicate of that, the reading thread, the inode."""
 
     beyond: int
     reader: threading.Thread
@@ -106,7 +105,7 @@ class _Pipe(NamedTuple):
 
 _lock = threading.Lock()
 
-_running = 0  # how many solves there are, of which the first makes the pipe and the last ends it
+_running = 0  # number of solves under way: the first makes the pipe, the last removes it
 
 _piped: _Pipe | None = None
 
@@ -122,13 +121,13 @@ class Outcome:
 
     # ``optimal`` (within the gap asked for), ``feasible``, ``infeasible`` or ``no solution``
     status: Literal["optimal", "feasible", "infeasible", "no solution"]
-    # what ended it: ``none``, ``time``, ``nodes`` or ``stopped`` (the search said so)
+    # what ended it: ``none``, ``time``, ``nodes`` or ``stopped`` (as the search asked)
     limit: Literal["none", "time", "nodes", "stopped"]
-    x: Floats | None  # the best values, None if there are none; whole numbers are exact
+    x: Floats | None  # (n,): the best solution, or None; integer columns are whole
     objective: float  # objective of x
     bound: float  # lower bound on the objective; `-inf` if none is known
-    # whether the start was feasible and HiGHS went on from it; None without a start, and if the
-    # limit came before HiGHS looked at it
+    # whether the start was feasible and the outcome is no worse; None without a start, or without
+    # a solution, as where the limit came before HiGHS looked at it
     start_used: bool | None = None
 
 
@@ -143,17 +142,17 @@ def run_highs(
     seconds: float = math.inf,
     options: Mapping[str, bool | int | float | str] | None = None,
 ) -> Outcome:
-    """Solve a program with HiGHS until its gap, a limit, or the end of the search.
+    """Solve a program with HiGHS up to a gap or limit, or until the search says stop.
 
     The presolve of HiGHS 1.12 can call a feasible program infeasible where columns have no upper
     bound; there "infeasible" counts only if a solve without presolve confirms it.
 
-    `start` may be NaN where unknown: with the whole-number columns alone, an LP finds the rest and
-    tells whether the start can be used. Callbacks run in the caller's thread, get each better
-    solution or bound, and end the solve by returning True, or by raising, which goes on to the
-    caller; nothing is offered to the search. `seconds` limits this solve besides the search's
-    deadline; the option ``mip_max_nodes`` replaces the search's limit. StagecutError if HiGHS
-    refuses the program or an option, or the program is unbounded.
+    `start`, shape (n,), is NaN where unknown: given the integer columns alone, an LP finds the rest
+    and shows whether the start is feasible. Callbacks run in the caller's thread and get each
+    better solution or bound; they end the solve by returning True or raising, and an exception
+    reaches the caller. Nothing is offered to the search. `seconds` limits this solve besides the
+    search's deadline; the option ``mip_max_nodes`` replaces the search's node limit. StagecutError
+    if HiGHS refuses the program or an option, or the program is unbounded.
     """
     begin = time.monotonic()
     seconds = min(seconds, search.seconds_left)
@@ -211,7 +210,7 @@ def run_highs(
 def _complete(
     linear: Linear, start: Floats, until: Callable[[highspy.Highs, Monitor], bool]
 ) -> Floats | None:
-    """Return `start` with its gaps filled by an LP, or None if it cannot be completed."""
+    """Return `start` with its NaNs filled in by an LP, or None if it cannot be completed."""
     known = ~np.isnan(start)
     lower = np.where(known, start, linear.column_lower)
     upper = np.where(known, start, linear.column_upper)
@@ -227,10 +226,10 @@ def _complete(
 
 
 def load(linear: Linear, settings: Mapping[str, bool | int | float | str]) -> highspy.Highs:
-    """Return a new HiGHS with the program: a used one would start from its old basis."""
+    """Return a new HiGHS with the program; a used one would start from its old basis."""
     highs = highspy.Highs()
     _option(highs, "log_to_console", False)
-    _option(highs, "threads", 1)  # more buy nothing in this release
+    _option(highs, "threads", 1)  # more gain nothing in this release
     for name, value in settings.items():
         _option(highs, name, value)
     lp = highspy.HighsLp()
@@ -265,18 +264,18 @@ def _found(highs: highspy.Highs) -> bool:
 
 
 def _blemished(highs: highspy.Highs) -> bool:
-    """Return whether HiGHS ended in an error, as where its solution breaks a tolerance slightly.
+    """Return whether HiGHS ended in an error, as if its solution violates a tolerance slightly.
 
-    It then knows neither solution nor bound any more; seen where it went on from a start.
+    It then has neither solution nor bound any more; seen where it improved on a start.
     """
     return bool(highs.getModelStatus() == highspy.HighsModelStatus.kSolveError)
 
 
 def _so_far(linear: Linear, monitor: Monitor) -> Outcome:
-    """Return the outcome of a solve that did not stop when asked to, from its reports.
+    """Return the outcome, from its reports, of a solve that did not stop when asked to.
 
-    What HiGHS finds from then on is lost, and its thread ends as soon as it listens again (at exit,
-    Python waits for it).
+    What HiGHS finds from then on is lost. Its thread ends as soon as HiGHS checks for interrupts
+    again, and Python waits for it at exit.
     """
     if monitor.x is None:
         return Outcome("no solution", "stopped", None, math.inf, monitor.bound)
@@ -324,7 +323,7 @@ def _outcome(linear: Linear, highs: highspy.Highs, monitor: Monitor) -> Outcome:
 
 
 def cannot_be_unbounded(linear: Linear) -> bool:
-    """Return whether no column lets the objective fall without end."""
+    """Return whether no column with a cost can improve the objective without limit."""
     best = np.where(linear.cost > 0, linear.column_lower, linear.column_upper)
     return bool(np.isfinite(best[linear.cost != 0]).all())
 
@@ -332,9 +331,9 @@ def cannot_be_unbounded(linear: Linear) -> bool:
 def drive(
     highs: highspy.Highs, monitor: Monitor, late: Callable[[], bool], search: Search[S]
 ) -> bool:
-    """Run HiGHS in a thread of its own, wait, and return whether it came back.
+    """Run HiGHS in a thread of its own, wait for it, and return whether it ended.
 
-    What the monitor's callbacks raise is raised once HiGHS has been told to stop.
+    An exception of the monitor's callbacks is raised again once HiGHS was told to stop.
     """
     monitor.listen(highs)
 
@@ -360,7 +359,7 @@ def drive(
                 monitor.take(item)
         except queue.Empty:
             pass
-        except BaseException as error:  # also a second Ctrl-C: stop HiGHS, then let it through
+        except BaseException as error:  # also a second Ctrl-C: stop HiGHS, then raise it
             failure = error
             monitor.stop.set()
         if not monitor.stop.is_set() and (search.should_stop() or late()):
@@ -385,7 +384,7 @@ def _without_own_line() -> Iterator[None]:
     with _lock:
         _running += 1
         if _running == 1:
-            with suppress(OSError):  # it is closed, and nothing can be printed
+            with suppress(OSError):  # standard output is closed
                 _piped = _pipe()
     try:
         yield
@@ -394,11 +393,11 @@ def _without_own_line() -> Iterator[None]:
             _running -= 1
             if _running == 0 and _piped is not None:
                 _flush_c()
-                with suppress(OSError):  # it was closed meanwhile; or it leads elsewhere
+                with suppress(OSError):  # closed meanwhile
                     if os.fstat(1).st_ino == _piped.inode:
                         os.dup2(_piped.beyond, 1)
                 os.close(_piped.beyond)
-                _piped.reader.join(PATIENCE_S)  # it goes on where a child process has the pipe
+                _piped.reader.join(PATIENCE_S)  # endless if a child process holds the pipe
                 _piped = None
 
 
@@ -415,7 +414,7 @@ def _pipe() -> _Pipe:
 
 
 def _pass_on(read: int, to: int) -> None:
-    """Copy the pipe to standard output without HiGHS's own lines."""
+    """Copy the pipe to standard output, but for HiGHS's own lines."""
     kept = b""
     with open(read, "rb", buffering=0) as source, open(to, "wb") as target:
         while found := source.read(1 << 16):

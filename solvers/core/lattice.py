@@ -1,4 +1,4 @@
-"""The lattice of ideals, listed or counted: sets of units that are closed under predecessors."""
+"""The lattice of ideals of a DAG, listed or counted; an ideal is closed under predecessors."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ...instances.common.arrays import Bools, Ints
 from .lattice_kernel import Edges, grow
 from .search import Clock
 
-#: Ideals listed between two looks at the clock.
+#: Ideals listed between two polls of the clock.
 SLICE = 100_000
 
 
 @dataclass(frozen=True, eq=False)
 class Lattice:
-    """N ideals of U units by increasing size: the empty one first, the full one last."""
+    """The N ideals of U units by increasing size, from the empty one to the full one."""
 
     order: Ints  # (U,): the units in a topological order; below, "unit r" is the unit order[r]
     # (N, ⌈U/64⌉): bit r % 64 of word r // 64 tells whether unit r is in the ideal
     members: NDArray[np.uint64]
     start: NDArray[np.int64]  # (N + 1,): where each ideal's steps begin in `unit` and `to`
-    # unit, to: (steps,): units that can be added to an ideal, increasing, and the ideal reached
+    # unit, to: (steps,): a unit that can be added to the ideal, increasing, and the ideal reached
     unit: NDArray[np.int32]
     to: NDArray[np.int32]
 
@@ -43,12 +43,12 @@ class Lattice:
         return np.flatnonzero(bits)
 
     def has(self, unit: int) -> Bools:
-        """Return, shape (N,), the ideals that contain a unit, given by its number."""
+        """Return, shape (N,), which ideals contain a unit: its number, not its place in `order`."""
         word, bit = self._place(unit)
         return (self.members[:, word] >> bit & np.uint64(1)).astype(np.bool_)
 
     def holds(self, ideal: int, unit: int) -> bool:
-        """Whether an ideal contains a unit, given by its number."""
+        """Whether an ideal contains a unit: its number, not its place in `order`."""
         word, bit = self._place(unit)
         return bool(self.members[ideal, word] >> bit & np.uint64(1))
 
@@ -72,9 +72,9 @@ def list_ideals(
 ) -> Lattice:
     """List the ideals of a DAG by size, until there are more than `most` or the search must stop.
 
-    Takes time and memory linear in the steps from an ideal to the next.
+    Takes time and memory linear in the number of steps from one ideal to the next.
 
-    `order` is topological; memory is taken once for as many as `expected`.
+    `order` is topological; memory is reserved for `expected` ideals, and grows if needed.
     """
     size = len(order)
     edges = np.argsort(order)[edges]
@@ -98,11 +98,11 @@ def list_ideals(
 
 
 def count_ideals(size: int, edges: Ints, effort: int) -> tuple[int, bool]:
-    """Count the ideals of a DAG without listing them, and say whether all were counted.
+    """Count the ideals of a DAG without listing them; also return whether the count is complete.
 
-    Units are taken one by one. Ideals of those taken are told apart only by the units that still
-    have successors to come, and counted. After `effort` classes the number returned is the least
-    there can be.
+    Dynamic program over the units in a topological order. Ideals of the units so far are grouped
+    into classes by those members that still have successors to come. After `effort` classes it
+    ends, and the number returned is a lower bound.
     """
     import networkx as nx
 
@@ -113,7 +113,7 @@ def count_ideals(size: int, edges: Ints, effort: int) -> tuple[int, bool]:
     coming = dict(dag.out_degree())
     waiting = dict(dag.in_degree())
     ready = [v for v in dag if not waiting[v]]
-    classes = {0: 1}  # units of an ideal that have successors to come, as bits: number of ideals
+    classes = {0: 1}  # members with successors to come, as bits → number of ideals
     while ready and effort > 0:
         # Next: the unit that leaves the fewest units with successors to come.
         closes = [sum(coming[u] == 1 for u in dag.predecessors(v)) for v in ready]
@@ -140,7 +140,7 @@ def count_ideals(size: int, edges: Ints, effort: int) -> tuple[int, bool]:
 
 
 def _neighbours(size: int, edges: Ints) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return the heads of each unit's edges, one unit after the other, and where each begins."""
+    """Return the heads of all edges, grouped by tail, and where each tail's group begins."""
     order = np.lexsort((edges[:, 1], edges[:, 0]))
     heads = edges[order, 1].astype(np.int32)
     return heads, np.searchsorted(edges[order, 0], np.arange(size + 1)).astype(np.int64)

@@ -11,7 +11,7 @@ from ...instances.common.kernel import inner, kernel
 
 
 class Edges(NamedTuple):
-    """The edges into and out of each of U units, one unit after the other."""
+    """The edges into and out of each of U units, grouped by unit."""
 
     before_start: NDArray[np.int64]  # (U + 1,)
     before: NDArray[np.int32]
@@ -21,11 +21,10 @@ class Edges(NamedTuple):
 
 @kernel
 def grow(members, start, unit, to, low, high, edges, enough):
-    """Enumerate ideals by size until there are `enough`; return the arrays of `Lattice`, longer.
+    """Enumerate ideals by size until there are `enough`; return the arrays of `Lattice`, grown.
 
-    Ideals low … high−1 form the newest level; their `unit` is known, their `to` is not. Ideals of
-    one size are told apart by a hash table of that level alone. `edges` are the heads of the edges
-    at each unit, one unit after the other.
+    Ideals low … high−1 form the newest level; their `unit` is known, their `to` is not. A hash
+    table, for one level at a time, finds equal ideals.
     """
     before_start, before, after_start, after = edges
     one = np.uint64(1)
@@ -103,7 +102,7 @@ def grow(members, start, unit, to, low, high, edges, enough):
 
 @inner
 def _longer(array, least):
-    """Return a one-dimensional array of twice the length, and at least `least`."""
+    """Return a copy of a one-dimensional array, of at least twice its length and `least`."""
     longer = np.zeros(max(2 * len(array), least), array.dtype)
     for i in range(len(array)):  # a slice would compile four times as long
         longer[i] = array[i]
@@ -112,7 +111,7 @@ def _longer(array, least):
 
 @inner
 def _longer_rows(array):
-    """Return an array of twice as many rows, the new ones 0."""
+    """Return a copy of an array with twice as many rows; the new ones are 0."""
     longer = np.zeros((2 * len(array), array.shape[1]), array.dtype)
     for i in range(len(array)):
         for j in range(array.shape[1]):

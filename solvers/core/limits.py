@@ -1,4 +1,4 @@
-"""Resources of a solve: limits of time, gap and nodes, with defaults by problem; processes."""
+"""Resources of a solve: limits of time, gap and nodes, their defaults by problem, and processes."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ class Limits:
     Parameters
     ----------
     seconds
-        Wall-clock time, loading of the problem into the solver and presolve counted in;
+        Wall-clock time, including loading the problem into the solver, and presolve;
         None for no limit.
     gap
         Stop once (objective − bound) / objective is at most this.
     cheap_gap
-        Having reached `gap`, go on to this one while that is cheap, see `patience`; default:
-        stop at `gap`.
+        Once `gap` is reached, go on to this smaller gap while that is cheap, see `patience`;
+        default: stop at `gap`.
     nodes
-        Stop after this many branch-and-bound nodes (MILP) or rounds (others): a limit that is
-        the same on every machine, unlike seconds. None for no limit.
+        Stop after this many branch-and-bound nodes (MILP) or rounds (other methods): unlike
+        seconds, a limit that is the same on every machine. None for no limit.
     seed
         Seed of all random numbers.
     since
-        `time.monotonic()` from which the seconds count, such as that at which a program began;
-        default: the beginning of the search.
+        `time.monotonic()` from which the seconds count, such as when the program began;
+        default: when the search begins.
 
     Raises
     ------
     InputError
-        If a limit is negative or no number.
+        If a limit is negative or not a number.
 
     Examples
     --------
@@ -69,14 +69,14 @@ class Limits:
     def least_gap(self) -> float:
         """The smallest gap at which a search stops: `cheap_gap`, or `gap`.
 
-        With a limit of nodes that is `gap`, so that the search ends alike on every machine.
+        With a node limit it is `gap`, so that the search ends alike on every machine.
         """
         return self.gap if self.cheap_gap is None or self.nodes is not None else self.cheap_gap
 
     def patience(self, reached: float) -> float:
-        """Return the seconds for which a search goes on to `cheap_gap`, after `gap` at `reached`.
+        """Return for how many seconds a search that has reached `gap` goes on to `cheap_gap`.
 
-        They are as many again, and at least `CHEAP_PART` of the time limit.
+        As long again as the `reached` seconds it took, and at least `CHEAP_PART` of the time limit.
 
         Examples
         --------
@@ -89,22 +89,19 @@ class Limits:
 
 
 def checked(limits: object) -> Limits:
-    """Return the limits that a user gave to a function.
-
-    InputError if they are no `Limits`, but seconds, perhaps.
-    """
+    """Return limits that a user passed to a function; InputError unless they are `Limits`."""
     if isinstance(limits, Limits):
         return limits
     seconds = limits if isinstance(limits, int | float) else 20
     raise InputError(f"limits: {limits!r}; write Limits(seconds={seconds})")
 
 
-#: Part of the time limit that is always cheap. Measured: see docs/certificates.md.
+#: Part of the time limit that counts as cheap in any case. Measured: see docs/certificates.md.
 CHEAP_PART = 0.05
 
 #: Default limits of the command line and of Python; `Limits()` sets none of them.
 DEFAULT_SECONDS, DEFAULT_GAP, DEFAULT_CHEAP_GAP = 60.0, 0.01, 1e-4
-#: Default gap of mappings: bounds are rarely within 1 %, so the time goes into better mappings.
+#: Default gap of mappings: their bounds are rarely within 1 %, so all time goes into better plans.
 MAPPING_GAP = 0.0
 
 _BY_GAP = Limits(DEFAULT_SECONDS, DEFAULT_GAP, cheap_gap=DEFAULT_CHEAP_GAP)
@@ -126,13 +123,13 @@ class Workers:
     Parameters
     ----------
     count
-        Processes, this one counted; default: as many as there are cores and memory for, with
-        `scheduler` one and as many as its workers have threads.
+        Number of processes, including this one; default: as many as cores and memory allow or,
+        with `scheduler`, one more than its workers have threads.
     deterministic
-        Let the processes exchange what they find at the end alone, so that with limits of nodes
-        the result depends on seed and `count` only.
+        Let the processes exchange what they find only at the end, so that with node limits
+        the result depends only on seed and `count`.
     scheduler
-        Address of a Dask scheduler, on whose workers all but this process run.
+        Address of a Dask scheduler, whose workers run all processes but this one.
 
     Raises
     ------
@@ -159,7 +156,7 @@ MEMORY_BYTES = 512 * 2**20
 
 
 def usual_count() -> int:
-    """Return the default number of processes: one per usable core, as far as memory has room."""
+    """Return the default number of processes: one per usable core, as far as memory allows."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:

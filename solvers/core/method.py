@@ -1,4 +1,4 @@
-"""Methods of a problem: solvers, the options that they read, and strategies that run beside."""
+"""Methods of a problem: their solvers, options, and the strategies that run beside them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ...formulations.task import P, Task
 from ...instances import InputError, Solution
 from .search import Search
 
-#: A solver reads the task, offers its finds to the search, raises its bound, stops when told.
+#: A solver reads the task, offers solutions to the search, raises its bound, and stops when asked.
 Solver = Callable[[Task[P], Search[Solution]], None]
 
-#: Reason why a method of this name does not support a task; None if it does.
+#: Returns why a method of this name does not support a task; None if it does.
 Refusal = Callable[[str, Task[P]], str | None]
 
-#: Option of a `Method` that takes the name of a solver of integer programs.
+#: Options of a `Method` that takes the name of an integer-programming solver.
 READS_SOLVER: dict[str, tuple[str, ...]] = {"solver": ()}
 
 
@@ -26,7 +26,7 @@ class SolverName:
     """A solver by the name of its module and function; the module is imported when it runs."""
 
     name: str  # dotted, as in ``stagecut.solvers.mapping.auto.auto``
-    # what the function is handed before task and search, such as the name of a rule
+    # arguments of the function before task and search, such as the name of a rule
     given: tuple[str, ...] = ()
 
     def __call__(self, task: Task[Any], search: Search[Solution]) -> None:
@@ -43,8 +43,8 @@ class Strategy:
     solve: Solver[Any]  # a function of a module, by whose name the other process finds it
     # whether it is another search with another seed, so that several workers can run it
     seeded: bool = False
-    # whether it begins only once the method has restricted the search, to mappings of the stages
-    # that it has chosen, say: what is found elsewhere and its bounds would not hold together
+    # whether it starts only once the method has restricted the search, as to mappings of the
+    # stages that it chose; otherwise solutions and bounds would be of different problems
     restricted: bool = False
 
 
@@ -58,11 +58,11 @@ class Method(Generic[P]):
 
     # its solver, as a rule a `SolverName`, whose module is imported when it first runs
     solve: Solver[P]
-    # the options that users may give behind its name and a colon, the usual one first, and the
+    # the options that users may append to its name after a colon, the most usual first, and the
     # values that each may have; () for any text
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     refuses: tuple[Refusal[P], ...] = ()  # tests for tasks that it does not support
-    # what can run beside it, in processes of their own; those that end soon come first
+    # the strategies that can run beside it in other processes; those that end soon come first
     beside: Callable[[Task[P]], Sequence[Strategy]] = _alone
 
     def check(self, name: str, task: Task[P]) -> None:

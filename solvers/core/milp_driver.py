@@ -1,23 +1,23 @@
 """Driver of all integer programs: decides which claims of a solver become certificates.
 
-A problem states its program and how to read a solution (`IntegerProgram`); everything between that
-and the search is here: which bound is believed, by how much tolerances weaken it, what an answer
-means that cannot be right, and why the solve ended.
+A problem states its program and how to read a solution (`IntegerProgram`). Everything between that
+and the search is here: which bound is believed, by how much tolerances weaken it, how impossible
+answers are handled, and why the solve ended.
 
-A solver's word is no proof. Its tolerances are absolute, and its presolve loses small numbers
-beside large ones. So
+A solver's claim is no proof: its tolerances are absolute, and its presolve loses small numbers
+beside large ones. Therefore
 
 - the program is tightened first (`tighten`): what no solution as good as the incumbent contains is
-  fixed, in safe arithmetic, and its coefficients, large ones above all, leave the rows;
-- where larger numbers are left than the tolerances carry (`LARGEST`), a bound counts only if
-  `check` proves it again, independently of tolerances; and the program is stated anew whenever a
-  much better solution makes those numbers fewer;
-- that there is no solution counts only if `check` proves it, and never while one is known;
-- a bound above a verified solution is refused by the search, with all others of its origin;
-- solutions are judged by the verifier like any other method's.
+  fixed, in safe arithmetic, and its coefficients, above all large ones, leave the rows;
+- where entries beyond the tolerances remain (`LARGEST`), a bound counts only if `check` proves it
+  again, independently of tolerances; and the program is stated anew whenever a much better
+  solution makes such entries fewer;
+- infeasibility counts only if `check` proves it, and never while a solution is known;
+- the search refuses a bound above a verified solution, and all others of its origin;
+- solutions are judged by the verifier, like those of any other method.
 
-The solver's word is left where the numbers are ordinary and the program is too large for `check`:
-then the origin of the bound names the solver alone; else it ends with "proved again".
+The solver alone is believed only where all entries are ordinary and the program is too large for
+`check`: then the origin of the bound names the solver; otherwise it ends with "proved again".
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from .proofs import ProofOutcome, check
 from .search import OPTIMAL_GAP, Clock, S, Search
 from .tighten import tighten
 
-#: Rough objective to which stated programs are scaled: the incumbent's, if there is one.
+#: Objective, roughly, to which programs are scaled when stated: the incumbent's if there is one.
 STATED_OBJECTIVE = 1000.0
 
-#: Largest excess of a bound by a solver's tolerances, relative to `STATED_OBJECTIVE` or to the
-#: bound if that is more: its tolerance on a row is 1e-6, and some hundred rows that each use it up
-#: are allowed for. Less than `search.OPTIMAL_GAP`, even where the incumbent is half of what the
-#: program was stated for, so that an optimum that was found is called one.
+#: Largest excess of a bound due to a solver's tolerances, relative to `STATED_OBJECTIVE` or to the
+#: bound if that is larger: the tolerance on a row is 1e-6, and this allows for some hundred rows
+#: that each use it up. It is below `search.OPTIMAL_GAP` even if the incumbent is half of what the
+#: program was stated for, so that an optimum that was found is called optimal.
 BOUND_SLACK = 2e-7
 
-#: Largest entry of a row up to which HiGHS is believed. In programs with objectives of about 1000
+#: Largest entry of a row with which HiGHS is believed. In programs with objectives of about 1000,
 #: wrong answers were seen from 1e10 on (transfers of 1e7 beside a max-load of 1), none at 1e9.
 LARGEST = 1e8
 
-#: Part of the objective for which a program was stated, below which it is stated anew: what is
-#: out of reach for the better solution leaves it, and its tolerances count for less.
+#: Part of the objective for which a program was stated, below which it is stated anew: what the
+#: better solution rules out leaves it, and its tolerances weigh less.
 MUCH_BETTER = 0.5
 
-#: Columns up to which answers are proved again, and seconds that this may take: of an answer that
-#: is believed anyway, a part of the time that it took; of one that is not, much more.
+#: Columns up to which answers are proved again, and the seconds for this: for an answer believed
+#: anyway, a constant and a part of the time of its solve; for one that is not, much more.
 CHECK_COLUMNS = 1500
 CHECK_SECONDS, CHECK_PART, UNBELIEVED_SECONDS = 2.0, 0.25, 20.0
 
@@ -72,15 +72,15 @@ class IntegerProgram(Generic[S]):
 
     # the program as arrays; its objective is minimised, and about `STATED_OBJECTIVE`
     compiled: Compiled
-    # returns the solution of the problem for values of the columns; it may break rules. None for a
-    # relaxation, which has only a bound.
+    # returns the solution for values of the columns, which may violate rules; None for a
+    # relaxation, which only has a bound
     read: Callable[[Floats], S] | None
     scale: float  # factor from the program's objective to the search's
     origin: str  # name of the proof of the bound
-    infeasible: str  # message to the user where there is provably no solution
-    # values of the columns for the incumbent, NaN where unknown; None without
+    infeasible: str  # message to the user if it is proved infeasible
+    # values of the columns for the incumbent, NaN where unknown; None without an incumbent
     start: Floats | None = None
-    fixed: bool = False  # whether stating it for a better incumbent makes no difference
+    fixed: bool = False  # whether it does not depend on the incumbent
 
 
 def integer_program(
@@ -90,7 +90,7 @@ def integer_program(
     origin: str,
     infeasible: str,
 ) -> IntegerProgram[Any]:
-    """Return a stated program as arrays, to be read, and started from `solution`, as it says."""
+    """Return a stated program as arrays, with its own `read`, and its `start` for a solution."""
     with PauseGC():
         compiled = compile_model(stated.model)
     values = None if solution is None else stated.start(solution)
@@ -105,7 +105,7 @@ def integer_program(
 
 
 class TimeIsUp(Exception):
-    """The search has to stop while a program is being stated."""
+    """Signal of `state` in `solve_program` that the search has to stop."""
 
 
 def solve_program(
@@ -117,13 +117,13 @@ def solve_program(
     gap: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Solve the program that `state` states for what the search holds now.
+    """Solve the program that `state` returns for the search's present incumbent.
 
     Offer its solutions, raise the bound, record the limit that ended it.
 
-    `state` may raise `InfeasibleError` where there is provably no solution, and `TimeIsUp`.
-    `solver` is ``highs``, or one that Pyomo knows, with options by its own names; `seconds` and
-    `gap` limit this solve as in `run_highs`.
+    `state` may raise `InfeasibleError` if there is provably no solution, and `TimeIsUp`. `solver`
+    is ``highs`` or a solver known to Pyomo, with options under its own names; `seconds` and `gap`
+    limit this solve as in `run_highs`.
     """
     while not search.should_stop():
         try:
@@ -166,7 +166,7 @@ class _Solve(Generic[S]):
         self.believed = False
 
     def tightened(self) -> bool:
-        """Tighten the program; return whether there is something left to solve."""
+        """Tighten the program; return whether anything is left to solve."""
         program, search = self.program, self.search
         if program.compiled.linear is None:
             search.prove_infeasible(f"{program.infeasible} ({program.compiled.why_infeasible})")
@@ -188,7 +188,7 @@ class _Solve(Generic[S]):
         return better and not self.program.fixed
 
     def run(self, seconds: float, gap: float | None) -> Outcome | None:
-        """Run the solver; None if it failed."""
+        """Run the solver and return its outcome; None if it failed."""
         search, linear = self.search, self.linear
         assert linear is not None
         start = self.program.start
@@ -224,7 +224,7 @@ class _Solve(Generic[S]):
 
     def _offer(self, x: Floats) -> None:
         if self.program.read is not None and not self.search.done:
-            # what comes once it is done, while the solver stops, would depend on the machine
+            # solutions found while the solver stops would depend on the machine
             try:
                 solution = self.program.read(x)
             except (IndexError, KeyError, ValueError):  # readers rely on the rows
@@ -241,9 +241,9 @@ class _Solve(Generic[S]):
             self.search.raise_bound(self._safe(bound) * self.program.scale, self.origin)
 
     def _safe(self, bound: float) -> float:
-        """Return a bound lowered by the solver's tolerances, in the program's unit.
+        """Return a bound, in the program's unit, lowered by the solver's tolerances.
 
-        What is above the incumbent by rounding alone says that nothing is better.
+        A bound above the incumbent by rounding alone says that no solution is better.
         """
         objective = self.search.objective / self.program.scale
         if objective < bound <= objective * (1 + OPTIMAL_GAP):
@@ -283,7 +283,7 @@ class _Solve(Generic[S]):
             )
 
     def _check(self, target: float) -> ProofOutcome:
-        """Check the claim that no solution is below `target`, within limits of size and time."""
+        """Check, within limits of size and time, the claim that no solution is below `target`."""
         search, linear = self.search, self.linear
         assert linear is not None
         if len(linear.cost) > CHECK_COLUMNS:

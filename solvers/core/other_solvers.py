@@ -1,12 +1,12 @@
-"""MILP solvers other than HiGHS, where they are installed: through Pyomo, and COPT by its own API.
+"""MILP solvers other than HiGHS, if installed: through Pyomo, and COPT through its own API.
 
-Each says in its own words how it ended. What these mean is in one place, `run_other`:
+Each reports in its own words how it ended. `run_other` translates these reports into
 
 - *within the gap asked for*: an answer;
-- *a limit*: what was found until then, and the bound, if the interface tells it;
-- *no solution*, also "infeasible or unbounded", and what Pyomo takes for that of CBC: believed of
-  programs that cannot be unbounded alone, and then checked by `milp_driver` like HiGHS's word;
-- *its licence* covers less, numerical trouble, and all else: a failure, said in one line.
+- *a limit*: the best solution until then, and the bound if the interface tells it;
+- *no solution*, which includes "infeasible or unbounded", and what Pyomo reads as such from CBC:
+  believed only of programs that cannot be unbounded, and then checked by `milp_driver` like HiGHS;
+- *failure*, in one line: a licence that covers less, numerical trouble, and everything else.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from .search import S, Search
 
 @dataclass(frozen=True)
 class OtherSolver:
-    """A solver under one name, whatever interface to it is installed."""
+    """A solver by one name, through whichever of its interfaces is installed."""
 
     interfaces: tuple[str, ...]  # Pyomo's names of its interfaces; the first available is used
-    # gap, seconds: its options for the relative gap and the time limit; `seconds` is empty where
-    # Pyomo's own argument is enough
+    # gap, seconds: names of its options for the relative gap and the time limit; `seconds` is empty
+    # if Pyomo's own argument works
     gap: str
     seconds: str
     install: str  # command or package that installs it
-    # options with which it is asked again where it says that there is no solution
+    # options for a second solve if the first one reports that there is no solution
     doubted: Mapping[str, str] = field(default_factory=dict)
-    direct: Mapping[str, int] = field(default_factory=dict)  # further options, if in this process
+    direct: Mapping[str, int] = field(default_factory=dict)  # further options of a direct interface
 
 
-#: Solvers by name. Pyomo's direct interfaces take no notice of its own time limit. CBC 2.10 finds
-#: programs infeasible that its preprocessing leaves nothing of. SCIP keeps Python's lock while it
-#: writes to the pipe that Pyomo reads in another thread: once it is full, both wait for ever.
+#: Solvers by name. Pyomo's direct interfaces ignore Pyomo's time limit. CBC 2.10 calls programs
+#: infeasible that its preprocessing solves completely. SCIP holds Python's lock while it writes to
+#: the pipe that Pyomo reads in another thread: once the pipe is full, both wait for ever.
 SOLVERS = {
     "gurobi": OtherSolver(
         ("gurobi_direct", "gurobi"), "MIPGap", "TimeLimit", "pip install gurobipy"
@@ -79,8 +79,8 @@ SOLVERS = {
     ),
 }  # fmt: skip
 
-#: Messages of solvers that end at the gap asked for; Pyomo calls that ``feasible`` (glpk, at its
-#: time limit too) or ``other`` (SCIP).
+#: Messages of solvers that ended at the gap asked for; Pyomo reports that as ``feasible`` (glpk,
+#: as at its time limit) or ``other`` (SCIP).
 WITHIN_GAP = ("MIP GAP TOLERANCE REACHED", "gap limit reached")
 
 #: Parts of error messages where a licence is missing or covers less.
@@ -95,13 +95,13 @@ LIMITS: dict[TerminationCondition, Literal["time", "nodes", "stopped"]] = {
     TerminationCondition.resourceInterrupt: "stopped",
 }
 
-#: Terminations that show that a program which cannot be unbounded has no solution.
+#: Terminations that mean "no solution" for a program that cannot be unbounded.
 NO_SOLUTION = (TerminationCondition.infeasible, TerminationCondition.infeasibleOrUnbounded)
 
 #: Terminations without a solution.
 NOTHING_FOUND = (*NO_SOLUTION, TerminationCondition.unbounded)
 
-#: Terminations that Pyomo also reports for limits that it does not know; no bound is believed.
+#: Terminations that Pyomo also reports for limits unknown to it; no bound is believed.
 FAILURES = frozenset(
     {
         TerminationCondition.invalidProblem,
@@ -112,16 +112,16 @@ FAILURES = frozenset(
     }
 )
 
-#: Bounds as large as this say nothing to their solvers.
+#: Magnitude from which solvers mean "none" by a bound.
 NO_BOUND = 1e20
 
-# Pyomo would take a program of the working directory before one on the PATH.
+# By default, Pyomo prefers a program of the working directory to one on the PATH.
 Executable._manager._find = partial(find_executable, cwd=False)
 Executable.rehash()
 
 
 def check_solver(name: str) -> None:
-    """Raise InputError unless the solver is known, and found installed."""
+    """Raise InputError unless the solver is known and installed."""
     if name == "highs" or (name == "copt" and find_spec("coptpy") is not None):
         return
     known = SOLVERS.get(name)
@@ -138,14 +138,14 @@ def check_solver(name: str) -> None:
 
 
 def _interface(name: str) -> str | None:
-    """Return Pyomo's name of the first interface to a solver that is available, None if none is."""
+    """Return Pyomo's name of the first available interface to a solver, or None."""
     known = SOLVERS.get(name)
     for interface in (name,) if known is None else known.interfaces:
         try:
             with _quiet():
                 if pyo.SolverFactory(interface).available(exception_flag=False):
                     return interface
-        except Exception as error:  # such as of a licence
+        except Exception as error:  # such as one about a licence
             raise InputError(f"solver: {name!r} cannot be used: {_first_line(error)}") from error
     return None
 
@@ -164,7 +164,7 @@ def _failure(name: str, error: Exception) -> StagecutError:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Pyomo's log, and warnings of interfaces, such as on a community licence."""
+    """Silence Pyomo's log and the interfaces' warnings, such as on a community licence."""
     with quiet_pyomo(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -181,10 +181,10 @@ def run_other(
     gap: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Solve a model that minimises with the solver called `name`, as `run_highs` does.
+    """Solve a minimisation with the solver called `name`, as `run_highs` does.
 
-    Progress, and a stop before the limit, are more than Pyomo offers for all of them; of a start it
-    does not say whether it was used. Columns that the bounds of `linear` fix are fixed in
+    There are no callbacks and no stop before the limit, as not all interfaces of Pyomo have them,
+    and whether the start was used is unknown. Columns fixed by the bounds of `linear` are fixed in
     `compiled`. InputError if there is no such solver, StagecutError if it fails or its licence does
     not cover the program.
     """
@@ -224,7 +224,7 @@ class _Asked:
 
 @contextmanager
 def _fixed(compiled: Compiled, linear: Linear) -> Iterator[None]:
-    """Fix the variables of columns whose bounds meet, for as long as it takes."""
+    """Fix the variables of columns whose bounds are equal, within a ``with`` block."""
     fixed = np.flatnonzero(linear.column_lower == linear.column_upper).tolist()
     before = [(compiled.columns[j], compiled.columns[j].value) for j in fixed]
     for j in fixed:
@@ -265,7 +265,7 @@ def _run_pyomo(
             if found:
                 results.solver.status = SolverStatus.aborted  # Pyomo loads nothing of a failure
                 model.solutions.load_from(results)
-        except subprocess.TimeoutExpired:  # it did not keep the limit, and Pyomo ended it
+        except subprocess.TimeoutExpired:  # it missed its limit, and Pyomo ended it
             return Outcome("no solution", "time", None, math.inf, -math.inf)
         except Exception as error:  # each interface has its own, such as gurobipy.GurobiError
             raise _failure(name, error) from error
@@ -280,7 +280,7 @@ def _run_pyomo(
         x = whole(linear, np.array([float(var.value) for var in compiled.columns]))
         objective = float(linear.cost @ x) + linear.offset
     solved = ended in (TerminationCondition.optimal, TerminationCondition.globallyOptimal)
-    # glpk's reader gives the objective as its bound, whatever that is
+    # Pyomo's reader of glpk gives the objective as the bound, proved or not
     believed = name != "glpk" and ended not in FAILURES
     bound = _said_bound(results.problem.lower_bound, objective) if believed else -math.inf
     if x is not None and (solved or any(words in told for words in WITHIN_GAP)):
@@ -298,7 +298,7 @@ def _run_pyomo(
 
 
 def _begins(solver: Any, compiled: Compiled, start: Floats) -> bool:
-    """Set the variables to a start; return whether the interface hands it on."""
+    """Set the variables to a start; return whether the interface passes it to the solver."""
     with suppress(AttributeError, TypeError):
         if solver.warm_start_capable():
             for var, value in zip(compiled.columns, start.tolist(), strict=True):
@@ -309,7 +309,7 @@ def _begins(solver: Any, compiled: Compiled, start: Floats) -> bool:
 
 
 def _said_bound(said: object, objective: float) -> float:
-    """Return the bound that results tell, `-inf` if none."""
+    """Return the bound of the results, at most the objective; `-inf` if there is none."""
     if not isinstance(said, (int, float)) or not abs(said) < NO_BOUND:
         return -math.inf
     return min(float(said), objective)
@@ -317,7 +317,7 @@ def _said_bound(said: object, objective: float) -> float:
 
 @cache
 def _copt_environment() -> Any:
-    """Return COPT's environment, which tells of its licence when it is made."""
+    """Return COPT's environment, made once, as it reports on its licence when it is made."""
     copt: Any = import_module("coptpy")
     settled = copt.EnvrConfig()
     settled.set("nobanner", "1")

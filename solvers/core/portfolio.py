@@ -1,7 +1,7 @@
 """Workers of one solve: other processes that run strategies beside its method.
 
-The solve starts them once that is worth it, hands each what the others find, and ends them. Its
-search stays the only judge of what counts: what a worker sends is judged again.
+The solve starts them once they are worth it, passes to each what the others find, and ends them.
+Its search remains the only judge: it judges again what a worker sends.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .processes import LAST_WORDS_S, Channel, Executor, LocalProcesses, Moved
 from .search import OPTIMAL_GAP, PERIOD_S, Found, News, Peers, Proved, Search
 from .under_rules import run_method
 
-#: Seconds that a solve must have run, half of those that it must have left, for workers to be worth
-#: their start: of about two seconds of computing each.
+#: Seconds that a solve must have run, and half of those it must have left, before workers start:
+#: starting one takes about two seconds of computing.
 START_AFTER_S = 1.5
 
-#: CPU seconds of the solve without a heartbeat of a worker after which that worker counts as
-#: starved, and the solve leaves nothing to it any more. A worker sends four in as much CPU time of
-#: its own.
+#: CPU seconds of the solve without a heartbeat of a worker, after which the worker counts as
+#: starved, and the solve no longer relies on its strategy. A worker sends four heartbeats per
+#: `STARVED_S` of its own CPU time.
 STARVED_S = 2.0
 
-#: Name of the sender of news that a worker gets from the solve.
+#: Sender of the news that a worker gets from the solve.
 SOLVE = "the solve"
 
 
@@ -69,13 +69,13 @@ class Ended:
 
 @dataclass(frozen=True, eq=False)
 class WorkerJob:
-    """A worker's task, limits and strategies, and the best solution and bound known."""
+    """A worker's task, limits and strategies, and the best solution and bound so far."""
 
-    # task, judge, tie: as of the solve; functions of modules, or values of their classes
+    # task, judge, tie: as in the solve; picklable, so functions of modules or values of classes
     task: Task[Any]
     judge: Callable[[Any], float]
     tie: Callable[[Any], float] | None
-    limits: Limits  # those of the solve, with the seconds left and a seed of its own
+    limits: Limits  # as in the solve, but for the seconds left and the seed
     strategies: tuple[Strategy, ...]  # run one after the other
     news: tuple[News, ...] = ()  # the best solution and bound known
 
@@ -83,7 +83,7 @@ class WorkerJob:
 class Portfolio(Peers):
     """The workers of a solve, at most `count`, which run strategies beside its method.
 
-    If `deterministic`, they start at once and exchange what they find at the end alone.
+    If `deterministic`, they start at once and exchange what they find only at the end.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Portfolio(Peers):
         search.peers = self
 
     def look(self) -> None:
-        """Start the workers once that is worth it; handle their messages if the solver does not."""
+        """Start workers once they are worth it; handle their messages, as the solver may not."""
         search = self._search
         if self._channels:
             self._count_beside()
@@ -130,13 +130,13 @@ class Portfolio(Peers):
         )
 
     def wait(self) -> None:
-        """Wait until all workers have run their strategies, or time or gap end the search."""
+        """Wait until all workers have run their strategies, or the search has to end."""
         if not self._channels:
             return
         while self._at_work and not self._search.overdue() > 0 and not self._settled:
             time.sleep(0.02)
             self.take(self._search)
-        self._search.should_stop()  # notes which limit it was
+        self._search.should_stop()  # records which limit it was
 
     @property
     def _settled(self) -> bool:
@@ -145,7 +145,8 @@ class Portfolio(Peers):
     def close(self) -> None:
         """End the workers, and handle the messages that they have sent.
 
-        A search that was done without it does not depend on how far deterministic workers came.
+        If the search was done without them, those of deterministic workers are dropped: how many
+        have arrived depends on the machine.
         """
         self._closing, settled = True, self._settled
         for channel in self._channels.values():
@@ -171,7 +172,7 @@ class Portfolio(Peers):
                     channel.send(news)
 
     def take(self, search: Search[Any]) -> None:
-        """Handle the messages received, unless they are held back or another thread does."""
+        """Handle the messages received, unless held back or another thread is handling them."""
         if self._holds_back or self._inbox.empty() or not self._taking.acquire(blocking=False):
             return
         try:
@@ -210,7 +211,7 @@ class Portfolio(Peers):
             self._listeners[name] = listener
             listener.start()
             for message in self._known():
-                channel.send(message)  # what was found while it was started, too
+                channel.send(message)  # includes what was found while it started
         search.note(f"beside this process: {', '.join(self._channels)}")
 
     def _known(self) -> tuple[News, ...]:
@@ -226,7 +227,7 @@ class Portfolio(Peers):
 
     def _runs(self, name: str, strategy: str | None) -> None:
         """Record which strategy worker `name` runs; forget the worker if `strategy` is None."""
-        with self._counting:  # two that end at once must not leave one of them behind
+        with self._counting:  # workers may end at the same time
             if strategy is None:
                 del self._at_work[name]
             else:
@@ -234,7 +235,7 @@ class Portfolio(Peers):
         self._count_beside()
 
     def _count_beside(self) -> None:
-        """Tell the search what runs beside it, but for strategies of starved workers."""
+        """Tell the search which strategies run beside it, except those of starved workers."""
         if not self._deterministic:
             with self._counting:
                 since = time.process_time() - STARVED_S
@@ -242,7 +243,7 @@ class Portfolio(Peers):
                 self._search.beside = frozenset(self._at_work[name] for name in alive)
 
     def _listen(self, name: str, channel: Channel) -> None:
-        """Queue the messages of a worker, until it ends."""
+        """Queue the messages of a worker until it ends."""
         finished = False
         kept = self._kept.setdefault(name, [])
         while True:
@@ -266,9 +267,9 @@ class Portfolio(Peers):
 
 
 def executor_of(size: int, scheduler: str | None = None) -> Executor:
-    """Return processes on this machine, `size` at a time, or the workers of a Dask scheduler.
+    """Return an executor on this machine, `size` processes at a time, or on a Dask scheduler.
 
-    InputError if it does not answer or Dask is not installed.
+    InputError if the scheduler does not answer or Dask is not installed.
     """
     if scheduler is None:
         return LocalProcesses(size)
@@ -283,10 +284,10 @@ def executor_of(size: int, scheduler: str | None = None) -> Executor:
 
 
 def dealt(strategies: Sequence[Strategy], workers: int) -> list[tuple[Strategy, ...]]:
-    """Return the strategies of each worker, in their order; of fewer workers if there are too few.
+    """Deal strategies to at most `workers` workers; return those of each worker, in order.
 
-    The first strategies go one to each worker, the others follow in turn. Workers left over run
-    the seeded ones once more.
+    Worker i gets strategies i, i + workers, …. A worker that has no seeded one gets one in
+    addition, with its own seed, if there is any.
 
     Examples
     --------
@@ -330,7 +331,7 @@ def work(job: WorkerJob, channel: Channel) -> None:
 
 
 def _send_heartbeats(channel: Channel) -> None:
-    """Send a heartbeat to the solve per quarter of `STARVED_S` of CPU time of this worker."""
+    """Send a heartbeat to the solve per `STARVED_S` / 4 of CPU time of this worker."""
     last = time.process_time()
     while True:
         time.sleep(PERIOD_S)
@@ -340,14 +341,14 @@ def _send_heartbeats(channel: Channel) -> None:
 
 
 class _SolveProcess(Peers):
-    """The solve as a peer of its worker's search, by a channel."""
+    """The solve, as the peer of a worker's search, through a channel."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._inbox: queue.SimpleQueue[News] = queue.SimpleQueue()
 
     def listen(self) -> None:
-        """Queue messages as they come; the process ends with the channel."""
+        """Queue messages as they arrive; the process ends when the channel does."""
         try:
             while True:
                 self._inbox.put(self._channel.receive())
@@ -355,7 +356,7 @@ class _SolveProcess(Peers):
             self._channel.close()
 
     def tell(self, news: News, sender: str) -> None:
-        """Send news of this process."""
+        """Send the news that this process found itself."""
         if not sender:
             self._channel.send(news)
 

@@ -1,11 +1,11 @@
-"""Processes that run a function elsewhere, and the channels by which to talk with them.
+"""Processes that run a function elsewhere, and the channels to communicate with them.
 
 An *executor* runs functions: `LocalProcesses` on this machine, `DaskCluster` (`dask_cluster.py`) on
-others. Comparisons run their cases by `unordered`, solves their strategies by `start`.
+others. Comparisons run their cases through `unordered`, solves their strategies through `start`.
 
-Processes are started as programs and not forked, as threads of HiGHS or torch may be about, and not
-by `multiprocessing`, which would run the user's own program once more. They talk through pipes; a
-process ends when its pipe does, so that none is left when this one is killed.
+Processes are started as new programs: not forked, as there may be threads of HiGHS or torch, and
+not through `multiprocessing`, which would run the user's own program again. They communicate
+through pipes, and a process ends when its pipe does, so that none survives if this one is killed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from typing import IO, Any, Protocol, TypeVar
 A = TypeVar("A")
 R = TypeVar("R")
 
-#: The last message to the thread that writes.
+#: Message that ends the writing thread.
 _CLOSED = object()
 
-#: Niceness of workers: where cores are short, the process that they help has nine tenths of them.
+#: Niceness of workers: if cores are scarce, the process that they help gets nine tenths of them.
 NICENESS = 10
 
-#: Seconds that the last messages of processes may take to arrive, and these to hear that they end.
+#: Seconds for the last messages of processes to arrive, and for processes to learn that they end.
 LAST_WORDS_S = 2.0
 
-#: Times that an argument is pickled before that counts as failed; see `_pickled`.
+#: Times that a message is pickled before that counts as failed; see `_pickled`.
 ATTEMPTS = 5
 
 
@@ -42,29 +42,29 @@ class Channel(Protocol):
     """Messages to and from a function that runs elsewhere."""
 
     def send(self, message: object) -> None:
-        """Send a message; returns at once, and never fails, though the message may be lost."""
+        """Send a message; return at once, and never fail, though the message may be lost."""
 
     def receive(self) -> Any:
-        """Return the next message, or wait for it.
+        """Return the next message; wait for it if there is none.
 
-        EOFError, which says how the function ended, once it has and all that it sent is received.
+        EOFError, whose text says how the function ended, once all that it sent is received.
         """
 
     def close(self) -> None:
-        """End the function, wherever it is; what it has sent can still be received."""
+        """End the function, wherever it runs; what it has sent can still be received."""
 
 
-#: A function that runs elsewhere: of its argument, and the channel back.
+#: A function that runs elsewhere, given its argument and the channel back.
 Body = Callable[[Any, Channel], None]
 
 
 @dataclass(frozen=True)
 class Moved:
-    """Message: a function begins again, on another machine than before."""
+    """Message: a function starts, on its first machine or again on another."""
 
 
 class Executor(Protocol):
-    """Place where functions run, each in a process of its own."""
+    """A place where functions run, each in a process of its own."""
 
     size: int  # number of functions that run at a time
 
@@ -74,7 +74,7 @@ class Executor(Protocol):
     def unordered(
         self, function: Callable[[A], R], arguments: Sequence[A]
     ) -> Iterator[tuple[A, R]]:
-        """Yield each argument with the function's result, as they are ready."""
+        """Yield each argument with its result, as results become available."""
 
     def close(self) -> None:
         """Release processes and connections."""
@@ -83,8 +83,8 @@ class Executor(Protocol):
 def python_process(*arguments: str) -> tuple[list[str], dict[str, str]]:
     """Return command and environment of a Python process, given arguments of the interpreter.
 
-    It finds modules where this process does, but not in the working directory, unless this package
-    is there: what lies beside a user's files is data, even if it is called ``random.py``.
+    It imports modules from where this process does, but not from the working directory unless this
+    package is there: files beside a user's data are data, even if one is called ``random.py``.
     """
     (package, *_) = sys.modules[__package__.partition(".")[0]].__path__
     folders = (path for path in sys.path if path and not _is_working_directory(path))
@@ -95,7 +95,7 @@ def python_process(*arguments: str) -> tuple[list[str], dict[str, str]]:
 def _is_working_directory(path: str) -> bool:
     try:
         return os.path.samefile(path, ".")
-    except OSError:  # one of the two is not there
+    except OSError:  # one of the two does not exist
         return False
 
 
@@ -112,7 +112,7 @@ class LocalProcesses(Executor):
     def unordered(
         self, function: Callable[[A], R], arguments: Sequence[A]
     ) -> Iterator[tuple[A, R]]:
-        """Call a function that starts processes itself, from threads."""
+        """Call a function from threads, as it starts processes itself; yield the results."""
         with ThreadPoolExecutor(max_workers=self.size) as pool:
             futures = {pool.submit(function, argument): argument for argument in arguments}
             try:
@@ -130,7 +130,7 @@ class Process(Channel):
 
     def __init__(self, body: Body, argument: object) -> None:
         command, environment = python_process("-c", PROGRAM)
-        # its numbers need one thread
+        # workers share the cores, so numerical libraries get one thread each
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self._child = subprocess.Popen(
             command,
@@ -138,8 +138,8 @@ class Process(Channel):
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**environment, **threads},
-            # Ctrl-C is for this process alone; a session of its own would, where the scheduler
-            # groups by session, get as much time as all processes of this one
+            # Ctrl-C is for this process alone. A session of its own would get as much CPU time as
+            # all processes of this session if the scheduler groups by session.
             process_group=0,
         )
         self._out: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -160,7 +160,7 @@ class Process(Channel):
         assert self._child.stdout is not None
         try:
             return pickle.load(self._child.stdout)
-        except Exception:  # half a message can look like anything
+        except Exception:  # a truncated message can raise anything
             self._child.stdout.close()
             raise EOFError(_end_of(self._child)) from None
 
@@ -181,7 +181,7 @@ class Process(Channel):
 def _pickled(message: object) -> bytes:
     """Return a message as bytes.
 
-    A solver may add a cached property to the task while that is pickled; then it is done again.
+    A solver may add a cached property to the task while it is pickled; then try again.
     """
     for _ in range(ATTEMPTS - 1):
         try:
@@ -192,20 +192,20 @@ def _pickled(message: object) -> bytes:
 
 
 def _end_of(child: subprocess.Popen[bytes]) -> str:
-    """Return, in words, how a process ended that has closed its pipe."""
+    """Return, in words, how a process that has closed its pipe ended."""
     code = child.wait()
     return f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
 
 
 class Pipes(Channel):
-    """A channel by standard input and output, in the process that runs the function."""
+    """The channel over standard input and output, in the process that runs the function."""
 
     def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
         self._incoming, self._outgoing = incoming, outgoing
         self._lock = threading.Lock()
 
     def send(self, message: object) -> None:
-        """Send a message; the process ends if nobody listens any more."""
+        """Send a message; end the process if nobody listens any more."""
         try:
             with self._lock:
                 pickle.dump(message, self._outgoing)
@@ -222,16 +222,16 @@ class Pipes(Channel):
         os._exit(1)
 
 
-#: The program of a worker process: run the function that comes in, talk through the pipes.
+#: The program of a worker process: run the function received, and communicate through the pipes.
 PROGRAM = f"from {__name__} import main; main()"
 
 
 def main() -> None:
-    """Run one function to its end; the process ends with it, and with its pipes."""
+    """Run one function; the process, and so its pipes, end with it."""
     os.nice(NICENESS)
     outgoing = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not come between messages
     body, argument = pickle.load(sys.stdin.buffer)
     body(argument, Pipes(sys.stdin.buffer, outgoing))
     outgoing.flush()
-    os._exit(0)  # threads of HiGHS that do not listen are not waited for
+    os._exit(0)  # does not wait for threads of HiGHS that ignore requests

@@ -1,16 +1,16 @@
-"""Proofs of bounds on integer programs in safe arithmetic, as HiGHS is not believed.
+"""Proofs of bounds on integer programs in safe arithmetic, as HiGHS's claims are no proofs.
 
-First its linear relaxation (`relax`, `dual_bound`, `refuted`). HiGHS's simplex gives a point and
-multipliers of rows; nothing of that is a proof. But for any y, with side_i the lower side of row i
-where y_i > 0, its upper one where y_i < 0,
+First, the linear relaxation (`relax`, `dual_bound`, `refuted`). HiGHS's simplex gives a point and
+multipliers of the rows, neither of which proves anything by itself. But for any multipliers y, with
+side_i the lower side of row i where y_i > 0 and its upper side where y_i < 0,
 
     cost·x ≥ Σ_i y_i side_i + Σ_j min_{x_j in its box} (c_j − yᵀA_j) x_j
 
-for every x within rows and box. The right side is computed with all rounding counted against it,
-so it is a lower bound, however poor the multipliers are. The program's numbers count as exact.
+holds for every x within rows and box. The right side, computed with all rounding against it, is
+therefore a lower bound, however poor the multipliers are. The program's numbers count as exact.
 
-Then branch and bound (`check`), which proves or refutes a bound on a small integer program: a node
-is closed by propagation (`tighten`), or by its multipliers.
+Second, branch and bound (`check`) proves or refutes a bound on a small integer program: it closes a
+node by propagation (`tighten`) or by multipliers.
 
 References
 ----------
@@ -35,28 +35,28 @@ from ...instances.common.arrays import Floats
 from .highs import load
 from .tighten import EPS, entries_of, tighten
 
-#: Largest violation of a row, as a share of the sum of its terms' sizes: rounding of sums.
+#: Largest violation of a row, relative to the sum of its terms' absolute values: rounding of sums.
 ROW_SLACK = 1e-12
 
-#: Distance from a whole number up to which a column of a relaxation counts as whole.
+#: Distance from an integer within which a column of a relaxation counts as integral.
 WHOLE = 1e-6
 
-#: Upper bound on the total loss in products that are too small for floating point.
+#: Upper bound on the total loss in products that underflow.
 UNDERFLOW = 1e-300
 
 #: Multipliers smaller than this count as 0, so that products stay above `UNDERFLOW`.
 LEAST_MULTIPLIER = 1e-100
 
-#: Pivots after which a relaxation is given up.
+#: Simplex iterations after which a relaxation is given up.
 PIVOTS = 50_000
 
 
 @dataclass(frozen=True, eq=False)
 class LpRelaxation:
-    """HiGHS's answer to the relaxation of a program: point and multipliers."""
+    """HiGHS's answer to the relaxation of a program: a point and row multipliers."""
 
     x: Floats | None  # (n,): an optimal point; None if there is none
-    # (m,): duals of an optimal basis, or a dual ray where the rows contradict each other; None if
+    # (m,): duals of an optimal basis, or a dual ray if the rows contradict each other; None if
     # HiGHS has neither
     multipliers: Floats | None
 
@@ -86,13 +86,13 @@ def relax(linear: Linear) -> LpRelaxation:
 
 
 def dual_bound(linear: Linear, multipliers: Floats) -> float:
-    """Return a lower bound on the minimum of cost·x + offset for any x within the rows and the box.
+    """Return a lower bound on cost·x + offset over all x within the rows and the box.
 
-    Whole-number columns are taken as continuous. Multipliers, shape (m,), are costs per unit of
-    each row, as HiGHS gives `row_dual`: any prove a bound, those of an optimal solution of the
-    relaxation its objective. The bound is `-inf` where a column without a bound has a reduced cost
-    of the wrong sign; where its cost has the right sign, all multipliers are made smaller until
-    that has it too.
+    Integer columns count as continuous. Multipliers, shape (m,), are costs per unit of each row,
+    like HiGHS's `row_dual`: any of them prove a bound; those of an optimal solution of the
+    relaxation prove its objective. If an unbounded column has a reduced cost of the wrong sign, all
+    multipliers are scaled down until its sign is right; if its own cost has the wrong sign, too,
+    the bound is `-inf`.
     """
     y = _usable(linear, multipliers)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -114,16 +114,16 @@ def dual_bound(linear: Linear, multipliers: Floats) -> float:
 
 
 def refuted(linear: Linear, multipliers: Floats) -> bool:
-    """Return whether multipliers of the rows prove that no x keeps the rows and the box (Farkas).
+    """Return whether row multipliers prove that no x satisfies the rows and the box (Farkas).
 
-    They have shape (m,), such as HiGHS's dual ray.
+    Multipliers, shape (m,), are for example HiGHS's dual ray.
     """
     nothing = replace(linear, cost=np.zeros(len(linear.cost)), offset=0.0)
     return dual_bound(nothing, multipliers) > 0
 
 
 def _usable(linear: Linear, multipliers: Floats) -> Floats:
-    """Return the multipliers with 0 where they are too small, or their side is open."""
+    """Return the multipliers, 0 where they are too small or their side is infinite."""
     y = np.where(np.abs(multipliers) >= LEAST_MULTIPLIER, multipliers, 0.0)  # also where NaN
     side = np.where(y > 0, linear.row_lower, linear.row_upper)
     return np.where(np.isfinite(y) & np.isfinite(side), y, 0.0)
@@ -136,7 +136,7 @@ def _reduced_costs(linear: Linear, y: Floats) -> tuple[Floats, Floats]:
     entries = np.diff(linear.matrix.indptr)
     reduced = linear.cost - by_row @ y
     error = (entries + 3) * EPS * (np.abs(linear.cost) + size) + UNDERFLOW
-    # Exact where no row plays a part.
+    # Exact where no row contributes.
     error = np.where((abs(by_row) @ (y != 0).astype(np.float64)) > 0, error, 0.0)
     return reduced - error, reduced + error
 
@@ -147,9 +147,9 @@ def _at_sides(linear: Linear, y: Floats) -> Floats:
 
 
 def _least_in_box(linear: Linear, low: Floats, high: Floats) -> Floats:
-    """Return min d·x over d in [low, high] and x in the box, by column.
+    """Return, by column, the minimum of d·x over d in [low, high] and x in the box.
 
-    It is least at corners. An open end counts where d may have the wrong sign, as −inf.
+    It is attained at corners. An infinite end counts, as −inf, where d may have the wrong sign.
     """
     least = np.full(len(low), np.inf)
     for end, wrong in ((linear.column_lower, high > 0), (linear.column_upper, low < 0)):
@@ -184,8 +184,8 @@ def check(
 ) -> ProofOutcome:
     """Prove or refute that no solution of a minimisation has an objective below `target`.
 
-    Its numbers are taken at their word; a target of `inf` asks whether there is a solution at all.
-    It is undecided where it must stop, and where rounding decides.
+    The program's numbers count as exact. A target of `inf` asks whether any solution exists. The
+    answer is undecided if `should_stop` ends the check, or if rounding would decide.
     """
     if math.isinf(target) and target > 0:
         linear = replace(linear, cost=np.zeros(len(linear.cost)), offset=0.0)
@@ -213,7 +213,7 @@ def _node(linear: Linear, lower: Floats, upper: Floats, target: float) -> _Box |
 
 
 def _check_node(linear: Linear, node: _Box, target: float) -> ProofOutcome:
-    """Check the claim within a box by its relaxation, and with its whole numbers rounded."""
+    """Check the claim within a box by its relaxation, and by rounding the relaxation's point."""
     program, found = node.program, node.relaxation
     if found.multipliers is not None:
         if found.x is None and refuted(program, found.multipliers):
@@ -242,7 +242,7 @@ def _check_node(linear: Linear, node: _Box, target: float) -> ProofOutcome:
 
 
 def _solves(linear: Linear, x: Floats, target: float) -> bool:
-    """Return whether a point is a solution below the target, its rows to within `ROW_SLACK`."""
+    """Return whether a point is a solution below the target, with rows kept to `ROW_SLACK`."""
     if (x < linear.column_lower).any() or (x > linear.column_upper).any():
         return False
     entries = entries_of(linear)
@@ -260,9 +260,9 @@ def _solves(linear: Linear, x: Floats, target: float) -> bool:
 
 
 def _branch(node: _Box, boxes: list[tuple[Floats, Floats]]) -> bool:
-    """Split the box of a node at the most fractional column; False if nothing can be split.
+    """Split a node's box at the most fractional column; return False if nothing can be split.
 
-    The part nearest to the relaxation comes next.
+    The part nearest to the relaxation's point is searched first.
     """
     program = node.program
     lower, upper = program.column_lower, program.column_upper

@@ -22,19 +22,19 @@ class Result(Summarised):
     ----------
     status
         ``optimal`` (gap at most 1e-6), ``feasible``, ``infeasible``, or ``no solution`` (none
-        was found within the limit, none was ruled out).
+        found within the limit, and infeasibility is not proved).
     limit
-        The limit that ended it: ``time``, ``nodes`` or ``interrupt``; ``none`` if it ended of its
-        own accord: with the gap asked for, or, for methods that prove nothing, when they had
-        tried what they try.
+        The limit that ended it: ``time``, ``nodes`` or ``interrupt``; ``none`` if it ended by
+        itself: at the gap asked for or, for methods that prove nothing, when they had tried
+        everything.
     plan
         The best plan, verified; None if there is none.
     bound
-        No plan has a lower objective; `-inf` if nothing is known.
+        Proved lower bound on the objective of every plan; `-inf` if none is known.
     bound_origin
-        What proved the bound.
+        Name of the proof of the bound.
     method
-        What found the plan.
+        Method or strategy that found the plan.
     seconds
         Wall-clock time of the whole search.
     trace
@@ -42,11 +42,11 @@ class Result(Summarised):
     phases
         Seconds of each phase: ``build``, ``solve``, ….
     versions
-        Of Stagecut and the solvers used.
+        Versions of Stagecut and of the solvers used.
     notes
         Remarks for the user: what ``auto`` chose and why, why a start was not used.
     reason
-        Why it is infeasible.
+        Why the problem is infeasible; empty if it is not.
 
     Examples
     --------

@@ -1,8 +1,9 @@
 """Searches: the incumbent, bound, trace and clock of one solve.
 
-`Search` alone decides when to stop, and why. A `Clock` says when time is up; one can be a part of
-another, and a search is one. Searches for the same solution are `Peers`, which exchange `News`: the
-processes of a solve (`portfolio.py`), or a task and a case of its rules (`under_rules.py`).
+`Search` alone decides when to stop, and why. A `Clock` says when time is up; clocks can be nested,
+and a search is one. Searches for the same solution are `Peers`, which exchange `News`: the
+processes of a solve (`portfolio.py`), or a task and a case of its placement rules
+(`under_rules.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ S = TypeVar("S")
 #: Relative gap up to which a plan is called optimal: the tolerance of the solvers' arithmetic.
 OPTIMAL_GAP = 1e-6
 
-#: Seconds between two looks at the clock on behalf of a kernel or solver.
+#: Seconds between two polls of the clock on behalf of a kernel or solver.
 PERIOD_S = 0.05
 
 
@@ -89,10 +90,10 @@ News = Found | Proved | Withdrawn | Infeasible
 
 
 class Clock:
-    """The time of a computation: seconds since its begin, seconds left, and whether to stop.
+    """The time of a computation: seconds since its start, seconds left, and whether to stop.
 
-    It has so many seconds from `started` on, by `time.monotonic()`, and ends with the clock that it
-    is within.
+    It has `seconds` from `started` on, by `time.monotonic()`, and ends at the latest when the clock
+    `within` which it runs does.
 
     Examples
     --------
@@ -113,7 +114,7 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the begin."""
+        """Seconds since the start."""
         return time.monotonic() - self._started
 
     @property
@@ -123,19 +124,19 @@ class Clock:
         return left if self._within is None else min(left, self._within.seconds_left)
 
     def should_stop(self) -> bool:
-        """Whether to stop soon."""
+        """Whether the computation has to stop."""
         return self.seconds_left <= 0 or (self._within is not None and self._within.should_stop())
 
     def part(self, fraction: float = 1.0) -> Clock:
-        """Return a clock within this one, with a fraction of the seconds left."""
+        """Return a clock within this one that has a fraction of the seconds left."""
         left = self.seconds_left
         return Clock(None if math.isinf(left) else fraction * left, within=self)
 
     @contextmanager
     def flag(self) -> Iterator[Ints]:
-        """Yield a flag, shape (1,), that becomes 1 once the clock says stop: kernels can read it.
+        """Yield a flag, shape (1,), for kernels to read; it becomes 1 once the clock says stop.
 
-        Another thread asks the clock, so that a kernel need not return for that.
+        Another thread polls the clock, so that a kernel need not return for that.
         """
         halt, over = np.zeros(1, np.int64), threading.Event()
 
@@ -159,10 +160,10 @@ class Peers(Protocol):
     """Other searches for the same solution."""
 
     def tell(self, news: News, sender: str) -> None:
-        """Tell all but the sender (empty: the search itself) of a new incumbent or bound."""
+        """Send news to all but the sender (empty: this search itself)."""
 
     def take(self, search: Search[Any]) -> None:
-        """Let the search learn what others have found; called where a solver asks to stop."""
+        """Let the search learn what others have found; called when a solver asks `should_stop`."""
 
 
 @dataclass(frozen=True)
@@ -176,10 +177,11 @@ class _Bound:
 class Search(Clock, Generic[S]):
     """Search for a solution of type S of least objective (for throughput: the device of each node).
 
-    Every solver gets one, offers it what it finds, raises its bound, and stops when it says so.
-    Nothing counts as incumbent that `judge` has not evaluated from the definition: `inf` if it
-    breaks a rule. Of solutions of one objective that of least `tie` stays, without it the first.
-    `on_progress` is called at every better incumbent or bound, and by `tick`.
+    Every solver gets a search, offers solutions to it, raises its bound, and stops when it says so.
+    Only a solution that `judge` has evaluated from the definition can become the incumbent; `judge`
+    returns `inf` if it breaks a rule. Of solutions with equal objectives the one of least `tie`
+    stays; without `tie`, the first. `on_progress` is called at every better incumbent or bound, and
+    by `tick`.
     """
 
     def __init__(
@@ -199,7 +201,7 @@ class Search(Clock, Generic[S]):
         self.method = ""
         self.best: S | None = None
         self.objective = math.inf
-        self.cutoff = math.inf  # objective known elsewhere, which solutions are to beat
+        self.cutoff = math.inf  # objective known elsewhere that solutions have to beat
         self.infeasible_because: str | None = None
         self.hit = Limit.NONE
         self.trace: list[Point] = []
@@ -213,26 +215,26 @@ class Search(Clock, Generic[S]):
         self._keeps: Callable[[S], bool] | None = None
         self._on_progress = on_progress
         self._interrupted_at: float | None = None
-        self._near_at: float | None = None  # seconds after which the limits' gap was reached
+        self._near_at: float | None = None  # when the limits' `gap` was reached, in seconds
         self._ended_by_others_at: float | None = None
         self._lock = threading.Lock()
         self._closed = False
 
     @property
     def bound(self) -> float:
-        """Lower bound on the objective of all solutions; `-inf` while nothing is proved."""
+        """Lower bound on the objective of every solution; `-inf` while nothing is proved."""
         proved = max((bound.value for bound in self._bounds.values()), default=-math.inf)
         return min(proved, self.objective)
 
     @property
     def bound_origin(self) -> str:
-        """Name of the proof of the bound: of several the newest; empty without a bound."""
+        """Name of the proof of the bound, the newest of several; empty without a bound."""
         bounds = self._bounds
         return max(reversed(bounds), key=lambda origin: bounds[origin].value, default="")
 
     @property
     def certificate(self) -> dict[str, object]:
-        """Certificate of the bound, as its origin gave it; may be empty."""
+        """Certificate of the bound, as given by its origin; may be empty."""
         return self._bounds[self.bound_origin].certificate if self._bounds else {}
 
     @property
@@ -241,11 +243,11 @@ class Search(Clock, Generic[S]):
         return math.inf if self.best is None else gap_between(self.objective, self.bound)
 
     def offer(self, solution: S) -> bool:
-        """Take `solution` as incumbent if, by definition, it is feasible and better."""
+        """Judge a solution, and make it the incumbent if it is feasible and better."""
         return self._take(solution, self.judge(solution), "")
 
     def _take(self, solution: S, objective: float, sender: str) -> bool:
-        """Take a solution of this objective as incumbent if it is better."""
+        """Make a solution with this objective the incumbent if it is better."""
         with self._lock:
             better = objective < self.objective or self._settles(solution, objective)
             kept = self._keeps is None or self._keeps(solution)
@@ -262,13 +264,13 @@ class Search(Clock, Generic[S]):
         return True
 
     def _settles(self, solution: S, objective: float) -> bool:
-        """Whether a solution is as good as the incumbent, and wins the tie."""
+        """Whether a solution equals the incumbent in objective, and wins the tie."""
         if self.tie is None or self.best is None or objective != self.objective:
             return False
         return self.tie(solution) < self.tie(self.best)
 
     def restrict(self, keeps: Callable[[S], bool]) -> bool:
-        """Take only solutions that `keeps` accepts from now on: the bounds hold for these alone.
+        """Take only solutions that `keeps` accepts from now on; bounds then hold only for these.
 
         Return whether the incumbent is one of them, or there is none.
         """
@@ -284,21 +286,19 @@ class Search(Clock, Generic[S]):
     def raise_bound(
         self, bound: float, origin: str, certificate: dict[str, object] | None = None
     ) -> bool:
-        """Record a finite bound that `origin` has proved.
+        """Record a finite bound that `origin` has proved; return whether the search's improved.
 
-        Return whether the search's is better now.
-
-        What exceeds the incumbent by rounding alone (a relative `OPTIMAL_GAP`) is taken as the
-        incumbent's objective. A claim that exceeds it by more is wrong, as the judge has verified
-        the incumbent: it is refused, all bounds of the same origin are withdrawn, none is taken
-        from it any more, and a note says so; also if a later incumbent shows a bound to be wrong,
-        and for `inf` and NaN: that no solution exists is said with `prove_infeasible`. `-inf` says
-        nothing.
+        A bound above the incumbent by rounding alone (a relative `OPTIMAL_GAP`) is taken as the
+        incumbent's objective. One that exceeds it by more is wrong, as the judge has verified the
+        incumbent: it is refused, all bounds of the same origin are withdrawn, no more are taken
+        from it, and a note says so. The same happens if a later incumbent shows a bound to be
+        wrong, and to `inf` and NaN: infeasibility is claimed with `prove_infeasible`. `-inf` is
+        ignored.
         """
         return self._raise(Proved(bound, origin, certificate or {}), "")
 
     def _raise(self, claim: Proved, sender: str) -> bool:
-        """Take a bound if it is better, and not refuted."""
+        """Take a bound if it is better and not refuted; return whether the search's improved."""
         bound, origin = claim.bound, claim.origin
         with self._lock:
             if self._closed or origin in self._refused or bound == -math.inf:
@@ -317,13 +317,13 @@ class Search(Clock, Generic[S]):
         return True
 
     def _exceeds(self, bound: float) -> bool:
-        """Whether the incumbent shows that a bound is wrong."""
+        """Whether the incumbent proves a bound wrong."""
         return bound - self.objective > OPTIMAL_GAP * abs(self.objective)
 
     def withdraw(self, origin: str, claim: str = "") -> None:
-        """Withdraw all bounds of an origin, and take none any more.
+        """Withdraw all bounds of an origin, and take no more from it.
 
-        A note tells what it claims if that is provably wrong.
+        `claim`, if not empty, is what it claimed and was proved wrong; a note reports it.
         """
         with self._lock:
             self._withdraw(origin, claim, "")
@@ -342,7 +342,7 @@ class Search(Clock, Generic[S]):
     def prove_infeasible(self, because: str) -> None:
         """Record that no solution exists; `because` names the device, colour or bytes at fault.
 
-        While a solution is known this is a defect, which a note reports.
+        If a solution is known, the claim is a defect, and a note reports it.
         """
         self._prove_infeasible(because, "")
 
@@ -355,7 +355,7 @@ class Search(Clock, Generic[S]):
         self._tell(Infeasible(because), sender)
 
     def learn(self, news: News, sender: str) -> None:
-        """Take news of another search, judged as if it had been found here."""
+        """Take news of another search, judged as if found here."""
         match news:
             case Found(solution, objective):
                 if objective < self.objective or self.tie is not None:
@@ -380,23 +380,24 @@ class Search(Clock, Generic[S]):
             self._interrupted_at = time.monotonic()
 
     def overdue(self) -> float:
-        """Seconds since the search should have stopped; 0 if it need not yet.
+        """Return the seconds since the search should have stopped; 0 if it need not stop yet.
 
-        A solver that closes the gap stops by itself; one that does not know, as others did, is due.
+        If others closed the gap the search is due, as its solver may not know; a solver that
+        closes the gap itself stops by itself.
         """
         due = (self._interrupted_at, self._ended_by_others_at, self._deadline)
         return max(0.0, time.monotonic() - min(at for at in due if at is not None))
 
     def close(self) -> None:
-        """Take no more solutions and bounds: a solver that did not stop in time is left behind."""
+        """Take no more solutions and bounds, as from a solver that did not stop in time."""
         self.should_stop()
         with self._lock:
             self._closed = True
 
     def should_stop(self) -> bool:
-        """Whether a limit is reached, the gap closed or a stop was asked for; remembers which.
+        """Whether a limit is reached, the gap closed or a stop requested; records which limit.
 
-        Takes the news of others first.
+        Takes the news of peers first.
         """
         if self.peers is not None:
             self.peers.take(self)
@@ -412,9 +413,9 @@ class Search(Clock, Generic[S]):
 
     @property
     def done(self) -> bool:
-        """Whether the gap asked for is reached, or no solution exists that beats `cutoff` by it.
+        """Whether the gap asked for is reached, or no solution can beat `cutoff` by that gap.
 
-        The gap asked for is the limits' `gap`, and while their `patience` lasts `cheap_gap`.
+        The gap asked for is `cheap_gap` while the limits' `patience` lasts, then their `gap`.
         """
         least = max(self.limits.least_gap, 1e-12)
         if self.infeasible_because is not None or self.gap <= least:
@@ -426,7 +427,7 @@ class Search(Clock, Generic[S]):
 
     @property
     def next_gap(self) -> float:
-        """The gap to reach next: the limits' `gap`, and after it their `least_gap`."""
+        """The gap to reach next: the limits' `gap`, then their `least_gap`."""
         return self.limits.least_gap if self.near else self.limits.gap
 
     @property
@@ -435,7 +436,7 @@ class Search(Clock, Generic[S]):
         return self.gap <= max(self.limits.gap, 1e-12)
 
     def say_gap(self) -> None:
-        """Add a note if the search went on beyond the limits' `gap`, and how far."""
+        """Add a note if the search went on beyond the limits' `gap`, saying how far it came."""
         gap, least = (f"{100 * g:g} %" for g in (self.limits.gap, self.limits.least_gap))
         if self._near_at is None or not self.near or gap == least:
             return
@@ -451,12 +452,12 @@ class Search(Clock, Generic[S]):
             )
 
     def stop_for(self, limit: Limit | str) -> None:
-        """Record that a solver stopped at a limit of its own accord."""
+        """Record that a solver stopped by itself at a limit."""
         self.hit = Limit(limit)
 
     @property
     def status(self) -> Status:
-        """Status of incumbent, bound and proofs so far."""
+        """Status that follows from incumbent, bound and proofs so far."""
         if self.best is not None:
             return Status.OPTIMAL if self.gap <= OPTIMAL_GAP else Status.FEASIBLE
         return Status.NO_SOLUTION if self.infeasible_because is None else Status.INFEASIBLE

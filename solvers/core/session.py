@@ -1,6 +1,6 @@
-"""A session: a solver in a thread, others beside it in processes, and the search that they share.
+"""Session of a solve: a solver in a thread, workers in processes, and the search that they share.
 
-The search alone is the judge of what is found. The session holds deadline and Ctrl-C, whatever the
+The search alone judges what is found. The session enforces the deadline and Ctrl-C, whatever the
 solver does.
 """
 
@@ -28,18 +28,18 @@ from .portfolio import Portfolio, executor_of
 from .search import Search
 from .under_rules import has_rules, raise_first_bounds, run_method
 
-#: Seconds that a solver may go on after it should have stopped.
+#: Seconds that a solver may overrun before it is abandoned.
 GRACE_S = 1.2
 
-#: Seconds after which a script says that it waits at its end for a solver that was left behind.
+#: Seconds that a script waits at its end for an abandoned solver before it says so.
 LEFT_S = 10.0
 
-#: CPU seconds that a solver gets for a first plan whatever the deadline: on a busy machine the
+#: CPU seconds that a solver gets for a first plan despite the deadline: on a busy machine the
 #: imports alone can outlast it.
 FIRST_CPU_S = 2.0
 
-#: Seconds on the clock after which a solver that computes nothing, not even `PROGRESS_S`, is stuck.
-#: One that shares its cores with many others may take minutes for a second of computing.
+#: Wall-clock seconds in which a solver must compute for `PROGRESS_S`, or it counts as stuck: one
+#: that shares its cores with many others may take minutes for a second of computing.
 STUCK_S, PROGRESS_S = 30.0, 0.02
 
 
@@ -50,7 +50,7 @@ def run_session(
     start: Plan | None,
     workers: Workers | int | None,
 ) -> None:
-    """Run a method on a task from a start, with workers beside it, until it ends or must stop."""
+    """Run a method on a task, from a start and beside workers, until it ends or must stop."""
     portfolio = _portfolio(task, method, search, workers)
     with interrupts(search.interrupt):
         if start is not None and not search.offer(start.solution):
@@ -62,7 +62,7 @@ def run_session(
 
 
 def run_alone(run: Callable[[], None], task: Task[Problem], search: Search[Solution]) -> None:
-    """Run something that knows its search, without workers and first bounds, as `run_session`."""
+    """Run a function that knows its search, as `run_session`, without workers and first bounds."""
     idle: Method[Problem] = Method(lambda _task, _search: None)
     with interrupts(search.interrupt):
         _run_beside(run, search, _portfolio(task, idle, search, 1))
@@ -72,8 +72,8 @@ def run_alone(run: Callable[[], None], task: Task[Problem], search: Search[Solut
 def solve_in_session(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) -> None:
     """Raise the bounds that take linear time, then run the method.
 
-    It begins even where the time is up: its first plan comes before it looks at the clock. What
-    compiles to reach the limits' gap does not compile to go beyond it: a later call does.
+    The method runs even if time is up: it makes a first plan before it polls the clock. If kernels
+    were compiled to reach the limits' gap, none is compiled to go beyond it; a later call does so.
     """
     for note in colour_notes(task):
         search.note(note)
@@ -91,7 +91,7 @@ def _portfolio(
     search: Search[Solution],
     workers: Workers | int | None,
 ) -> Portfolio:
-    """Return the workers beside a method, none of them started."""
+    """Return the workers beside a method, not started yet."""
     asked = Workers(workers) if isinstance(workers, int) else workers or Workers()
     strategies = tuple(method.beside(task))
     if not strategies and ((asked.count or 1) > 1 or asked.scheduler is not None):
@@ -104,10 +104,10 @@ def _portfolio(
 def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Portfolio) -> None:
     """Run a solver in a thread of its own, so that deadline and Ctrl-C hold whatever it does.
 
-    Compiling a kernel, or a presolve that does not look at the clock, cannot be interrupted; a
-    solver that is still at it `GRACE_S` after it should have stopped is left behind. A deadline
-    waits for what a first plan takes to compute, in CPU time of this process without this thread,
-    which starts workers and shows what was found.
+    Compiling a kernel, or a presolve that ignores the clock, cannot be interrupted: a solver that
+    overruns by `GRACE_S` is abandoned. The deadline waits for a first plan, for `FIRST_CPU_S` of
+    CPU time of this process; this thread's own, which starts workers and shows progress, does not
+    count.
     """
     began = seen = _computed()
     seen_at = time.monotonic()
@@ -150,10 +150,10 @@ def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Po
 
 
 def _wait_for(solver: threading.Thread) -> None:
-    """Wait at the end of a script for a solver that was left behind, however long it takes.
+    """Wait at the end of a script for an abandoned solver, however long it takes.
 
     Python would end its thread inside compiled code, which aborts the process; Ctrl-C ends the
-    process without that.
+    process cleanly.
     """
     try:
         solver.join(LEFT_S)
@@ -166,15 +166,15 @@ def _wait_for(solver: threading.Thread) -> None:
 
 
 def _computed() -> float:
-    """Return the CPU seconds of this process without those of this thread."""
+    """Return the CPU seconds of this process, without those of this thread."""
     return time.process_time() - time.thread_time()
 
 
 @contextmanager
 def interrupts(ask: Callable[[], None]) -> Iterator[None]:
-    """Let the first Ctrl-C ask a search to stop with what it has; a second one raises as usual.
+    """Let the first Ctrl-C call `ask`, for a search to stop with what it has; a second one raises.
 
-    Where it is ignored, as by shells for what runs in the background, it stays so.
+    Where Ctrl-C is ignored, as shells do for background jobs, it stays ignored.
     """
     before = signal.getsignal(signal.SIGINT)
     main = threading.current_thread() is threading.main_thread()

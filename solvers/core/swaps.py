@@ -1,4 +1,4 @@
-"""Exchanges of alike devices in a plan: with links between devices these change the objective."""
+"""Swaps of alike devices in a plan, which change the objective if devices have links."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .search import Search
 
 
 def swap_devices(task: Task[Problem], search: Search[Solution]) -> None:
-    """Exchange the contents of two accelerators of a kind, while that improves the incumbent.
+    """Swap the contents of two accelerators of a kind while that improves the incumbent.
 
-    Searches that know nothing of links number alike devices as they like. O(D²) evaluations a
-    round. Nothing happens without links.
+    Searches that ignore links number alike devices arbitrarily. A round takes O(D²) evaluations
+    for D accelerators. Without links nothing is done.
     """
     if not task.cluster.links:
         return

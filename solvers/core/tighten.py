@@ -1,19 +1,18 @@
-"""Presolve in safe arithmetic: an integer program without numbers beyond a solver's tolerances.
+"""Presolve of an integer program in safe arithmetic, to remove numbers beyond solvers' tolerances.
 
-A solver keeps rows to about 1e-6, whatever their entries are. A column that costs 1e8 is then worth
-100 where the solver takes it for 0. But where only solutions up to some objective are wanted, the
-rows leave such columns little or nothing; what is left without them is a program of ordinary
-numbers.
+A solver keeps rows to about 1e-6, whatever their entries are: a column with an entry of 1e8 can be
+worth 100 while the solver takes it for 0. But if only solutions up to some objective matter, the
+rows leave such columns little or no range, and without them the program has ordinary numbers.
 
 Bounds of columns follow from the least and greatest values of rows over the box (activities), all
-rounded outwards: they hold for the numbers of the program as they are. A sum of whole numbers
-counts as exact, so that rows of ±1 give bounds without noise.
+rounded outwards, so they hold for the exact numbers of the program. Sums of integers count as
+exact, so rows of ±1 give bounds without rounding.
 
 Notes
 -----
-Rows like in ≥ x_v − x_u, with in ≤ ½ from elsewhere and x whole, say x_v ≤ x_u: the continuous
-column leaves the row (`_rounded`). If it is in no other row that holds it up, it stays at its lower
-end (`_settled`), and leaves the program.
+A row such as y ≥ x_v − x_u, with y ≤ ½ from elsewhere and x integer, implies x_v ≤ x_u: the
+continuous column y leaves the row (`_rounded`). If no other row keeps y above its lower bound, it
+is fixed there (`_settled`), and leaves the program.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from scipy.sparse import csc_array
 from ...formulations.linear import Linear
 from ...instances.common.arrays import Bools, Floats, Ints
 
-#: Twice the unit roundoff: k additions and a product err by less than (k + 1) EPS of the sum of
+#: Twice the unit roundoff: k additions and a product err by less than (k + 1) EPS times the sum of
 #: absolute values, itself computed in floating point.
 EPS = 2.0**-52
 
-#: Whole numbers up to here add up exactly.
+#: Integers up to this magnitude add up exactly.
 EXACT = 2.0**52
 
-#: Rounds of propagation, and by which share the range of a continuous column must shrink for
+#: Rounds of propagation, and the share by which the range of a continuous column must shrink for
 #: another round.
 ROUNDS, WORTH = 20, 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class RowEntries:
-    """The entries of a matrix one by one, none of them 0, and the sides of its rows."""
+    """The nonzero entries of a matrix one by one, and the sides of its rows."""
 
     row: Ints  # row, column, value: (N,)
     column: Ints
@@ -50,7 +49,7 @@ class RowEntries:
     upper: Floats
 
     def keep(self, which: Bools) -> RowEntries:
-        """Return the entries marked, shape (N,), in the same rows."""
+        """Return the entries that a mask, shape (N,), selects, in the same rows."""
         return RowEntries(
             self.row[which], self.column[which], self.value[which], self.lower, self.upper
         )
@@ -62,34 +61,34 @@ class Sums:
 
     term: Floats  # (N,): may be infinite
     open: Ints  # (m,): number of infinite terms
-    # total, error: (m,): of the finite terms; the true sum differs by `error` at most
+    # total, error: (m,): sum of the finite terms; the true sum differs by at most `error`
     total: Floats
     error: Floats
 
 
-#: Share of a row's largest step by which a small entry that leaves may change the row; and for
-#: continuous columns with a range below `NARROW`, which HiGHS's own tolerance covers.
+#: Share of a row's largest step by which dropping a small entry may change the row; the same for
+#: continuous columns whose range is below `NARROW`, as HiGHS's own tolerance covers that.
 SMALL, NARROW = 1e-9, 1e-7
 
-#: Rows whose entries are all smaller are scaled up: a solver drops what is below 1e-9.
+#: Rows whose entries are all smaller are scaled up: solvers drop entries below 1e-9.
 TINY_ROW = 2.0**-10
 
-#: Largest excess over the cutoff, as a share of it, of solutions that stay.
+#: Share of the cutoff by which solutions that are kept may exceed it.
 CUTOFF_SLACK = 1e-9
 
 
 def tighten(linear: Linear, cutoff: float = math.inf, *, exact: bool = False) -> Linear | None:
-    """Return a minimisation with the same columns and solutions up to a cutoff, None without.
+    """Return a program with the same solutions up to a cutoff, but smaller numbers; None if none.
 
     Bounds are propagated through rows and cutoff, in at most 20 rounds of O(entries). Then fixed
-    columns leave the rows, rows of whole numbers get whole sides, entries too small for a solver
-    leave so that the row says less (unless `exact`), rows that say nothing leave.
+    columns leave the rows, rows of integers get integer sides, entries too small for a solver are
+    dropped and their rows relaxed (unless `exact`), and redundant rows are dropped.
 
     Every solution of the program with an objective up to `cutoff` (and 1e-9 of it more) is one of
-    the new program, but that continuous columns which no row holds back are moved to their better
-    end: for each solution there is one with the same whole numbers and no higher objective. The new
-    program's solutions keep the rows of the old one but for the small entries, and may be above the
-    cutoff. What bounds the new program bounds the old one, up to the cutoff.
+    the new program, except that continuous columns which no row holds back move to their better
+    bound: for each solution there is one with the same integers and no higher objective. Solutions
+    of the new program keep the old rows but for dropped entries, and may exceed the cutoff. A lower
+    bound on the new program is one on the old program, up to the cutoff.
     """
     entries = entries_of(linear)
     box = propagate(
@@ -117,7 +116,7 @@ def tighten(linear: Linear, cutoff: float = math.inf, *, exact: bool = False) ->
 
 
 def _with_cutoff(entries: RowEntries, linear: Linear, cutoff: float) -> RowEntries:
-    """Return the entries with cost·x + offset ≤ cutoff as a further row."""
+    """Return the entries with the row cost·x + offset ≤ cutoff added."""
     column = np.flatnonzero(linear.cost)
     if not math.isfinite(cutoff):
         return entries
@@ -132,7 +131,7 @@ def _with_cutoff(entries: RowEntries, linear: Linear, cutoff: float) -> RowEntri
 
 
 def _opened(entries: RowEntries, lower: Floats, upper: Floats) -> RowEntries:
-    """Return the rows without sides that the box implies."""
+    """Return the rows with the sides that the box implies set to infinity."""
     least, most = activity(entries, lower, upper)
     above = (most.open == 0) & (most.total + most.error <= entries.upper)
     below = (least.open == 0) & (least.total - least.error >= entries.lower)
@@ -144,11 +143,11 @@ def _opened(entries: RowEntries, lower: Floats, upper: Floats) -> RowEntries:
 
 
 def _rounded(entries: RowEntries, lower: Floats, upper: Floats, integer: Bools) -> RowEntries:
-    """Return the rows cut to their whole-number part, its sides rounded, where that says the same.
+    """Return the rows reduced to their integer part, with rounded sides, where that is equivalent.
 
-    Let a row be w(x) + r(x), with w of whole-number columns with whole entries. Then
-    w(x) ≥ ⌈L − max r⌉; if that plus min r is not below L, it says all that the row says, and r
-    leaves the row. Likewise for upper sides. Rows with two sides change only if both can.
+    Let a row be w(x) + r(x), with w of integer columns with integer entries. Then
+    w(x) ≥ ⌈L − max r⌉; if the right side plus min r is at least L, this implies the row, and r
+    leaves it. Upper sides are alike. Rows with two sides change only if both can.
     """
     whole = integer[entries.column] & (entries.value == np.rint(entries.value))
     least, most = activity(entries.keep(~whole), lower, upper)
@@ -168,7 +167,7 @@ def _rounded(entries: RowEntries, lower: Floats, upper: Floats, integer: Bools) 
 
 
 def _error(sums: Sums, edge: Floats) -> Floats:
-    """Return a bound on the rounding error of a sum and its difference to a side."""
+    """Return a bound on the rounding error of a sum and of its difference to a side."""
     finite = np.where(np.isfinite(edge), edge, 0.0)
     whole = (finite == np.rint(finite)) & (np.abs(finite) < EXACT)
     exact = (sums.error == 0) & (whole | (sums.total == 0))
@@ -178,9 +177,9 @@ def _error(sums: Sums, edge: Floats) -> Floats:
 def _settled(
     entries: RowEntries, linear: Linear, lower: Floats, upper: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the box with continuous columns fixed at their best bound, where no row opposes.
+    """Return the box with continuous columns fixed at their better bound, if no row opposes it.
 
-    To move them breaks no row and costs nothing.
+    Moving them there violates no row and costs nothing.
     """
     held_up, held_down = np.zeros((2, len(lower)), np.bool_)
     has_lower = np.isfinite(entries.lower)[entries.row]
@@ -194,7 +193,7 @@ def _settled(
 
 
 def _without(entries: RowEntries, lower: Floats, upper: Floats, gone: Bools) -> RowEntries:
-    """Return the rows without some entries, relaxed by their extreme values."""
+    """Return the rows without some entries, relaxed by these entries' extreme values."""
     least, most = activity(entries.keep(gone), lower, upper)
     return replace(
         entries.keep(~gone),
@@ -204,9 +203,9 @@ def _without(entries: RowEntries, lower: Floats, upper: Floats, gone: Bools) -> 
 
 
 def _negligible(share: float, entries: RowEntries, lower: Floats, upper: Floats) -> Bools:
-    """Return the entries that change their row by less than a share of its largest step.
+    """Return which entries change their row by less than a share of its largest step.
 
-    A step is what a column adds that goes up by 1, or through its range if that is less.
+    A column's step is the change of the row if it rises by 1, or by its whole range if smaller.
     """
     size, extent = np.abs(entries.value), (upper - lower)[entries.column]
     largest = np.zeros(len(entries.lower))
@@ -215,7 +214,7 @@ def _negligible(share: float, entries: RowEntries, lower: Floats, upper: Floats)
 
 
 def _assembled(linear: Linear, entries: RowEntries, lower: Floats, upper: Floats) -> Linear | None:
-    """Return the program of the rows that are not redundant; None if one cannot hold."""
+    """Return the program of the rows that are not redundant; None if one is violated."""
     largest = np.zeros(len(entries.lower))
     np.maximum.at(largest, entries.row, np.abs(entries.value))
     empty = largest == 0
@@ -263,12 +262,10 @@ def activity(entries: RowEntries, lower: Floats, upper: Floats) -> tuple[Sums, S
 def propagate(
     entries: RowEntries, lower: Floats, upper: Floats, integer: Bools
 ) -> tuple[Floats, Floats] | None:
-    """Return the box after bound propagation by the rows, for at most `ROUNDS` rounds.
+    """Return the box after at most `ROUNDS` rounds of bound propagation; None if it is empty.
 
-    None if it is empty.
-
-    Each row bounds each of its columns, given the bounds of the others; bounds of whole-number
-    columns are rounded inwards.
+    Each row bounds each of its columns, given the bounds of the others; bounds of integer columns
+    are rounded inwards.
     """
     lower = np.where(integer, np.ceil(lower), lower)
     upper = np.where(integer, np.floor(upper), upper)
@@ -293,7 +290,7 @@ def propagate(
 
 
 def _sums(entries: RowEntries, at: Floats) -> Sums:
-    """Return the sums of value · at by row."""
+    """Return, by row, the sums of value · at, where `at`, shape (N,), is each entry's column."""
     rows = len(entries.lower)
     term = entries.value * at
     finite = np.isfinite(term)
@@ -312,7 +309,7 @@ def _sums(entries: RowEntries, at: Floats) -> Sums:
 
 
 def _contradicted(entries: RowEntries, least: Sums, most: Sums) -> bool:
-    """Return whether some row cannot hold."""
+    """Return whether some row cannot hold within the box."""
     above = (least.open == 0) & (least.total - least.error > entries.upper)
     below = (most.open == 0) & (most.total + most.error < entries.lower)
     return bool((above | below).any())
@@ -321,7 +318,7 @@ def _contradicted(entries: RowEntries, least: Sums, most: Sums) -> bool:
 def _implied(
     entries: RowEntries, least: Sums, most: Sums, lower: Floats, upper: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the bounds of columns that each row implies."""
+    """Return the box cut by the bounds that each row implies."""
     lower, upper = lower.copy(), upper.copy()
     for side, sums, sign in ((entries.upper, least, 1.0), (entries.lower, most, -1.0)):
         which = _usable(entries, side, sums)
@@ -345,7 +342,7 @@ def _implied(
 
 
 def _usable(entries: RowEntries, side: Floats, sums: Sums) -> Bools:
-    """Return the entries whose row has the side and no other infinite term."""
+    """Return which entries' rows have the side and no other infinite term."""
     others = sums.open[entries.row] - ~np.isfinite(sums.term)
     usable: Bools = np.isfinite(side)[entries.row] & (others == 0)
     return usable

@@ -1,4 +1,4 @@
-"""Runs of a method on a task: with placement rules, a search for each case of these."""
+"""Runs of a method on a task; under placement rules, one search for each case of the rules."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from ...instances.model.problem import names_stages
 from .method import Solver
 from .search import Found, News, Peers, Proved, Search, Withdrawn
 
-#: Cases at most: with more, bounds of single cases say nothing, and time ends before.
+#: Most cases: with more, bounds of single cases are useless, and time is up earlier.
 MOST_CASES = 200
 
-#: Origin of the bound that is the least of the bounds of all cases.
+#: Origin of the bound that is the least one over all cases.
 ORIGIN = "the least over all cases of the placement rules"
 
 
 class _Whole(Peers):
-    """Peer of the search in a case.
+    """The search in the whole task with placement rules, as the peer of the search in a case.
 
-    The search in the whole task with rules, to whose solutions `case` translates its own.
-
-    Bounds hold for the task if there is no other case (`lone`). Certificates stay with the case,
-    whose units and kinds they speak of.
+    Solutions of the case are translated to the task by `case`. Bounds hold for the task only if
+    there is no other case (`lone`). Certificates stay with the case, as they refer to its units
+    and kinds.
     """
 
     def __init__(self, case: RuleCase, whole: Search[Solution], *, lone: bool) -> None:
@@ -57,7 +56,7 @@ def _under(origin: str) -> str:
 def _case_search(
     case: RuleCase, whole: Search[Solution], cases: int, *, lone: bool
 ) -> Search[Solution]:
-    """Return a search in a case, with an equal part of the time left for each of the cases left."""
+    """Return a search in a case, with an equal part of the time left for each remaining case."""
 
     def value(found: Solution) -> float:
         return whole.judge(case.expand(found)) if case.has(found) else math.inf
@@ -71,12 +70,12 @@ def _case_search(
 
 
 def has_rules(task: Task[Any]) -> bool:
-    """Whether the task has rules for placements."""
+    """Whether the task has placement rules."""
     return bool(getattr(task.problem, "placement_rules", False))
 
 
-#: Problem → function of its bounds on the objective with their origins, the quickest first, in
-#: `stagecut.formulations`; only the module of the problem at hand is imported.
+#: Problem → function in `stagecut.formulations` that yields its cheap bounds with their origins,
+#: the quickest first; only the module of the problem at hand is imported.
 _CHEAP_BOUNDS = {
     "throughput": "throughput.cheap_bounds.throughput_cheap_bounds",
     "latency": "latency.cheap_bounds.latency_cheap_bounds",
@@ -88,7 +87,7 @@ _CHEAP_BOUNDS = {
 
 
 def cheap_bounds(task: Task[Problem]) -> Iterator[tuple[float, str]]:
-    """Return bounds that cost next to nothing, with their origins, the quickest first."""
+    """Return bounds of negligible cost, with their origins, the quickest first."""
     name = _CHEAP_BOUNDS["stream" if is_stream(task.problem) else task.problem.name]
     module, _, function = name.rpartition(".")
     found = getattr(import_module(f"stagecut.formulations.{module}"), function)
@@ -106,7 +105,7 @@ def raise_first_bounds(task: Task[Problem], search: Search[Solution]) -> None:
 
 
 def run_method(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:
-    """Run a method on a task, with or without rules."""
+    """Run a method on a task, with or without placement rules."""
     if has_rules(task):
         solve_under_rules(run, task, search)
     else:
@@ -114,7 +113,7 @@ def run_method(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> N
 
 
 def _run(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:
-    """Run a method; its incumbent and bound stay if HiGHS fails."""
+    """Run a method; keep its incumbent and bound if HiGHS fails."""
     try:
         run(task, search)
     except SolverError as error:
@@ -122,7 +121,7 @@ def _run(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:
 
 
 def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:
-    """Run a method on each case of a task with rules, and conclude on the whole task."""
+    """Run a method on each case of a task with rules, and combine the results for the task."""
     try:
         if names_stages(task.problem):
             own = stage_task(task)
@@ -143,7 +142,7 @@ def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution
         search.note(f"placement rules: more than {MOST_CASES} cases; the bound is that of all")
     ends: list[Search[Solution]] = []
     for left in range(len(found), 0, -1):
-        if ends and search.should_stop():  # the first one begins even where the time is up
+        if ends and search.should_stop():  # the first one starts even if time is up
             break
         case = found[-left]
         inner = _case_search(case, search, left, lone=len(found) == 1)
@@ -154,7 +153,7 @@ def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution
 
 
 def _put_together(search: Search[Solution], ends: list[Search[Solution]], count: int) -> None:
-    """Conclude on the whole task from its cases, some of which may not have been searched."""
+    """Combine the results of the cases, some of which may not have been searched."""
     if len(ends) == count <= MOST_CASES:
         reasons = [inner.infeasible_because for inner in ends]
         bounds = [

@@ -1,1 +1,1 @@
-"""Searches for latency: `auto` tells the strategy."""
+"""Searches for plans of least latency; `auto` is the strategy."""

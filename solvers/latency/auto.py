@@ -1,8 +1,8 @@
 """Methods `auto` and `dp` for latency.
 
-`auto` offers first plans, then runs the label DP, or, on large graphs, one order cut into calls;
-local search and the integer program improve a plan that is left unproved. `dp` raises the bound
-along paths, then runs the label DP.
+`auto` offers first plans, then runs the label DP or, on large graphs, a DP along one topological
+order; if no optimum is proved, local search and the integer program improve the plan. `dp` raises
+the path-interval bound, then runs the label DP.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .greedy import first_plans
 from .label_dp import raise_path_bound, solve_one_call
 from .lns import linear, local_search
 
-#: Units beyond which ideals are too many for the label DP to end.
+#: Units beyond which there are too many ideals for the label DP to end.
 MOST_UNITS = 1500
 
-#: Nodes times calls up to which the integer program is worth its while.
+#: Nodes times calls up to which the integer program is worth its time.
 MOST_CHOICES = 3000
 
-#: Units up to which a large graph gets the path-interval bound, which takes their square in bytes.
+#: Units up to which a large graph gets the path-interval bound, which takes the square in bytes.
 MOST_PATH_UNITS = 10_000
 
 #: Parts of the time left that the bound of a large graph, and the label DP, may take.
@@ -32,14 +32,14 @@ BOUND_SHARE, DP_SHARE = 0.4, 0.8
 
 
 def auto(task: Task[Latency], search: Search[Solution]) -> None:
-    """Plan by the size of the graph: the label DP to 1500 units, else the DP on one order.
+    """Run the label DP on graphs of up to 1500 units, otherwise the DP along one order.
 
-    First plans, for which nothing is compiled, are the CPUs and filled accelerators. Where the
-    path-interval bound does not prove the best of them, the label DP on one order gives a better
-    one, and the label DP proves the best. On graphs of more than 1500 units the path-interval bound
-    and the DP on one order are followed by local search, and that by the bound again, with all the
-    time that is left, if it was cut short. So is the label DP where it has no proof in its part of
-    the time; then the integer program follows if it is small.
+    The first plans, for which nothing is compiled, are the CPUs alone and filled accelerators. If
+    the path-interval bound does not prove one of them optimal, the DP along one order gives a
+    better one, and the label DP proves the best. On graphs of more than 1500 units the path-
+    interval bound and the DP along one order are followed by local search and, if the bound was cut
+    short, the bound again with all the time left. Local search also follows a label DP without a
+    proof in its part of the time, and then the integer program if that is small.
     """
     with search.phase("first plans"):
         search.method = "greedy"
@@ -67,7 +67,7 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
         with search.phase("bound"):
             raise_path_bound(task, search, graph, search.should_stop, paths)
     if not search.should_stop() and small:
-        from .milp import strong  # with Pyomo, which takes a second to import
+        from .milp import strong  # imports Pyomo, which takes a second
 
         search.method = "milp"
         search.note("auto: the integer program, for what the label DP left open")
@@ -77,10 +77,10 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
 
 
 def label_dp(task: Task[Latency], search: Search[Solution], part: float = 1.0) -> None:
-    """Prove the least latency: with one call per accelerator exactly, with more as far as possible.
+    """Prove the least latency: exactly with one call per accelerator, else as far as possible.
 
-    With more calls see `several_calls`. The bound along paths comes first: where it proves the best
-    plan known, nothing else is started, nor compiled. A plan from `linear` comes next. All end
+    With more calls see `several_calls`. The path-interval bound comes first: if it proves the
+    incumbent optimal, nothing else runs or is compiled. Next is a plan from `linear`. All ends
     after `part` of the time left.
     """
     if search.best is None:
@@ -105,7 +105,7 @@ def _within(
     phase: str,
     solve: Solver[Latency],
 ) -> None:
-    """Run one method within another."""
+    """Run a method as a phase of another, under its own name."""
     before, search.method = search.method, method
     with search.phase(phase):
         solve(task, search)

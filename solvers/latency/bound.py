@@ -1,27 +1,27 @@
 """The path-interval bound on latency.
 
-Take a path P = v_1 … v_L of units. A call is convex, so it meets P in an interval, and what
+Take a path P = v_1 … v_L of units. A call is convex, so its units on P are an interval, and what
 follows on P starts after the call has ended. Hence
 
-    T ≥ Σ load(S) over the calls S that meet P + Σ q_v over the units v of P on CPUs.
+    T ≥ Σ load(S) over the calls S with units on P + Σ q_v over the units v of P on CPUs.
 
-With L(a, b) = the least load of a call that meets P in v_a … v_b, and at most x calls left,
+With L(a, b) = the least load of a call whose units on P are v_a … v_b, and at most x calls left,
 
     D[i][x] = min( q_{v_i} + D[i+1][x],  min_{j ≥ i} L(i, j) + D[j+1][x−1] ),   D[L+1][x] = 0
 
-D[1][all calls] bounds the latency from below, and D[i][x] the time from the moment when v_1 …
+D[1][all calls] is a lower bound on the latency, and D[i][x] on the time that remains when v_1 …
 v_{i−1} have finished and x calls are left.
 
-L(a, b) is bounded by a minimum cut: forced into the call are the units on paths from v_a to v_b,
-forced out all of P beyond the interval, the ancestors of v_{a−1} and the descendants of v_{b+1}.
-The accelerator must have room for what is forced in, with all nodes of the colours among it. Of
-unlike accelerators the best one counts.
+A minimum cut bounds L(a, b) from below: the units on paths from v_a to v_b must be in the call; all
+of P outside the interval, the ancestors of v_{a−1} and the descendants of v_{b+1} must not. The
+accelerator must have room for the units in the call and all other nodes of their colours. The
+least value over the kinds of accelerators counts.
 
 With q calls per accelerator a colour may be divided among the calls of one accelerator, and a cut
 inside it may cost next to nothing. If the colours lie contiguously on P, a boundary inside a colour
 can only lie between two CPU nodes, or between two calls of one accelerator. So calls whose
-boundaries lie inside colours are priced as a group of one accelerator, which has q calls and room
-for all that the group's units need; a group of t calls counts for t:
+boundaries lie inside colours are priced as a group on one accelerator, which has q calls and room
+for all that the group's units need; a group of t calls counts as t:
 
     W_1(a, b) = L(a, b)
     W_t(a, b) = min over m inside a colour of L(a, m−1) + W_{t−1}(m, b)   if all fits in one memory
@@ -29,7 +29,7 @@ for all that the group's units need; a group of t calls counts for t:
 and D takes W_t(i, j) + D[j+1][x−t], t ≤ q, in place of L(i, j) + D[j+1][x−1], where neither i nor
 j+1 lies inside a colour.
 
-The paths are heaviest ones by compute and transfers, and by time on CPUs; see `heavy_paths`.
+The paths are the heaviest by compute and transfers, and by time on CPUs; see `heavy_paths`.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from ...instances import Latency
 from ...instances.common.arrays import Bools, Floats, Ints
 from .mincut_kernel import CutData, least_of_interval, new_scratch
 
-#: Ends of intervals that are looked at together.
+#: Ends of intervals that are handled together.
 AT_ONCE = 128
 
-#: Rounds in which the shortest chain is cut to see whether the bound proves the first plan.
+#: Rounds of cutting the intervals of the shortest chain, to see if the bound proves the first plan.
 ROUNDS = 10
 
 
@@ -59,9 +59,9 @@ class PathBound:
     """Bounds along one path of length L, with x = 0 … X calls left."""
 
     path: Ints  # (L,): units
-    load: Floats  # (L, L): lower bounds on L(a, b); `inf` where no call can meet the path so
-    # (L+1, X+1): D[i][x], counted from 0; inside a colour a later call of a group may begin at i
-    # too
+    load: Floats  # (L, L): lower bounds on L(a, b); `inf` if there is no such call
+    # (L+1, X+1): D[i][x], i from 0; if i is inside a colour, also the case that a later call of a
+    # group begins there
     rest: Floats
     value: float  # lower bound on the latency
 
@@ -104,9 +104,9 @@ def path_bound(
 ) -> PathBound:
     """Return the bound along `path` with at most `calls` calls in all.
 
-    Intervals by which no D comes about keep a weaker bound on their load: the computing time of
-    what is forced in, and the transfers of the path at its ends. With `enough` only those on the
-    shortest chain are cut, until the bound is at least `enough` or some rounds have passed.
+    Intervals that attain no D[i][x] keep a weaker bound on their load: the compute time of the
+    units that must be in the call, and the path's transfers at its ends. With `enough`, only
+    intervals on the shortest chain are cut, until the bound is at least `enough` or after `ROUNDS`.
     """
     size = len(path)
     load = np.full((size, size), np.inf)
@@ -181,7 +181,7 @@ def _chosen(
 def _groups(
     load: Floats, inner: Bools, before: Floats, largest: float, most: int
 ) -> tuple[list[Floats], list[Ints]]:
-    """Return W_1 … W_most, and where the second call of each group begins; shapes (L, L)."""
+    """Return W_1 … W_most, and where the second call of each group begins; all of shape (L, L)."""
     size = len(load)
     places = np.flatnonzero(inner[:size])
     if not len(places):
@@ -206,7 +206,7 @@ def _groups(
 def _rest(
     groups: list[Floats], cpu: Floats, calls: int, inner: Bools
 ) -> tuple[Floats, float, Ints, Ints]:
-    """Return D, D[1][calls], the end of the chosen group (−1: a CPU) and its number of calls."""
+    """Return D, D[1][calls], the last unit of the chosen group (−1: a CPU), and its calls."""
     size, most = len(cpu), len(groups)
     rest = np.zeros((size + 1, calls + 1))
     later = np.full((size + 1, calls + 1), np.inf)
@@ -229,9 +229,9 @@ def _rest(
 
 
 def _weak_row(a: int, path: Ints, reach: Bools, data: CutData, transfer: Floats) -> Floats:
-    """Return bounds on L(a, b) for all b ≥ a from compute and transfers on the path alone.
+    """Return bounds on L(a, b) for all b ≥ a from compute times and transfers on the path alone.
 
-    They are infinite from the first b on at which what is forced in fits nowhere.
+    They are infinite from the first b for which the units that must be in the call fit nowhere.
     """
     row = np.full(len(path) - a, np.inf)
     among = np.flatnonzero(reach[path[a]])
@@ -257,9 +257,9 @@ def _weak_row(a: int, path: Ints, reach: Bools, data: CutData, transfer: Floats)
 
 
 def heavy_paths(graph: LatencyGraph, count: int = 3) -> list[Ints]:
-    """Return paths of great weight, all different: `count` by p + c/2, one by q.
+    """Return heavy paths, all different: `count` by weights p + c/2, one by q.
 
-    After each, the weights of its units are cut to a tenth, so that the next one differs.
+    After each path the weights of its units are divided by ten, so that the next one differs.
     """
     least = graph.compute.min(axis=0, initial=np.inf)
     cheap = np.where(np.isfinite(least), least, graph.cpu)
@@ -301,8 +301,8 @@ def _heaviest(graph: LatencyGraph, weight: Floats) -> Ints:
 def path_cpu(task: Task[Latency], graph: LatencyGraph, path: Ints) -> Floats:
     """Return, shape (L,), the least time on CPUs from entering each unit of a path to leaving it.
 
-    In a contracted colour that is the longest chain between the nodes where the path enters and
-    leaves; the least over the choices of those.
+    For a contracted colour it is the longest chain between the node where the path enters and the
+    node where it leaves, and of these the least over the possible nodes.
     """
     time = np.zeros(len(path))
     for i, unit in enumerate(path.tolist()):
@@ -331,7 +331,7 @@ def path_cpu(task: Task[Latency], graph: LatencyGraph, path: Ints) -> Floats:
 def _passage(
     task: Task[Latency], graph: LatencyGraph, unit: int, entries: set[int], exits: set[int]
 ) -> float:
-    """Return the least, over entries and exits, of the longest chain on CPUs between the two."""
+    """Return the least, over entries and exits, of the longest chain on CPUs from one to other."""
     longest = []
     for entry in sorted(entries):
         until = {entry: float(graph.cpu[entry])}
@@ -344,7 +344,7 @@ def _passage(
 
 
 def path_transfer(task: Task[Latency], graph: LatencyGraph, path: Ints) -> Floats:
-    """Return, shape (K, L), the least transfer of a device if the path is cut behind a unit."""
+    """Return, shape (K, L), a device's least transfers if the path is cut behind each unit."""
     paid = np.zeros((len(graph.kinds), len(path)))
     for i in range(len(path) - 1):
         u, v = int(path[i]), int(path[i + 1])

@@ -1,12 +1,12 @@
-"""Several calls per accelerator: a plan with one each, then the label DP with q·k calls.
+"""Least latency with q > 1 calls per accelerator, from plans and relaxations with one call each.
 
-A plan with one call per accelerator is a plan with more allowed, and often the best one: the
-path-interval bound for q calls proves it. Otherwise the label DP runs as if there were q times
-as many accelerators: a relaxation. With two calls each it knows which colours are divided, and
-that the rest of such a colour has to be in the second call of the same accelerator, beside the
-first in its memory; with more calls colours are dropped. If the calls it finds can be packed onto
-the accelerators (no two at once, memories fit, colours stay whole) the plan is optimal; if not,
-its value is still a bound.
+A plan with one call per accelerator is also a plan with q, and often the best one: the path-
+interval bound for q calls can prove it. Otherwise the label DP runs as if there were q times as
+many accelerators, which is a relaxation. With q = 2 it knows which colours are divided, and that
+the rest of such a colour has to be in the second call of the same accelerator, beside the first in
+its memory; with more calls colours are dropped. If the calls that it finds can be packed onto the
+accelerators (no two at once, memories fit, colours stay whole), the plan is optimal; if not, its
+value is still a bound.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def several_calls(
 ) -> None:
     """Prove the least latency with several calls per accelerator, as far as possible.
 
-    `start` is called for a better plan if the bound along paths does not prove the best one.
+    `start` is called, for a better plan, if the path-interval bound does not prove the incumbent.
     """
     calls = task.problem.calls
     graph = latency_graph(task, whole_colours=False)
@@ -107,10 +107,10 @@ def several_calls(
 def pack(
     task: Task[Latency], graph: LatencyGraph, calls_found: list[tuple[int, list[int]]]
 ) -> CallPlacement | None:
-    """Pack calls, each on an accelerator of its own, onto those there are, without delay.
+    """Pack calls that each have an accelerator of their own onto the real ones, without delay.
 
-    Nodes of no call are on CPUs. With two calls per accelerator all packings are tried (a maximum
-    matching of those that can share one); with more, calls are packed first fit by start. None if
+    Nodes in no call are on CPUs. With two calls per accelerator all packings are tried (a maximum
+    matching of calls that can share one); with more, calls are packed first fit by start. None if
     no packing was found.
     """
     import networkx as nx
@@ -121,12 +121,12 @@ def pack(
         slot[nodes] = r
     kind = np.array([k for k, _ in calls_found], dtype=np.int64)
     free = np.full(len(kind), -1)
-    nowhere = np.zeros(len(kind), np.int64)  # and so not linked
+    nowhere = np.zeros(len(kind), np.int64)  # device 0 for all, so no two are linked
     _, start, finish, _ = execute(flatten(task, graph), slot, CallSlots(kind, nowhere, free))
     size = [float(graph.memory_bytes[nodes].sum()) for _, nodes in calls_found]
 
     def together(some: list[int]) -> bool:
-        """Whether one accelerator can run these calls, none later than now."""
+        """Whether one accelerator can run these calls, none of them later than now."""
         some = sorted(some, key=lambda r: (start[r], finish[r]))
         room = float(room_of(graph.capacity_bytes[kind[some[0]]]))
         return (
@@ -172,7 +172,7 @@ def pack(
 
 
 def _by_colour(task: Task[Latency], slot: Ints) -> list[list[int]] | None:
-    """Return groups of calls that share a colour, hence an accelerator; None if CPUs do too."""
+    """Return groups of calls that share a colour, so an accelerator; None if CPUs share one."""
     import networkx as nx
 
     tied: nx.Graph[int] = nx.Graph()

@@ -23,9 +23,9 @@ from ..throughput.methods import METHODS as THROUGHPUT_METHODS
 
 
 def greedy(task: Task[Latency], search: Search[Solution]) -> None:
-    """Fill one accelerator after the other in topological order by memory; the rest is on CPUs.
+    """Fill one accelerator after the other by memory in topological order; the rest is on CPUs.
 
-    The baseline of Tarnawski et al., NeurIPS 2020, appendix on latency.
+    This is the baseline of Tarnawski et al., NeurIPS 2020, appendix on latency.
     """
     graph = latency_graph(task, whole_colours=True)
     placement = fill(task, graph)
@@ -49,7 +49,7 @@ def _offer(plan: CallPlacement | None, search: Search[Solution]) -> None:
 
 
 def fill(task: Task[Latency], graph: LatencyGraph) -> Ints | None:
-    """Return the device of each node if accelerators are filled in topological order.
+    """Return the device of each node when accelerators are filled in topological order.
 
     A colour goes where its first unit goes. None if a node fits nowhere.
     """
@@ -85,7 +85,7 @@ def fill(task: Task[Latency], graph: LatencyGraph) -> Ints | None:
 
 
 def max_load(task: Task[Latency], search: Search[Solution]) -> None:
-    """Split for throughput, contiguously, by the DP over ideals; then execute one request."""
+    """Take the contiguous split of least max-load, by the DP over ideals, as a plan for latency."""
     graph = latency_graph(task, whole_colours=True)
     problem = Throughput(split="contiguous")
     throughput = Task(task.workload, task.cluster, problem)
@@ -105,9 +105,9 @@ def divide(
     placement: Ints,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> CallPlacement | None:
-    """Return a division of a placement into calls that no node in another call makes faster.
+    """Return a division of a placement into calls; no move of a single node makes it faster.
 
-    Nodes of an executable division move to the call before or after theirs; None without one.
+    From an executable division, nodes move to the call before or after theirs; None without one.
     """
     plan, calls = first_division(task, placement), task.problem.calls
     if plan is None or calls == 1:
@@ -134,9 +134,9 @@ def divide(
 def call_slots(
     task: Task[Latency], graph: LatencyGraph, plan: CallPlacement
 ) -> tuple[Ints, CallSlots]:
-    """Return the call of each node of a plan, shape (n,), and all calls that there may be.
+    """Return the call of each node of a plan, shape (n,), and all calls that are possible.
 
-    Those of an accelerator follow each other, accelerators as the cluster has them.
+    Calls are numbered by accelerator, in the order of the cluster, then by their order on it.
     """
     calls, kind_of = task.problem.calls, task.costs.kind_of
     accelerators = np.flatnonzero(~task.costs.host[kind_of])
@@ -161,7 +161,7 @@ def first_division(task: Task[Latency], placement: Ints) -> CallPlacement | None
 
 
 def _first_executable(task: Task[Latency], where: Ints, calls: int) -> Ints | None:
-    """Return an executable division by list scheduling: calls that finish an accelerator first."""
+    """Return an executable division by list scheduling: calls that empty an accelerator first."""
     n, workload = task.workload.n, task.workload
     number = np.full(n, -1)
     done = np.zeros(n, np.bool_)

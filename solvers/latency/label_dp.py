@@ -1,16 +1,16 @@
-"""Exact label DP over ideals for one call per accelerator: latency to proven optimality.
+"""Exact label-setting DP over ideals for one call per accelerator: proves least latencies.
 
-Executing a plan takes one call, or one unit on the CPUs, after the other: a chain of ideals.
-What follows depends on the past only through the finish times of the *border* (nodes with a
-successor still outside) and the calls used. So a state is an ideal, a label holds the calls used
-of each kind, the finish times of the border and the last finish so far, and a label that is
-nowhere better than another one is dropped: exact.
+A plan is executed as a sequence of calls, and of units on the CPUs: a chain of ideals. What follows
+an ideal depends on the past only through the calls used and the finish times of the *border*, the
+nodes with a successor still outside. So a state is an ideal, and a label holds the calls used of
+each kind, the finish times of the border, and the last finish so far. A label that another one
+equals or betters in all of these is dominated and dropped, which keeps the DP exact.
 
-Only labels that can lead below a target survive (path-interval bounds of what is left, and the
-longest tail of computing times). A run that ends without a plan proves the target as a bound; one
-that finds a plan lowers the target to it, and proves it optimal when it ends. Targets are
-escalated from the path bound, because a loose one makes the states multiply. The same DP with one
-label per state and code is a fast heuristic, and comes first.
+Only labels that can lead below a target survive, by the path-interval bounds of the rest and the
+longest tail of computing times. A run that ends without a plan proves the target as a bound; one
+that finds a plan lowers the target to it, and proves the plan optimal when it ends. Targets rise
+from the path-interval bound, because a loose target makes the states multiply. With one label per
+state and code, the same DP is a fast heuristic, which runs first.
 
 Units set aside (`formulations/latency/graph.py`) are executed on CPUs as soon as they are ready,
 unless a call takes a sink so that its input need not leave. So they hardly add to the ideals.
@@ -47,28 +47,28 @@ from .labels_kernel import (
 )
 from .mincut_kernel import CutData
 
-#: The label DP is left alone if its codes (calls used of every kind) are more than this.
+#: Most codes (numbers of calls used of every kind) with which the label DP is tried.
 MOST_CODES = 20_000
 
 
 PATH_BOUND = "path-interval bound"
 
-#: Units of work between two looks at the clock: some tenths of a second.
+#: Units of work between two polls of the clock: some tenths of a second.
 SLICE = 1_000_000
 
-#: Factor by which a target is raised when it is proved to be a bound.
+#: Factor by which a target rises once it is proved to be a bound.
 ESCALATION = 1.015
 
-#: Relative margin by which a target is undercut: rounding in sums of times.
+#: Relative margin below a target, for rounding in sums of times.
 MARGIN = 1e-9
 
-#: Bytes at which a run gives up.
+#: Bytes of labels and states at which a run gives up.
 MOST_BYTES = 4e9
 
 
 @dataclass(frozen=True, eq=False)
 class LabelStep:
-    """One step of a chain: the units it adds, on CPUs (kind −1) or as a call."""
+    """A step of a chain: the units that it adds, on CPUs (kind −1) or as a call."""
 
     kind: int
     units: tuple[int, ...]
@@ -84,8 +84,8 @@ def solve_one_call(
 ) -> None:
     """Solve a task with one call per accelerator, and report plans and bounds to a search.
 
-    `plans_only`: the search is one of another problem, for which bounds and infeasibility do not
-    hold. `start` is called for a better plan if the bound along paths does not prove the best one.
+    `plans_only` if the search is of another problem, for which bounds and infeasibility do not
+    hold. `start` is called, for a better plan, if the path bound does not prove the incumbent.
     """
     graph = latency_graph(task, whole_colours=True)
     counts = [min(int(c), graph.size) for c in graph.count]
@@ -142,7 +142,7 @@ def raise_path_bound(
 ) -> None:
     """Raise the path-interval bound along paths; an infinite one proves infeasibility.
 
-    Stopped, the bound is weaker. Paths whose bound is complete are taken off the list.
+    Paths whose bound is complete are removed from `paths`; if stopped, the bound is weaker.
     """
     data = cut_data(task, graph)
     calls = task.problem.calls * int(graph.count.sum())
@@ -157,7 +157,7 @@ def raise_path_bound(
 
 
 def why_no_plan(task: Task[Latency]) -> str:
-    """Return why a task proved infeasible has no plan, for users."""
+    """Return, for users, why a task that is proved infeasible has no plan."""
     return why_infeasible(task) or (
         f"no division into calls that wait for each other in order fits: {memories(task)}; "
         "add CPUs, accelerators, memory, or calls"
@@ -188,11 +188,10 @@ def run_label_dp(
     single: bool = False,
     best: Callable[[], float] = lambda: math.inf,
 ) -> tuple[bool, float, list[LabelStep] | None]:
-    """Run the DP for plans below `target`, which comes down with the best plan known.
+    """Run the DP for plans below `target`, which falls with the incumbent `best()`.
 
-    It says whether it ended by itself: then, unless `single`, no better chain exists than the one
-    returned, or none below the target; and returns that chain's latency and steps, or target and
-    None.
+    Return whether it ended by itself, and latency and steps of the best chain, or the target and
+    None. If it ended by itself, and not `single`, no better chain exists, or none below the target.
     """
     if not len(graph.memory):
         return True, 0.0, []
@@ -213,7 +212,7 @@ def run_label_dp(
 
 
 def _steps(graph: Graph, store: LabelStore) -> list[LabelStep] | None:
-    """Return the steps of the best label, first to last; None without."""
+    """Return the steps of the best label from first to last; None if there is none."""
     label = int(store.at[col.BEST_LABEL])
     if label < 0:
         return None
@@ -229,7 +228,7 @@ def _steps(graph: Graph, store: LabelStore) -> list[LabelStep] | None:
 
 
 def solution_of(task: Task[Latency], graph: LatencyGraph, steps: list[LabelStep]) -> CallPlacement:
-    """Return the plan of a chain with one call per accelerator, devices in order kind by kind."""
+    """Return the plan of a chain with one call per accelerator, numbering devices kind by kind."""
     device, call = graph.pool.copy(), np.full(task.workload.n, -1)
     used = [0] * len(graph.kinds)
     for kind, nodes in calls_of(graph, steps):
@@ -264,7 +263,7 @@ def path_bounds(
 ) -> list[PathBound]:
     """Return the path-interval bounds along paths.
 
-    With `enough` quickly, as in `path_bound`, and no more of them once a bound is that much.
+    With `enough` it is quicker, as in `path_bound`, and ends at the first bound of that much.
     """
     found: list[PathBound] = []
     for path in paths:
@@ -289,10 +288,10 @@ def kernel_graph(
     chained: bool = False,
     divided: bool = False,
 ) -> Graph:
-    """Return the arrays for the kernel, for so many calls of each kind.
+    """Return the arrays for the kernel, with `counts` calls of each kind.
 
-    `chained` keeps to one topological order of the units; if `divided`, a colour may be divided
-    over the two calls of an accelerator.
+    `chained` allows only the prefixes of one topological order of the units; if `divided`, a colour
+    may be divided over the two calls of an accelerator.
     """
     workload, size = task.workload, graph.size
     nodes = [v for members in graph.members for v in members]
@@ -353,7 +352,7 @@ def kernel_graph(
 
 
 def _inputs(task: Task[Latency], graph: LatencyGraph, node_no: Ints, unit: int) -> list[int]:
-    """Return the nodes of other units that a unit reads."""
+    """Return the nodes of other units whose outputs a unit reads."""
     found = {
         int(node_no[u])
         for v in graph.members[unit]
@@ -371,7 +370,7 @@ def _append(lists: list[int], rows: Sequence[Sequence[int]]) -> Ints:
 
 
 def _depths(task: Task[Latency], graph: LatencyGraph) -> Floats:
-    """Return the least time from each node's start to the end, by p or q, whichever is less."""
+    """Return the least time from each node's start to the end, by the lesser of p and q."""
     least = np.minimum(graph.cpu, graph.compute.min(axis=0, initial=np.inf))
     depth = np.where(np.isfinite(least), least, 0.0)
     for v in reversed(task.workload.order):
@@ -386,7 +385,7 @@ def _path_tables(
     node_no: Ints,
     lists: list[int],
 ) -> tuple[Ints, Ints, Floats, Floats]:
-    """Return the path bounds as arrays: places, gates, D, and the minimum of a first call."""
+    """Return the path bounds as arrays: places, gates, D, and the minimum over first calls."""
     workload = task.workload
     longest = max((len(b.path) for b in bounds), default=0)
     calls = bounds[0].rest.shape[1] - 1 if bounds else 0

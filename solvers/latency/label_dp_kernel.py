@@ -1,9 +1,9 @@
-"""The main loop of the latency label DP: states are expanded by calls and by units on CPUs.
+"""Main loop of the label DP for latency: expands states by calls, and by units on CPUs.
 
-All lives in the arrays of `labels_kernel.py`, so that a slice can end anywhere: when its step
-budget is used up, and the caller looks at the clock, or when an array is full, and the caller
-enlarges it. A call grows unit by unit, depth first, and each extension is undone. See `dp.py` for
-the recurrence, and why it is exact.
+All data live in the arrays of `labels_kernel.py`, so that a slice can end anywhere: when its step
+budget is used up, for the caller to poll the clock, or when an array is full, for the caller to
+enlarge it. A call grows unit by unit, depth first, and each extension is undone. See `label_dp.py`
+for the recurrence, and why it is exact.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def run(g, s, w, single, budget):
 
 @uncounted
 def _first_aside(g, w):
-    """First unit set aside that is ready: nothing else comes before it; 0 if there is none."""
+    """Return the first ready unit set aside, which comes before everything else; 0 if none."""
     for x in range(len(g.memory)):
         if g.unit[x, col.ASIDE] and w.ready[x >> 6] >> np.uint64(x & 63) & np.uint64(1):
             return x
@@ -91,7 +91,7 @@ def _first_aside(g, w):
 
 @uncounted
 def _has_room(g, s):
-    """Return DONE if the arrays have room for one more call, else which of them is full."""
+    """Return DONE if the arrays have room for one more call, otherwise which of them is full."""
     labels = s.at[col.ACTIVE] * max(len(g.capacity), 1)
     nodes = len(g.time)
     if s.at[col.N_STATES] + len(g.capacity) + 1 > len(s.state):
@@ -109,7 +109,7 @@ def _has_room(g, s):
 
 @uncounted
 def _next_ready(ready, at):
-    """First ready unit from `at` on, −1 if there is none."""
+    """Return the first ready unit from `at` on; −1 if there is none."""
     word = at >> 6
     if word >= len(ready):
         return -1
@@ -134,7 +134,7 @@ def _next_ready(ready, at):
 def _list_labels(s, w, state):
     """List the labels of a state that can still lead below the target; False if out of room."""
     active, label = 0, s.state[state, col.FIRST]
-    target = s.target[0]  # it may have come down since they were stored
+    target = s.target[0]  # it may have fallen since the labels were stored
     while label >= 0:
         s.at[col.STEPS] += 1
         at, begin = (
@@ -207,9 +207,9 @@ def _unpack(g, s, w, state):
 
 @uncounted
 def _read_owners(g, s, w, state):
-    """Read the holder of each open colour from the key: a byte each, by increasing colour.
+    """Read the holder of each open colour from the key, one byte each, by increasing colour.
 
-    0: the CPUs; 1 + number · K + kind: the owner of that number, an accelerator of that kind.
+    A byte is 0 for the CPUs, or 1 + number · K + kind for the owner of that number and kind.
     """
     kinds = len(g.capacity)
     word = len(w.ready)
@@ -234,10 +234,10 @@ def _read_owners(g, s, w, state):
 
 @uncounted
 def close_call(g, s, w, d, single):
-    """Close the call with `d` units: extend every label of the state by it."""
+    """Close the call of `d` units: extend every label of the state by it."""
     opened, owner = w.unit[d, col.OPENED], w.unit[d, col.OWNER]
     if opened > 0 and (not g.divided or owner != col.CPUS):
-        return  # the rest of a colour would have no call to be in
+        return  # no call is left for the rest of a colour
     if owner != col.CPUS and w.unit[d, col.OWNED] < w.owner[owner, col.OWNER_LEFT]:
         return
     target, state = s.target[0], s.at[col.STATE]
@@ -293,7 +293,7 @@ def close_call(g, s, w, d, single):
 
 @uncounted
 def _add_bits(s, w, d):
-    """Write the ideal with the call into the new key; no owners yet."""
+    """Write the ideal including the call into the new key, without owners."""
     state = s.at[col.STATE]
     for i in range(len(w.new_key)):
         w.new_key[i] = 0
@@ -318,9 +318,9 @@ def _rest_of_colours(g, w, d):
 
 @uncounted
 def _carry_owners(g, s, w, at, border, owners, code, own):
-    """Write finish and bytes of the owners into the new label; False if calls are missing.
+    """Write finish and bytes of the owners into the new label; False if there are too few calls.
 
-    `own` has the finish and the bytes of the call that is closed.
+    `own` holds the finish and the bytes of the call being closed.
     """
     left = 0
     for k in range(len(g.capacity)):
@@ -342,9 +342,9 @@ def _carry_owners(g, s, w, at, border, owners, code, own):
 
 @uncounted
 def _promising(g, s, w, d, at, finish, code):
-    """Return whether the path bounds allow a label below the target.
+    """Return whether the path bounds allow a latency below the target.
 
-    `finish` is of the call that is closed; −1 for a unit on CPUs, whose nodes have their own.
+    `finish` is that of the call being closed; −1 for a unit on CPUs, whose nodes have their own.
     """
     left = g.rest.shape[2] - 1 - g.code[code, len(g.capacity)]
     for p in range(len(g.place)):
@@ -363,11 +363,11 @@ def _promising(g, s, w, d, at, finish, code):
 
 @uncounted
 def _border(g, s, w, state, d):
-    """List the nodes of ideal and call that feed a unit outside, sorted; return how many."""
+    """List, sorted, the nodes of ideal and call that feed a unit outside; return their number."""
     size, i, last = 0, s.state[state, col.BORDER_AT], 0
     last = i + s.state[state, col.BORDER_SIZE]
     for j in range(d + 1):
-        begin, end = len(w.node), len(w.node)  # in the end, what is left of the ideal's border
+        begin, end = len(w.node), len(w.node)  # last: the rest of the ideal's border
         if j < d:
             begin, end = (
                 g.unit[w.unit[j, col.STACK], col.NODE],
@@ -408,8 +408,8 @@ def cpu_step(g, s, w, x, single):
     for u in range(g.unit[x, col.NODE], g.unit[x + 1, col.NODE]):
         if g.time[u, col.CPU_TIME] == np.inf:
             return
-    # treat it as a call of one unit with finishes of its own
-    depth, nobody = np.int64(1), np.int64(col.CPUS)  # constants would be compiled for as such
+    # handled like a call of one unit whose nodes have finishes of their own
+    depth, nobody = np.int64(1), np.int64(col.CPUS)  # literals would be compiled as constants
     w.unit[0, col.STACK] = x
     w.unit[x, col.IN_CALL] = 1
     for i in range(g.unit[x, col.INPUT], g.unit[x + 1, col.INPUT]):
@@ -434,9 +434,9 @@ def cpu_step(g, s, w, x, single):
 
 @uncounted
 def _extend_by_unit(g, s, w, x, border, owners, single):
-    """Extend every label of the state by unit `x` on the CPUs, its nodes one by one."""
+    """Extend every label of the state by unit `x` on the CPUs, node by node."""
     target, new = s.target[0], find(s, w.new_key)
-    depth, nobody = np.int64(1), np.int64(col.CPUS)  # constants would be compiled for as such
+    depth, nobody = np.int64(1), np.int64(col.CPUS)  # literals would be compiled as constants
     first, last = g.unit[x, col.NODE], g.unit[x + 1, col.NODE]
     finish, on_cpus = w.finish, np.float64(-1.0)
     s.at[col.STEPS] += 2 * s.at[col.ACTIVE]
@@ -468,7 +468,7 @@ def _extend_by_unit(g, s, w, x, border, owners, single):
 
 @uncounted
 def extend_call(g, s, w, depth, x):
-    """Try to add unit `x` to the call; return whether any label survives it."""
+    """Try to add unit `x` to the call; return whether any label survives."""
     kinds = len(g.capacity)
     d = depth + 1
     group = g.unit[x, col.GROUP]
@@ -476,7 +476,7 @@ def extend_call(g, s, w, depth, x):
     if group >= 0 and w.group[group, col.GROUP_DONE] > 0:
         holder = w.group[group, col.HOLDER]
         if holder == col.CPUS or owner not in (col.CPUS, holder):
-            return False  # a part of its colour is on CPUs, or on another accelerator
+            return False  # part of its colour is on CPUs or another accelerator
         owner = holder
         owned += 1
     if g.unit[x, col.ASIDE] and not _keeps_output(g, w, x):
@@ -506,7 +506,7 @@ def extend_call(g, s, w, depth, x):
 
 @uncounted
 def _keeps_output(g, w, x):
-    """Return whether the call has an input of `x` that only units set aside need outside of it."""
+    """Return whether the call holds an input of `x` that only units set aside need outside."""
     for i in range(g.unit[x, col.INPUT], g.unit[x + 1, col.INPUT]):
         u = g.lists[i]
         inside = w.unit[g.node[u, col.UNIT], col.IN_CALL]
@@ -517,7 +517,7 @@ def _keeps_output(g, w, x):
 
 @uncounted
 def _best_with(g, w, depth, x):
-    """Return whether no call without the sink `x` is better: it and those behind it have room."""
+    """Return whether a call is no better without the sink `x`: it and all units after it fit."""
     alone = w.unit[depth, col.OPENED] == 0 and w.unit[depth, col.OWNER] == col.CPUS
     if not g.unit[x, col.ASIDE] or not alone:
         return False
@@ -532,7 +532,7 @@ def _best_with(g, w, depth, x):
 
 @uncounted
 def _start(g, s, w, d, x):
-    """Add transfers and starts by the inputs of `x`; return whether a label survives."""
+    """Update transfers and starts by the inputs of `x`; return whether a label survives."""
     kinds, active, depth = len(g.capacity), s.at[col.ACTIVE], d - 1
     memory, owner = w.room[d], w.unit[d, col.OWNER]
     w.unit[d, col.INPUTS] = w.unit[depth, col.INPUTS]
@@ -550,7 +550,7 @@ def _start(g, s, w, d, x):
         for j in range(active):
             value = s.values[s.label[w.active[j], col.VALUES_AT] + w.node[u, col.PLACE]]
             w.start[d, j] = max(w.start[d, j], value)
-    if owner != col.CPUS:  # after the first call of its owner, and beside it in the memory
+    if owner != col.CPUS:  # after its owner's first call, and with it in memory
         at = s.state[s.at[col.STATE], col.BORDER_SIZE] + 2 * owner
         room = g.capacity[w.owner[owner, col.OWNER_KIND]] - memory
         for j in range(active):
@@ -589,7 +589,7 @@ def _start(g, s, w, d, x):
 
 @uncounted
 def _take(g, w, d, x):
-    """Put `x` into the call, and update ready units and the transfers of the call."""
+    """Put `x` into the call, and update the ready units and the call's transfers."""
     kinds, group = len(g.capacity), g.unit[x, col.GROUP]
     w.unit[d - 1, col.STACK] = x
     w.unit[x, col.IN_CALL] = 1
@@ -622,7 +622,7 @@ def _take(g, w, d, x):
 
 @uncounted
 def undo(g, w, d):
-    """Remove the unit that was added last, at depth `d`."""
+    """Remove the unit added last, at depth `d`."""
     x = w.unit[d - 1, col.STACK]
     for i in range(g.unit[x, col.INPUT], g.unit[x + 1, col.INPUT]):
         w.node[g.lists[i], col.OUTSIDE] += 1

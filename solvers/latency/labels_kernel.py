@@ -1,9 +1,9 @@
-"""States and labels of the latency label DP: the arrays, the hash table, dominance.
+"""States and labels of the label DP for latency: the arrays, the hash table, dominance.
 
-Every array that a compiled function is handed costs compile time, in it and in whatever it calls.
-So what belongs to a unit, a node, a state or a label is one table, and the names below are its
-columns; lists of different lengths lie one behind the other in `Graph.lists`. In the compiled
-functions g, s, w are the `Graph`, the `LabelStore` and the `Scratch`, and `col` is this module.
+Each array argument costs compile time, in the function and in all that it calls. So all values of a
+unit, a node, a state or a label are one table, whose columns are the constants below; lists of
+different lengths lie one after the other in `Graph.lists`. In compiled functions g, s and w are the
+`Graph`, the `LabelStore` and the `Scratch`, and `col` is this module.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from ...instances.common.arrays import Ints
 from ...instances.common.kernel import kernel, uncounted
 
-# What a slice ends with.
+# How a slice ends.
 DONE, BUDGET, STATES_FULL, LABELS_FULL, VALUES_FULL, BORDER_FULL, ACTIVE_FULL = range(7)
 
-# Places in `LabelStore.at`: where the run stands.
+# Entries of `LabelStore.at`: the progress of the run.
 (
     N_STATES, N_LABELS, N_VALUES, N_BORDER, PHASE, CARD, STATE, DEPTH, ACTIVE, READY_AT,
     BEST_LABEL, STEPS, OPEN_GROUPS, LEFT_OUT,
@@ -27,11 +27,11 @@ DONE, BUDGET, STATES_FULL, LABELS_FULL, VALUES_FULL, BORDER_FULL, ACTIVE_FULL = 
 # Values of PHASE.
 NEXT, CPU_STEPS, GROW = range(3)
 
-# Columns of `Graph.unit`; the first three begin lists, up to where those of the next row begin.
+# Columns of `Graph.unit`; in the first three a list begins, which ends where the next row's begins.
 SUCC, NODE, INPUT, PREDS, GROUP, ASIDE = range(6)
 
-# Columns of `Graph.node`; the first two begin lists. CONSUMERS: other units that the node feeds;
-# SINKS: those of them that are set aside.
+# Columns of `Graph.node`; in the first two a list begins. CONSUMERS: number of other units that the
+# node feeds; SINKS: number of these that are set aside.
 FEED, FOLLOWING, UNIT, CONSUMERS, SINKS = range(5)
 
 # Columns of `Graph.time`; DEPTH_TIME: least time from the node's start to the end.
@@ -42,7 +42,7 @@ BORDER_AT, BORDER_SIZE, FIRST, SIBLING, OWNERS = range(5)
 
 OF_STATE, CODE, PARENT, KIND, AFTER, VALUES_AT = range(6)
 
-# Columns of `Scratch.unit`: of units, then of the depths of the call being grown.
+# Columns of `Scratch.unit`: values of units, then values by depth of the call being grown.
 INSIDE, MISSING, IN_CALL, STACK, CURSOR, OPENED, INPUTS, OWNER, OWNED = range(9)
 
 # Columns of `Scratch.node`.
@@ -58,7 +58,7 @@ COMPUTE, IN, OUT = range(3)
 
 CPUS = -1
 
-#: Colours of which a part is done that a state can tell apart; one byte of its key each.
+#: Most colours, partly done, that a state can distinguish; each takes one byte of its key.
 MOST_OPEN = 16
 
 PATTERN_WORDS = MOST_OPEN // 8
@@ -69,8 +69,8 @@ Array = Any  # numpy arrays; numba infers their types
 class Graph(NamedTuple):
     """The graph, path bounds and calls as arrays.
 
-    C units in topological order, N nodes sorted by unit, K kinds, G groups (colours of which a
-    unit is a part), P paths of up to L units, X calls in all.
+    C units in topological order, N nodes sorted by unit, K kinds, G groups (colours that units are
+    parts of), P paths of up to L units, X calls in all.
     """
 
     divided: bool  # whether a colour may be divided over the two calls of an accelerator
@@ -82,10 +82,10 @@ class Graph(NamedTuple):
     transfer: Array  # (K, N)
     time: Array  # (N, 2)
     capacity: Array  # (K,)
-    group_size: Array  # (G,) units
+    group_size: Array  # (G,) number of units
     group_bytes: Array  # (G,)
-    code: Array  # (codes, K+1) calls left of each kind; calls used in all
-    step: Array  # (K,) from a code to that with one call more
+    code: Array  # (codes, K+1) calls left of each kind; sum of calls used
+    step: Array  # (K,) increase of the code by one more call
     leq: Array  # (codes, codes) whether the first uses no more calls of any kind
     place: Array  # (P, C) place of each unit on the path, −1 off it
     gates: Array  # (P, L+2) lists: nodes of unit i−1 on the path that feed unit i
@@ -96,12 +96,12 @@ class Graph(NamedTuple):
 class LabelStore(NamedTuple):
     """States and their labels.
 
-    A state is an ideal, and, where colours may be divided, who holds each colour of which a part
-    is done: the CPUs, or an *owner*, an accelerator that must take the rest in its second call.
+    A state is an ideal and, if colours may be divided, the holder of each colour partly done: the
+    CPUs, or an *owner*, an accelerator that must take the rest in its second call.
     """
 
     at: Array
-    target: Array  # (1,) only plans better than this matter
+    target: Array  # (1,) latency that plans have to beat
     table: Array  # hash table of states
     key: Array  # (states, words) bits of units; then a byte for each open colour
     state: Array  # (states, 5)
@@ -124,7 +124,7 @@ class Scratch(NamedTuple):
     owner: Array  # (MOST_OPEN + 1, 3)
     load: Array  # (C+1, 3, K)
     room: Array  # (C+1,): bytes of the call
-    path_in: Array  # (C+1, P) first place on each path outside ideal and call
+    path_in: Array  # (C+1, P) first place of each path that is outside
     ready: Array  # (words,) bits
     new_key: Array
     active: Array  # (A,) labels
@@ -135,7 +135,7 @@ class Scratch(NamedTuple):
 
 @uncounted
 def _slot(table, keys, key):
-    """Return the place of the state `key` in the hash table, or where it would be entered."""
+    """Return the slot of state `key` in the hash table, or the free slot where it belongs."""
     h = np.uint64(1469598103934665603)
     for i in range(len(key)):
         h ^= key[i]
@@ -155,7 +155,7 @@ def _slot(table, keys, key):
 
 @uncounted
 def find(s, key):
-    """Return the number of the state `key`, −1 if it is not in the hash table."""
+    """Return the number of state `key`; −1 if it is not in the hash table."""
     return s.table[_slot(s.table, s.key, key)]
 
 
@@ -170,9 +170,9 @@ def rehash(table, key, count):
 def insert(g, s, w, state, shape, step, end, single):
     """Insert a label unless another one dominates it; return its state.
 
-    Its `state` is −1 if not known yet; `shape` has the units of the ideal, the size of its border,
-    and the number of values: a finish time for each of the border, and two for each owner; `step`
-    the code of what is left of the devices, the label before, and the kind of the call.
+    `state` is −1 if not known yet; `shape` is the number of units in the ideal, the size of its
+    border, and the number of values: a finish time per node of the border, and two per owner;
+    `step` is the label's code, the label before, and the kind of the call.
     """
     (card, border, size), (code, parent, kind) = shape, step
     if state < 0:
@@ -233,7 +233,7 @@ def insert(g, s, w, state, shape, step, end, single):
 
 @uncounted
 def _new_state(s, w, card, border, owners):
-    """Add the state `w.new_key` of `card` units and the border in `w`; return its number."""
+    """Add the state `w.new_key` of `card` units with the border in `w`; return its number."""
     state = s.at[N_STATES]
     s.at[N_STATES] += 1
     for i in range(len(w.new_key)):
@@ -255,7 +255,7 @@ def _new_state(s, w, card, border, owners):
 
 @uncounted
 def _estimate(tails, values, tail_at, value_at, size, end):
-    """Return a lower bound on the latency from a label: the last finish that its border implies."""
+    """Return the last finish that a label's border implies, plus a tie-breaker by finish times."""
     worst, total = end, 0.0
     for i in range(size):
         value = values[value_at + i] + tails[tail_at + i]
@@ -268,9 +268,9 @@ def _estimate(tails, values, tail_at, value_at, size, end):
 def write_owners(g, s, w, d, kind):
     """Write the holders of the open colours after the step into the new key; see `_read_owners`.
 
-    Owners are numbered anew, in the order in which their colours come; the column RENAMED says how,
-    its last row for a call that has opened colours. Returns how many there are, −1 if that is more
-    than a key can hold. `kind` is CPUS if no accelerator's call it is.
+    Owners are numbered anew in the order of their colours; column RENAMED has the new numbers, in
+    its last row that of a call that opens colours. Return the number of owners, or −1 if the key
+    cannot hold them. `kind` is CPUS for a step that is not a call.
     """
     found = w.opened
     count = 0
@@ -342,7 +342,7 @@ def new_scratch(graph: Graph) -> Scratch:
 
 
 def wider(work: Scratch) -> Scratch:
-    """Return working arrays for twice as many labels of one state."""
+    """Return working arrays with room for twice as many labels of one state."""
     return work._replace(
         active=np.concatenate([work.active, np.zeros_like(work.active)]),
         start=np.concatenate([work.start, np.zeros_like(work.start)], axis=1),
@@ -350,7 +350,7 @@ def wider(work: Scratch) -> Scratch:
 
 
 def new_store(graph: Graph, target: float) -> LabelStore:
-    """Return a store that holds the empty ideal, with one label: nothing used or finished."""
+    """Return a store of the empty ideal and its one label: nothing used, nothing finished."""
     units, nodes = len(graph.memory), len(graph.time)
     states, labels = 1024, 4096
     at: Ints = np.zeros(14, np.int64)
@@ -377,7 +377,7 @@ def new_store(graph: Graph, target: float) -> LabelStore:
 
 
 def enlarged(store: LabelStore, code: int) -> LabelStore:
-    """Return the store with twice the room of what is full; a hash table is left empty."""
+    """Return the store with twice the room in what is full; a new hash table is empty."""
 
     def twice(*names: str) -> dict[str, Array]:
         return {

@@ -1,4 +1,4 @@
-"""Heuristics for latency: local search, and the label DP on one topological order."""
+"""Heuristics for latency: local search, and the label DP along one topological order."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .greedy import call_slots, first_plans
 from .label_dp import kernel_graph, run_label_dp, solution_of
 from .lns_kernel import random_moves
 
-#: Moves between two looks at the clock, in node visits.
+#: Work between two polls of the clock, in node visits.
 SLICE_VISITS = 20_000_000
-#: Moves without success after which local search ends, per unit.
+#: Moves per unit without success after which local search ends.
 PATIENCE = 60
 
 
 def local_search(task: Task[Latency], search: Search[Solution]) -> None:
-    """Start from the best plan known, or from `linear`; move units between calls and CPUs.
+    """Improve the incumbent, or a plan of `linear`, by moving units between calls and CPUs.
 
-    A unit (a colour, or a node) moves to the call of a neighbour, or to the CPUs; a move is kept
-    if the request ends no later. It ends when no move has helped for long.
+    A unit (a colour or a node) moves to a neighbour's call, or anywhere; a move is kept if the
+    request ends no later. The search ends when no move has helped for long.
     """
     if search.best is None:
         linear(task, search)
@@ -37,19 +37,19 @@ def local_search(task: Task[Latency], search: Search[Solution]) -> None:
 
 
 def linear(task: Task[Latency], search: Search[Solution]) -> None:
-    """Solve the label DP over the prefixes of one topological order, one label per prefix."""
+    """Run the label DP over the prefixes of one topological order, with one label per prefix."""
     first_plans(task, search)
     graph = latency_graph(task, whole_colours=True)
     counts = [min(int(c), graph.size) for c in graph.count]
     kernel = kernel_graph(task, graph, counts, [], chained=True)
-    # several parts of one order can only be better than the best plan known
+    # only plans better than the incumbent are of use
     _, _, steps = run_label_dp(kernel, search.objective, search.should_stop, single=True)
     if steps is not None:
         search.offer(solution_of(task, graph, steps))
 
 
 def improve(task: Task[Latency], search: Search[Solution]) -> None:
-    """Move units of the best plan between calls until no move has helped for long."""
+    """Move units of the incumbent between calls until no move has helped for long."""
     assert isinstance(search.best, CallPlacement)
     calls = task.problem.calls
     graph = latency_graph(task, whole_colours=False)
@@ -83,7 +83,7 @@ def improve(task: Task[Latency], search: Search[Solution]) -> None:
 
 
 def _compact(plan: CallPlacement) -> CallPlacement:
-    """Return a plan with the calls of each device numbered from 0."""
+    """Return a plan with the calls of each device renumbered from 0 without gaps."""
     rank = np.full(len(plan.call), -1)
     for d in np.unique(plan.device).tolist():
         here = plan.device == d
@@ -92,6 +92,6 @@ def _compact(plan: CallPlacement) -> CallPlacement:
 
 
 def _groups(task: Task[Latency]) -> list[list[int]]:
-    """Return the nodes that move together: colours, and single nodes."""
+    """Return the nodes that move together: each colour, and each other node by itself."""
     alone = [[v] for v, colour in enumerate(task.workload.colours.tolist()) if colour < 0]
     return [list(nodes) for nodes in task.workload.colour_classes if nodes] + alone

@@ -12,9 +12,9 @@ from ...instances.common.kernel import kernel
 def random_moves(flat, slot, slots, room, calls, units, value, draws):
     """Try random moves of units, keep those that do not raise the latency, and return the latency.
 
-    `slot`, shape (n,), is the number of each node's call, −1 on a CPU, and is changed in place;
-    `room` is the memory of each accelerator in bytes, `units` the nodes of each unit as compressed
-    rows, `draws`, (moves, 4), random numbers from 0 to below 1.
+    `slot`, shape (n,), is the number of each node's call, −1 on a CPU, and changes in place; `room`
+    is the memory of each accelerator in bytes, `units` the nodes of each unit as compressed rows,
+    `draws`, shape (moves, 4), random numbers in [0, 1).
     """
     start, members = units
     groups = len(start) - 1
@@ -26,7 +26,7 @@ def random_moves(flat, slot, slots, room, calls, units, value, draws):
     for m in range(len(draws)):
         g = int(draws[m, 0] * groups)
         low, high = start[g], start[g + 1]
-        # where to: the call of a neighbour, a call next to it, or the CPUs
+        # target: a neighbour's call or the CPUs if it is there; else any call, or the CPUs
         v = members[low + int(draws[m, 1] * (high - low))]
         ins = flat.pred_start[v + 1] - flat.pred_start[v]
         outs = flat.succ_start[v + 1] - flat.succ_start[v]
@@ -54,7 +54,7 @@ def random_moves(flat, slot, slots, room, calls, units, value, draws):
         if there >= 0 and there != home and used[there] + size > room[there]:
             continue
         if calls > 1 and there >= 0 and there == home:
-            slot[v] = to  # one node of the group moves to another call of the accelerator
+            slot[v] = to  # only this node of the unit moves within the accelerator
         else:
             for i in range(low, high):
                 slot[members[i]] = to

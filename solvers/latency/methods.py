@@ -1,4 +1,4 @@
-"""The methods for latency: solvers, imported when first run, and what they support."""
+"""The methods for latency: solvers, imported when first run, and the tasks they support."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GREEDY = SolverName("stagecut.solvers.latency.greedy.greedy")
 
 
 def _learned(task: Task[Latency], search: Search[Solution]) -> None:
-    """Run the policy after the greedy plan."""
+    """Run the learned policy after the greedy plan."""
     from ..learned.method import learned
 
     GREEDY(task, search)
@@ -22,7 +22,7 @@ def _learned(task: Task[Latency], search: Search[Solution]) -> None:
 
 
 def _beside(task: Task[Latency]) -> Sequence[Strategy]:
-    """Return the portfolio of `auto`: local search, and the integer program if it is small."""
+    """Return the strategies beside `auto`: local search, and the integer program if it is small."""
     from .auto import MOST_CHOICES
 
     calls = task.problem.calls * task.cluster.size

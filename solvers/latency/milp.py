@@ -1,4 +1,4 @@
-"""Latency by integer programming in HiGHS."""
+"""Latency by integer programming, with HiGHS or any solver of Pyomo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .lns import linear
 
 
 def strong(task: Task[Latency], search: Search[Solution]) -> None:
-    """Solve the strong form, after raising the path-interval bound."""
+    """Solve the strong form, with potentials, after raising the path-interval bound."""
     with search.phase("bound"):
         graph = latency_graph(task, whole_colours=task.problem.calls == 1)
         raise_path_bound(task, search, graph, search.should_stop, heavy_paths(graph, count=1))
@@ -29,7 +29,7 @@ def big_m(task: Task[Latency], search: Search[Solution]) -> None:
 
 
 def _solve(task: Task[Latency], search: Search[Solution], *, potentials: bool) -> None:
-    """Solve one of the two forms from the best plan known."""
+    """Solve one of the two forms, starting from the incumbent."""
     if search.best is None:
         with search.phase("start"):
             linear(task, search)
@@ -39,7 +39,7 @@ def _solve(task: Task[Latency], search: Search[Solution], *, potentials: bool) -
 def _program(
     task: Task[Latency], search: Search[Solution], *, potentials: bool
 ) -> IntegerProgram[Solution]:
-    """State the program for the best solution known."""
+    """State the program for the incumbent."""
     horizon = min(
         search.objective, latency_ceiling(task, latency_graph(task, whole_colours=False)) * 2 + 1
     )

@@ -1,11 +1,11 @@
-"""Minimum cuts: the least load of a call that must hold some units and must not hold others.
+"""Minimum cuts: the least load of a call that must contain some units and must not contain others.
 
-Without convexity and memory a load is a sum of computing times and of nets, each paid for when it
-is cut (`hypergraph`), so it is submodular and the least one is a minimum cut: units of the call
-lie on the source's side, p_v is an arc to the sink, and a net of weight w becomes two nodes with
-an arc of w between them. Units that are decided are contracted, and only those undecided units
-take part which a net connects with the call, so that the networks stay small. For the
-path-interval bound, a call that meets a path in an interval holds what lies between its ends.
+Without convexity and memory, a load is the sum of the compute times and of the weights of the cut
+nets (`hypergraph`). It is submodular, and its minimum is a minimum cut: units of the call are on
+the source's side, p_v is an arc from v to the sink, and a net of weight w becomes two vertices with
+an arc of capacity w between them. Decided units are contracted, and of undecided ones only those
+that nets connect with the call are included, so networks stay small. For the path-interval bound, a
+call with an interval of a path also contains what lies between the interval's ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNDECIDED, INSIDE, OUTSIDE = 0, 1, 2
 
 
 class CutData(NamedTuple):
-    """The graph of units, nets and memories that minimum cuts are taken in; K kinds of devices."""
+    """Units, nets and memories for minimum cuts: K kinds of devices, U units, E nets."""
 
     compute: Floats  # (K, U)
     weight: Floats  # (K, E)
@@ -32,14 +32,14 @@ class CutData(NamedTuple):
     nets: Ints
     memory: Floats  # (U,) bytes
     capacity: Floats  # (K,) bytes of one device
-    tie: Ints  # (U,) colour, −1 without
+    tie: Ints  # (U,) colour; −1 for none
     tie_memory: Floats  # bytes of each colour
 
 
 class CutScratch(NamedTuple):
     """Working arrays of `least_of_interval`; their contents before a call do not matter.
 
-    Vertices are source, sink, undecided units and two for each net; arcs come in pairs.
+    Vertices are source, sink, undecided units, and two for each net; arcs come in pairs.
     """
 
     side: NDArray[np.int8]  # side of each unit: UNDECIDED, INSIDE or OUTSIDE
@@ -74,10 +74,10 @@ def new_scratch(data: CutData) -> CutScratch:
 
 @inner
 def least_load(data, k, scratch):
-    """Return a lower bound on the load of a call; equal to the least load up to rounding.
+    """Return a lower bound on the load of a call, equal to the least load up to rounding.
 
-    Any feasible flow bounds the cut from below, so rounding in the flow does no harm. The scratch's
-    `side` says which units are in the call.
+    Any feasible flow bounds the cut from below, so rounding in the flow is harmless. `side` in the
+    scratch says which units are in the call.
     """
     compute, weight = data.compute[k], data.weight[k]
     pin_start, pins, net_start, nets = data.pin_start, data.pins, data.net_start, data.nets
@@ -130,7 +130,7 @@ def least_load(data, k, scratch):
     size += 2 * n_touched
     first[:size] = -1
     m = np.int64(0)
-    source, sink = np.int64(0), np.int64(1)  # constants would be compiled for as such
+    source, sink = np.int64(0), np.int64(1)  # literals would be compiled as constants
     helper = size - 2 * n_touched
     for u in range(units):
         if vertex[u] >= 0 and compute[u] > 0.0:
@@ -194,7 +194,7 @@ def _arc(scratch, m, a, b, forth, back):
 
 @inner
 def _max_flow(size, arcs, scratch):
-    """Return the maximum flow from vertex 0 to 1 (Dinic); arcs 2i and 2i+1 are reverses."""
+    """Return the maximum flow from vertex 0 to vertex 1 (Dinic); arcs 2i and 2i+1 are reverses."""
     queue, first, level, at = scratch.queue, scratch.first, scratch.level, scratch.at
     path, following, to, room = scratch.path, scratch.following, scratch.to, scratch.room
     largest = 0.0
@@ -256,9 +256,9 @@ def _max_flow(size, arcs, scratch):
 
 @kernel
 def least_of_interval(a, b, path, reach, data, scratch):
-    """Return L(a, b), the least load of a call that meets the path in v_a … v_b, over all kinds.
+    """Return L(a, b): the least load, over all kinds, of a call with v_a … v_b of the path.
 
-    `reach`, (U, U), says whether a path leads from the first unit to the second, or they are one.
+    `reach`, (U, U), says whether a path leads from the first unit to the second, or they are equal.
     """
     kinds, units = data.compute.shape
     side = scratch.side

@@ -1,1 +1,1 @@
-"""Searches for throughput: `auto` tells the strategy."""
+"""Searches for splits of least max-load; `auto` is the strategy."""

@@ -1,4 +1,4 @@
-"""`auto`: chooses the methods for a throughput problem, and says what it chose."""
+"""The default strategy for throughput: choose methods by problem and size, and note the choice."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from .dp import ideal_dp
 from .local_search import improve_linked
 from .set_partitioning import set_partitioning
 
-#: Units times devices up to which the compact program is solved to the end in no time.
+#: Units times devices up to which the compact program is solved to optimality almost at once.
 SMALL_PROGRAM = 150
 
 #: Nodes beyond which only multilevel planning ends in time.
 LARGE = 4_000
 
-#: Rounds of set partitioning before the compact program where that is small.
+#: Rounds of set partitioning before the compact program if that is small.
 FEW_ROUNDS = 6
 
-#: Part of the time left for set partitioning where it moves by other loads than those asked for,
-#: and where the compact program is small.
+#: Part of the time left that set partitioning gets if it minimises other loads than those asked
+#: for, or if the compact program is small.
 SHARE = 0.25
 
 
 def auto(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Plan by what fits the problem.
+    """Choose methods by problem and size, and run them one after the other.
 
-    First plans, for which nothing is compiled, are greedy and one device. Large graphs go to
-    multilevel planning. Contiguous splits go to the DP over ideals, which is exact while its
-    lattice is small enough. Non-contiguous ones go to set partitioning. The compact program goes on
-    where these end. Relayed data only the DP can price, so there it is all.
+    The first plans, greedy and one device, need no compilation. Graphs of more than `LARGE` nodes
+    then go to multilevel planning; contiguous splits to the DP over ideals, which is exact while
+    the lattice is small enough; non-contiguous splits to set partitioning. The compact program
+    continues where these end. Only the DP can price relayed data, so it is the only method then.
     """
     search.method = "greedy"
     greedy(task, search)
@@ -71,7 +71,7 @@ def auto(task: Task[Throughput], search: Search[Solution]) -> None:
     improve_linked(task, search)
     if search.should_stop():
         return
-    from .milp import compact  # Pyomo takes a second to import, which the methods above do without
+    from .milp import compact  # Pyomo, which only this needs, takes a second to import
 
     search.method = "milp"
     search.note("auto: the compact integer program, from the best plan so far")
@@ -79,9 +79,9 @@ def auto(task: Task[Throughput], search: Search[Solution]) -> None:
 
 
 def _by_other_loads(task: Task[Throughput]) -> bool:
-    """Whether set partitioning leaves out what matters, and the compact program counts it.
+    """Whether set partitioning neglects a part of the objective that the compact program has.
 
-    That is GPipe's two maxima, transfers beside compute, and memories too small to hold all.
+    Such parts are GPipe's two maxima, transfers beside compute, and memories too small for all.
     """
     problem, costs = task.problem, task.costs
     fast = (costs.count > 0) & ~costs.host

@@ -1,4 +1,4 @@
-"""Baseline placements: greedy filling, a single device, and splits made by hand."""
+"""Baseline placements: greedy filling, a single device, and an expert's split from a file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ..core.search import Search
 
 
 def greedy(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Fill one accelerator after the other in topological order, up to an even share each.
+    """Fill one accelerator after the other in topological order, each up to an even share.
 
-    What fits on no accelerator goes to the CPU core that has least to do. Several shares are
-    tried, from the even one up, because an even one may not fit into the memories.
+    A unit that fits on no accelerator goes to the CPU core with the least load. Larger shares are
+    tried after the even one, with which not everything may fit into the memories.
     """
     graph, relayed = hypergraph(task, pipeline_units(task)), task.problem.relayed
     order = topological_units(graph)
@@ -29,12 +29,12 @@ def greedy(task: Task[Throughput], search: Search[Solution]) -> None:
         if placement is not None:
             stages = tuple(dict.fromkeys(placement[order].tolist())) if relayed else ()
             search.offer(Placement(graph.expand(placement), stages))
-        if search.should_stop():  # asked last: a first plan even where the time is up
+        if search.should_stop():  # last: a first plan even if time is up
             return
 
 
 def topological_units(graph: Hypergraph) -> list[int]:
-    """Return the units in topological order of the pipeline edges, lowest number first."""
+    """Return the units in topological order of the pipeline edges; ties by lowest number."""
     import networkx as nx
 
     order: nx.DiGraph[int] = nx.DiGraph()
@@ -88,11 +88,11 @@ def single_device(task: Task[Throughput], search: Search[Solution]) -> None:
 
 
 def expert(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Offer the split of a file; of a folder, that of the file named most like the workload.
+    """Offer the split of a file; of a folder, the file whose name resembles the workload's most.
 
-    Files of a folder that do not fit the workload do not count. One that lists forward nodes alone
+    Files of a folder that do not fit the workload are skipped. A file that lists only forward nodes
     fits the training workload, too: backward nodes follow their colours. Raises `InputError` if no
-    file is named, or it, or every file of the folder, does not fit the workload and its cluster.
+    file is named, or if it, or every file of the folder, does not fit workload and cluster.
     """
     if "split" not in task.options:
         raise InputError("method expert: it needs a split file, or a folder of them: expert:FILE")

@@ -1,4 +1,4 @@
-"""Descent of a local search: moves that lower the objective, or make loads more even."""
+"""Kernel of a descent by moves of single units that lower the max-load, or even out the loads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ...instances.common.kernel import inner, kernel
 def _value(work, moved, gpipe, overlap):
     """Return the objective and the sum of squared loads.
 
-    `work` and `moved` are compute and transfer times of each device, forward and backward; shape
-    (D, 2).
+    `work` and `moved`, shape (D, 2), are compute and transfer times by device, forward and
+    backward.
     """
     forward, backward, total, squares = 0.0, 0.0, 0.0, 0.0
     for d in range(len(work)):
@@ -30,7 +30,7 @@ def _value(work, moved, gpipe, overlap):
 
 @inner
 def _add_flow(g, where, i, sign, moved, entered):
-    """Add the costs of node i's output to the transfer times, (D, 2), `sign` times."""
+    """Add `sign` times the transfer times of node i's output to `moved`, shape (D, 2)."""
     a, side = where[g.source[i]], g.side[i]
     first, last = g.target_start[i], g.target_start[i + 1]
     for j in range(first, last):
@@ -54,7 +54,7 @@ def _add_flow(g, where, i, sign, moved, entered):
 
 @inner
 def _move(g, where, v, b, work, moved, entered):
-    """Move unit v to device b, in compute and transfer times too, (D, 2)."""
+    """Move unit v to device b, and update compute and transfer times, shape (D, 2)."""
     for r in range(g.of_start[v], g.of_start[v + 1]):
         _add_flow(g, where, g.of[r], -1.0, moved, entered)
     for side in range(2):
@@ -67,7 +67,7 @@ def _move(g, where, v, b, work, moved, entered):
 
 @kernel
 def move_units(g, where, order):
-    """Move units of `where` while that helps; first improvement, in the given order."""
+    """Move units of `where` until no single move improves; first improvement, in given order."""
     devices = len(g.capacity)
     work, moved = np.zeros((devices, 2)), np.zeros((devices, 2))
     used, entered = np.zeros(devices), np.zeros(devices, np.bool_)

@@ -1,7 +1,8 @@
-"""Contiguous splits by dynamic programming over ideals: all of them, or those along a single order.
+"""Contiguous splits of least max-load by dynamic programming over ideals.
 
-All ideals are listed where memory and time allow. Over a given lattice (`least_maximum`) tables of
-states go in, and the best chain of stages comes out.
+A contiguous split is a chain of ideals, from the empty set to all units, whose differences are the
+stages. `least_maximum` finds the best chain of a given lattice: of all ideals if memory and time
+allow, which proves optimality, or of the prefixes of a single topological order.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from .dp_kernel import (
     StateCapacity,
 )
 
-#: Pairs of ideals, or ideals, between two looks at the clock: some hundredths of a second.
+#: Pairs of ideals, or ideals, between two polls of the clock: some hundredths of a second.
 SLICE = 500_000
 
-#: Share by which the reach of devices is widened, so that rounding cuts nothing.
+#: Relative widening of what devices can hold, so that rounding excludes no plan.
 SLACK = 1e-9
 
-#: Seconds of work on one number of devices after which the time still needed is projected.
+#: Seconds of work on one number of devices after which the remaining time is projected.
 TRIAL_SECONDS = 1.0
 
 
@@ -47,22 +48,22 @@ TRIAL_SECONDS = 1.0
 class ChainFound:
     """Result of the dynamic program: a chain of stages, with its value and the work done."""
 
-    # whether it came to its end. If so, and without plan, nothing keeps to the limits.
+    # whether it ran to its end; if so, and without a plan, no plan keeps the limits
     complete: bool
-    value: float = np.inf  # least maximum of the criterion that was minimised; `inf` without plan
-    # (U,): for each unit of the pipeline the device, numbered kind by kind in the order of
-    # `IdealPipeline.kinds`; None without plan
+    value: float = np.inf  # least maximum of the minimised criterion; `inf` without a plan
+    # (U,): device of each unit of the pipeline, numbered kind by kind in the order of
+    # `IdealPipeline.kinds`; None without a plan
     device_of_unit: Ints | None = None
     order: tuple[int, ...] = ()  # those devices stage by stage
     pairs: int = 0  # pairs of ideals visited
     reachable: int = 0  # ideals that a plan within the limits may pass
-    # if it gave up because the deadline is out of reach: what it would have taken; else 0
+    # time it would have taken, if it gave up as that is beyond the deadline; else 0
     projected_seconds: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceStates:
-    """Numbers of devices in use of each kind, s = (s_1, …, s_K), as one number Σ stride · s."""
+    """All states: numbers s = (s_1, …, s_K) of devices in use of each kind, coded Σ stride · s."""
 
     stride: NDArray[np.int64]  # (K,)
     used: NDArray[np.int64]  # used, left: (S, K)
@@ -77,7 +78,7 @@ def states_of(count: Ints) -> DeviceStates:
 
 
 def bytes_needed(ideals: int, lattice: Lattice, states: int) -> int:
-    """Return the memory for as many `ideals` as given, with steps as in `lattice`."""
+    """Return the bytes of a lattice of `ideals` ideals with its tables, by the steps of another."""
     steps = len(lattice.to) / lattice.size
     return int(ideals * (8 * lattice.members.shape[1] + 8 * steps + 60 + 16 * states))
 
@@ -90,12 +91,12 @@ def least_maximum(
     search: Clock,
     floor: float = 0.0,
 ) -> ChainFound:
-    """Find the chain of stages with the least maximum of one criterion, below its limit.
+    """Find the chain of stages with the least maximum of one criterion, below that one's limit.
 
     Every stage keeps the limits of the other criteria, and the memory. Maxima up to `floor` count
-    as equal. Devices are put to use one by one: when plans with j devices are extended, all of them
-    are known. Memory is linear in ideals × states; time in the pairs of ideals, the smaller one
-    worth extending, whose difference keeps to the limits.
+    as equal. Devices are added one by one: all plans with j devices are known before any of them is
+    extended. Memory is linear in ideals × states; time in the pairs of nested ideals whose
+    difference keeps the limits, the smaller one with a plan worth extending.
     """
     rows = [row for row in pipe.rows if row.criterion in limits or row.criterion == "memory"]
     upper_bounds = np.array(
@@ -136,7 +137,7 @@ def least_maximum(
             timed = kernel.relax.ready
             ideal, more = kernel.relax(ideal, SLICE, steps, table, open_states, lanes, nets, split)
             pairs += more
-            if not timed:  # what is interpreted or compiled tells nothing about the rest
+            if not timed:  # interpretation and compilation say nothing about the rest
                 began = time.monotonic()
             spent = time.monotonic() - began
             if spent > TRIAL_SECONDS:
@@ -154,7 +155,7 @@ def least_maximum(
 
 
 def _table(alive: Bools, reachable: Bools, limit: float) -> LatticeTable:
-    """Return the table at the beginning: only the empty ideal has a plan."""
+    """Return the initial table, in which only the empty ideal has a plan."""
     value = np.where(alive[reachable], limit, -1.0)
     table = LatticeTable(
         row=np.where(reachable, np.cumsum(reachable) - 1, -1),
@@ -172,7 +173,7 @@ def _steps(lattice: Lattice) -> LatticeSteps:
 
 
 def _left(table: LatticeTable, now: Ints, ideal: int, devices: int) -> float:
-    """Return the work left for this device and so many more, over that up to an ideal."""
+    """Return the remaining work, for this device and `devices` more, relative to that done."""
     extended = np.logical_or.reduce(table.keep[:, now], axis=1)
     done = extended[: table.row[:ideal].max(initial=-1) + 1].sum()
     return float((extended.sum() - done + devices * extended.sum()) / max(done, 1))
@@ -181,11 +182,11 @@ def _left(table: LatticeTable, now: Ints, ideal: int, devices: int) -> float:
 def _windows(
     rows: list[Row], lattice: Lattice, upper_bounds: Floats, states: DeviceStates, search: Clock
 ) -> Bools | None:
-    """Return for each ideal and state whether the devices used, and those left, can do the work.
+    """Return for each ideal and state whether devices used can hold it, and those left the rest.
 
-    Work is measured in each row and by each kind's times in turn; a device of another kind takes
-    as much of it as a fractional knapsack allows. Every device of a plan keeps to the bounds, so
-    an ideal that s devices hold has no more work than they can take together. None if the search
+    Work is measured by each row and each kind's times in turn; a device of another kind can take as
+    much of it as a fractional knapsack allows. Every device of a plan keeps the bounds, so an ideal
+    held by the devices of a state has no more work than they can take together. None if the search
     must stop.
     """
     weights, takes = [], []
@@ -217,13 +218,13 @@ def _windows(
 
 
 def knapsack(weight: Floats, size: Floats, room: float) -> float:
-    """Return the most weight that fits into `room` (and a little more) if the last item is cut."""
+    """Return the greatest weight that fits into `room` (and a little more), the last item cut."""
     return float(knapsack_shares(weight, size, room) @ weight)
 
 
 def knapsack_shares(weight: Floats, size: Floats, room: float) -> Floats:
-    """Return how much of each item a knapsack takes if the last one is cut."""
-    room *= 1 + SLACK  # else rounding of large sizes cuts small ones off
+    """Return the share of each item that a fractional knapsack takes, the last item cut."""
+    room *= 1 + SLACK  # otherwise rounding of large sizes excludes small ones
     share = np.zeros(len(weight))
     share[(size == 0) & (weight > 0)] = 1.0
     some = np.flatnonzero((weight > 0) & (size > 0) & (size <= room) & np.isfinite(size))
@@ -235,7 +236,7 @@ def knapsack_shares(weight: Floats, size: Floats, room: float) -> Floats:
 def _lanes(
     rows: list[Row], lattice: Lattice, upper_bounds: Floats, minimise: Criterion
 ) -> LatticeLanes:
-    """Return the rows by kind, without those that cannot bind."""
+    """Return the rows by kind, without those that cannot be binding."""
     lanes: list[tuple[int, float, Row]] = [
         (k, min(float(cap[k]), float(np.finfo(float).max)), row)
         for row, cap in zip(rows, upper_bounds, strict=True)
@@ -258,7 +259,7 @@ def _read_back(
 ) -> tuple[Ints, tuple[int, ...]]:
     """Return the device of each unit, and the devices in use by stage.
 
-    Follows the stages from the full ideal back to the empty one.
+    Reads the stages from the full ideal back to the empty one.
     """
     device = np.full(len(lattice.order), -1)
     ideal = lattice.size - 1
@@ -275,25 +276,25 @@ def _read_back(
     return device, tuple(reversed(used))
 
 
-#: Ideals that are simply listed; beyond, they are counted first, by as many classes at most.
+#: Ideals that are listed without counting first; beyond, at most as many classes are counted.
 LISTED_AT_ONCE = 300_000
 
-#: Note on the plan where ideals are not listed.
+#: Note on the plan if ideals are not listed.
 FALLBACK = "the plan is the best of some topological orders"
 
-#: Ideals for each unit, and bytes of them all, up to which they are few.
+#: Ideals per unit, and bytes of all ideals, up to which ideals are few.
 FEW_IDEALS, FEW_BYTES = 8, 1 << 30
 
 #: Share of the free memory that a lattice and its tables may take.
 MEMORY_SHARE = 0.6
 
-#: Relative distance up to which two objectives are one: rounding of sums.
+#: Relative distance within which two objectives count as equal: rounding of sums.
 SAME = 1e-11
 
-#: Relative distance up to which the verifier must confirm a plan's value.
+#: Relative distance within which the verifier must confirm a plan's value.
 CLAIM_TOLERANCE = 1e-9
 
-#: Share of a limit below which a plan is priced again, under its own load as the limit.
+#: Share of a limit below which a plan is evaluated again, with its own load as the limit.
 PRECISE = 1e-3
 
 ORIGIN = "dp over ideals"
@@ -306,7 +307,7 @@ class LatticeWork:
     reachable: int = 0
     pairs: int = 0
     projected_seconds: float = 0.0
-    refuted: float = 0.0  # no plan of the lattice has a lower objective
+    refuted: float = 0.0  # proved lower bound on the plans of the lattice
 
     def add(self, found: ChainFound) -> None:
         """Add the work of one run."""
@@ -317,7 +318,7 @@ class LatticeWork:
 
 @dataclass(frozen=True, eq=False)
 class _LatticeRun:
-    """A search on a lattice, which `proves` what it rules out if it holds every plan."""
+    """A search on a lattice; if it contains every plan (`proves`), its minimum is a bound."""
 
     task: Task[Throughput]
     pipe: IdealPipeline
@@ -328,7 +329,7 @@ class _LatticeRun:
 
     @cached_property
     def weight(self) -> float:
-        """Sum of all times and transfers: the scale of rounding errors where no limit gives one."""
+        """Sum of all times and transfers: the scale of rounding errors if no limit gives one."""
         rows = [row for row in self.pipe.rows if row.criterion != "memory"]
         return float(sum(row.unit[np.isfinite(row.unit)].sum() + 2 * row.net.sum() for row in rows))
 
@@ -356,10 +357,11 @@ class _LatticeRun:
 
 
 def ideal_dp(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Find the optimum over contiguous splits; it is a bound where just these are asked for.
+    """Find the optimum over contiguous splits; it is a bound if only these are asked for.
 
-    First the linearised program gives an incumbent, against which the ideals are cut. Where the
-    lattice is too large for the memory or the time left, that is said, and its plan is all.
+    Dynamic programs along single orders first give an incumbent, with which the lattice is cut. If
+    the lattice is too large for the memory or the time left, a note says so, and the plan is that
+    of these orders.
     """
     pipe = linearised(task, search)
     if pipe is None or search.should_stop():
@@ -393,12 +395,12 @@ def ideal_dp(task: Task[Throughput], search: Search[Solution]) -> None:
 
 
 def linearised_dp(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Find the best split of a few topological orders: fast, and often optimal."""
+    """Find the best contiguous splits of a few topological orders: fast, and often optimal."""
     linearised(task, search)
 
 
 def pipedream(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Merge branches that close again, as PipeDream does, and split the path that is left."""
+    """Merge parallel branches into layers as PipeDream does, and split the remaining path."""
     ids = {str(node): node for node in task.workload.ids}
     skipped = [text for text in task.options.get("skip", "").split("+") if text]
     for text in skipped:
@@ -412,10 +414,10 @@ def pipedream(task: Task[Throughput], search: Search[Solution]) -> None:
 def contracted_dp(
     task: Task[Throughput], search: Search[Solution], units: Ints, *, any_order: bool = False
 ) -> None:
-    """Offer the best plan that keeps units together, which proves nothing about others.
+    """Offer the best plan that keeps the given units together; prove no bound.
 
-    Where the units, shape (n,), have many ideals, those of one order are all: that of their
-    numbers, if it is topological or `any_order`; plans need not be contiguous then.
+    If the units, shape (n,), have many ideals, only those along one order are used: by unit number,
+    if that is topological or `any_order`, in which case plans need not be contiguous.
     """
     pipe = pipeline(task, units, any_order=any_order)
     numbered = (pipe.graph.edges[:, 0] < pipe.graph.edges[:, 1]).all()
@@ -425,7 +427,7 @@ def contracted_dp(
 
 
 def few_ideals_dp(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Find the optimum over contiguous splits as `ideal_dp` if the units have few ideals."""
+    """Find the optimum over contiguous splits, as `ideal_dp`, if the units have few ideals."""
     if not ideals_alone(task):
         return
     pipe = pipeline(task)
@@ -438,10 +440,10 @@ def few_ideals_dp(task: Task[Throughput], search: Search[Solution]) -> None:
 def linearised(
     task: Task[Throughput], search: Search[Solution], units: Ints | None = None
 ) -> IdealPipeline | None:
-    """Offer the best splits of some topological orders of the units; None if nothing can fit."""
+    """Offer the best splits of some topological orders; None if infeasibility is proved."""
     with search.phase("build"):
         pipe = pipeline(task, units)
-        reason = why_infeasible(task)  # colours alone hold for every split, and explain it better
+        reason = why_infeasible(task)  # proofs by colour hold for every split and explain better
         if reason is None and units is None and ideals_alone(task):
             reason = why_infeasible(task, pipe.graph)
     if reason is not None:
@@ -456,7 +458,7 @@ def linearised(
 
 
 def ideals_alone(task: Task[Throughput]) -> bool:
-    """Whether every plan that is asked for is a chain of ideals."""
+    """Whether every plan asked for is a chain of ideals."""
     problem, costs = task.problem, task.costs
     cores = bool(costs.count[costs.host].any())
     return problem.split == "contiguous" and (problem.cpu_split == "contiguous" or not cores)
@@ -465,8 +467,8 @@ def ideals_alone(task: Task[Throughput]) -> bool:
 def _solve(run: _LatticeRun, coarse: bool = False) -> float | None:
     """Offer the best plan of a lattice if it beats the incumbent; return the least objective.
 
-    That is of the lattice's plans, or the incumbent's if that is less; `inf` if there is no plan;
-    None if the search had to stop before. If `coarse`, the incumbent may be far from the best plan.
+    It is that of the lattice's plans, or the incumbent's if lower; `inf` if there is no plan; None
+    if the search had to stop. If `coarse`, the incumbent may be far from the best plan.
     """
     if run.task.cluster.links:
         return _solve_linked(run)
@@ -484,7 +486,7 @@ def _solve(run: _LatticeRun, coarse: bool = False) -> float | None:
         return search.objective
     work.refuted = max(work.refuted, _share(run.pipe))
     limit = math.inf
-    while search.objective < limit * PRECISE:  # loads are exact relative to the limit alone
+    while search.objective < limit * PRECISE:  # loads are exact only relative to the limit
         limit = search.objective
         found = run.find("load", {"load": limit}, floor=work.refuted)
         if not found.complete:
@@ -493,10 +495,10 @@ def _solve(run: _LatticeRun, coarse: bool = False) -> float | None:
 
 
 def _solve_linked(run: _LatticeRun) -> float | None:
-    """Offer the plans that are best without links between devices; return a bound for those with.
+    """Offer the plans that are best if links between devices are ignored; return a lower bound.
 
-    The dynamic program knows nothing of links: what it minimises is never above the true
-    objective, to which the incumbents belong.
+    The dynamic program ignores links: what it minimises is never above the true objective, by which
+    incumbents are judged.
     """
     if run.task.problem.pipeline == "gpipe":
         total = 0.0
@@ -518,11 +520,11 @@ def _solve_linked(run: _LatticeRun) -> float | None:
 
 
 def _solve_gpipe(run: _LatticeRun) -> float | None:
-    """Minimise max forward + max backward, by minimising one under a limit on the other, in turn.
+    """Minimise max forward + max backward, by minimising each in turn under a limit on the other.
 
-    Let every plan better than the incumbent U have max forward ≥ f and max backward ≥ b. Then it
-    has max forward < U − b. The least max backward under that limit is a better b (or there is
-    no better plan); then the same the other way round. Each turn rules out the plan it has found.
+    Suppose every plan better than the incumbent U has max forward ≥ f and max backward ≥ b. Then it
+    has max forward < U − b. The least max backward under that limit is a better b (or there is no
+    better plan); then likewise with the two exchanged. Each turn rules out the plan that it found.
     """
     search = run.search
     if math.isinf(search.objective):
@@ -554,10 +556,10 @@ def _solve_gpipe(run: _LatticeRun) -> float | None:
 
 
 def _targets(run: _LatticeRun, coarse: bool) -> list[float]:
-    """Return max-loads to ask for, one after the other, until there is a plan below one.
+    """Return max-loads to try as limits, one after the other, until a plan keeps one.
 
-    The last one is the incumbent's. Low ones are refuted fast; so if the incumbent may be bad,
-    or there is none, they come first, and none is asked for that is far above what is possible.
+    The last one is the incumbent's. Low limits are refuted quickly, so they come first if there is
+    no incumbent or it may be poor; those far above the optimum come last.
     """
     last = run.search.objective
     if math.isfinite(last) and not coarse:
@@ -568,13 +570,13 @@ def _targets(run: _LatticeRun, coarse: bool) -> list[float]:
 
 
 def _share(pipe: IdealPipeline) -> float:
-    """Return an even share of all work, by the least time of each unit."""
+    """Return an even share of all work over the devices, by the least time of each unit."""
     time = np.array([row.unit for row in pipe.rows if row.criterion == "load"])
     return float(time.min(axis=(0, 1)).sum() / pipe.count.sum())
 
 
 def few_ideals(pipe: IdealPipeline, search: Search[Solution]) -> Lattice | None:
-    """Return the lattice unless it has many ideals for its units, or takes much memory."""
+    """Return the lattice; None if it has many ideals per unit, or takes much memory."""
     units = pipe.graph.size
     most = min(FEW_IDEALS * units, FEW_BYTES // (units // 8 + 1))
     if any(_most_ready(order, pipe.graph.edges) > math.log2(most) for order in pipe.orders):
@@ -584,7 +586,7 @@ def few_ideals(pipe: IdealPipeline, search: Search[Solution]) -> Lattice | None:
 
 
 def _most_ready(order: Ints, edges: Ints) -> int:
-    """Return how many units at most are ready together along an order; any of them are an ideal."""
+    """Return the most units that are ready together along an order; any subset gives an ideal."""
     size = len(order)
     rank = np.empty(size, np.int64)
     rank[order] = np.arange(size)
@@ -595,7 +597,7 @@ def _most_ready(order: Ints, edges: Ints) -> int:
 
 
 def all_ideals(pipe: IdealPipeline, search: Search[Solution]) -> Lattice | None:
-    """List the ideals if there is room and time for them; else say what is missing."""
+    """List the ideals if memory and time allow; otherwise return None with a note on why not."""
     order, edges = pipe.orders[0], pipe.graph.edges
     began = search.seconds
     lattice = list_ideals(order, edges, LISTED_AT_ONCE, search)

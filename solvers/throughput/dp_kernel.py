@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.common.kernel import inner, kernel
 
-#: A sum that has fallen by this factor is added up again: what was subtracted has left its rounding
-#: behind.
+#: Factor by which a running sum may fall before it is summed anew, as subtraction leaves rounding
+#: errors of the size of the greatest sum.
 FALLEN = 1e3
 
 
@@ -25,32 +25,32 @@ class LatticeSteps(NamedTuple):
 
 
 class LatticeTable(NamedTuple):
-    """Best plans up to R reachable ideals in S states."""
+    """Best plans that end at each of R reachable ideals, in S states."""
 
-    row: Ints  # (N,) row of each ideal below; −1 for ideals out of reach
-    value: Floats  # (R, S) least max-load, −1 where the state is out of reach
-    origin: NDArray[np.int32]  # (R, S) the ideal that it came from, −1 for none
-    by: NDArray[np.int8]  # (R, S) the kind of device that the last stage is on
+    row: Ints  # (N,) row of each ideal in the arrays below; −1: out of reach
+    value: Floats  # (R, S) least max-load; −1: state out of reach
+    origin: NDArray[np.int32]  # (R, S) the ideal before the last stage; −1: no plan
+    by: NDArray[np.int8]  # (R, S) the kind of the last stage's device
     keep: Bools  # (R, S) whether to extend the plan
 
 
 class LatticeLanes(NamedTuple):
-    """Rows of the statement by kind of device: L lanes, of which the first C pay for nets."""
+    """Rows of the program by kind of device: L lanes, of which the first C pay for nets."""
 
     kind: Ints  # (L,)
     limit: Floats  # (L,)
-    counts: Bools  # (L,) whether it counts for the max-load
+    counts: Bools  # (L,) whether it is of the minimised criterion
     unit_weight: Floats  # (U, L)
     net_weight: Floats  # (E, C)
 
 
 class StateCapacity(NamedTuple):
-    """The weight of units, by Q measures, that devices can take in each of S states."""
+    """Weights of U units in Q measures, and how much devices can take of them in S states."""
 
     weights: Floats  # (Q, U)
     total: Floats  # (Q,) their sums
-    used: Floats  # (Q, S) what the devices used in a state can take
-    left: Floats  # (Q, S) what those left can
+    used: Floats  # (Q, S) what the devices in use can take
+    left: Floats  # (Q, S) what the devices left can take
 
 
 class OpenStates(NamedTuple):
@@ -63,10 +63,10 @@ class OpenStates(NamedTuple):
 
 @kernel
 def windows(first, last, steps, capacity, inside, alive):
-    """Mark for ideals `first` … `last` − 1 the states that no plan within the limits can be in.
+    """Mark the states that no plan within the limits can be in at ideals `first` … `last` − 1.
 
-    They become False in `alive`, shape (N, S); `inside`, (N, Q), is the weight of each ideal,
-    filled in as far as ideals can be reached so far.
+    They become False in `alive`, shape (N, S). `inside`, shape (N, Q), is the weight of each ideal,
+    filled in for the ideals reached so far.
     """
     weights, total, used, left = capacity
     questions, states = used.shape
@@ -84,12 +84,12 @@ def windows(first, last, steps, capacity, inside, alive):
 
 @kernel
 def undominated(steps, table, state, stride, used, yields, incumbent, floor):
-    """Mark in `keep` the ideals whose best plan in `state` must be extended; return how many.
+    """Mark in `keep` the ideals whose best plan in `state` must be extended; return their number.
 
-    Not those where fewer devices do as well, nor those where a larger ideal does as well that
-    differs by units which may leave any stage without adding to its load (`yields`). All values of
-    the state must be final. Values up to `floor` count as equal. `stride`, shape (K,), is what one
-    more device of a kind adds to the number of a state.
+    An ideal need not be extended if a plan with fewer devices is as good, or if a larger ideal is
+    as good that differs by units which may leave any stage without adding to its load (`yields`).
+    All values of the state must be final. Values up to `floor` count as equal. `stride`, shape
+    (K,), is what one more device of a kind adds to the number of a state.
     """
     row, value, origin = table.row, table.value, table.origin
     size = len(steps.start) - 1
@@ -123,9 +123,9 @@ def undominated(steps, table, state, stride, used, yields, incumbent, floor):
 
 @kernel
 def splits(steps, nets, net_weight, split):
-    """Fill in the weights of the nets that each ideal splits, shape (N, C)."""
+    """Write the weights, shape (N, C), of the nets that are partly in each ideal."""
     known = np.zeros(len(steps.members), np.bool_)
-    most = np.zeros(split.shape)  # the greatest sum since it was added up
+    most = np.zeros(split.shape)  # greatest value since it was summed anew
     held = np.zeros(len(net_weight), np.int64)
     none = np.zeros(len(net_weight), np.bool_)
     for ideal in range(len(steps.members)):
@@ -157,7 +157,7 @@ def splits(steps, nets, net_weight, split):
 
 @inner
 def _pins_in(members, pin_start, pin, ideal, e):
-    """Return how many pins of net e are in an ideal."""
+    """Return the number of pins of net e in an ideal."""
     inside = 0
     for p in range(pin_start[e], pin_start[e + 1]):
         u = pin[p]
@@ -168,7 +168,7 @@ def _pins_in(members, pin_start, pin, ideal, e):
 
 @inner
 def _open(held, inside, pin_start, net_weight, n):
-    """Return the weight in lane n of the nets not `inside` of which some pins are held."""
+    """Return the weight in lane n of the nets with some pins held, not all, and none `inside`."""
     total = 0.0
     for e in range(len(held)):
         if 0 < held[e] < pin_start[e + 1] - pin_start[e] and not inside[e]:
@@ -178,17 +178,17 @@ def _open(held, inside, pin_start, net_weight, n):
 
 @kernel
 def relax(first, budget, steps, table, open_states, lanes, nets, split):
-    """Extend the plans of ideals `first`, … by one more stage; return the next ideal and the work.
+    """Extend the plans of ideals `first`, … by one more stage; return next ideal, pairs visited.
 
-    It returns after `budget` pairs of ideals. Stages S are grown from an ideal by adding units in
-    increasing number, so that each is met once; its loads are kept up to date unit by unit. A net
-    with a pin in the ideal is cut for good as soon as S has one; this part of a load and the time
-    of the units only grow, and S is dropped as soon as they pass the limits on every kind. `split`,
-    shape (N, C), is what crosses the boundary behind each ideal, which the stages on both sides
-    pay; it has no rows if nothing is relayed, else there are no nets.
+    It returns after `budget` pairs of ideals. Stages S grow from an ideal by units of increasing
+    number, so each is visited once; its loads are updated unit by unit. A net with a pin in the
+    ideal stays cut once S has one of its pins; this part of a load and the compute time only grow,
+    and S is dropped as soon as they exceed the limits on every kind. `split`, shape (N, C), is the
+    cost of what crosses the boundary behind each ideal, paid by the stages on both sides; it has
+    no rows if nothing is relayed, otherwise there are no nets.
 
-    It is one function, as it takes five times as long when its steps are functions of their own,
-    which numba does not inline for so many arrays.
+    It is a single function because its steps as functions of their own, which numba does not inline
+    for so many arrays, take five times as long.
     """
     members, start, unit, to = steps
     row, value, origin, by, keep = table
@@ -207,7 +207,7 @@ def relax(first, budget, steps, table, open_states, lanes, nets, split):
     added = np.full(units + 1, -1, np.int64)
     fixed = np.zeros((units + 1, lanes))
     loose = np.zeros((units + 1, charged))
-    most = np.zeros((units + 1, charged))  # the greatest `loose` since it was added up
+    most = np.zeros((units + 1, charged))  # greatest `loose` since it was summed anew
     open_state = np.zeros(states, np.int64)
     open_value = np.zeros(states)
     fits = np.zeros(kinds, np.bool_)

@@ -1,6 +1,6 @@
-"""Local search from random starts for the max-load: single-unit moves, first improvement.
+"""Local search for the max-load from random starts: single-unit moves, first improvement.
 
-A move is priced by the outputs of the nodes that it touches, over links between devices too.
+A move is priced by the outputs of the nodes that it affects, including over links between devices.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from .descent_kernel import move_units
 
 
 class UnitFlows(NamedTuple):
-    """Computing and transfer times by device; U units, n nodes that feed others, D devices."""
+    """Compute and transfer times by device: U units, n nodes with outputs to others, D devices."""
 
     compute: Floats  # (D, 2, U)
     memory: Floats
     capacity: Floats
-    source: Ints  # (n,) unit of a node
+    source: Ints  # (n,) unit of each node
     side: Ints  # (n,)
-    target_start: Ints  # (n+1,) other units that it feeds
+    target_start: Ints  # (n+1,) other units that read its output
     target: Ints
-    of_start: Ints  # (U+1,) nodes in or read by each unit
+    of_start: Ints  # (U+1,) nodes in each unit, or read by it
     of: Ints
     transfer: Floats  # (D, n)
     link: Ints  # (D, D)
@@ -42,7 +42,7 @@ class UnitFlows(NamedTuple):
     overlap: bool
 
 
-#: Restarts where neither a time limit nor a node limit is given.
+#: Restarts if neither a time limit nor a node limit is given.
 DEFAULT_RESTARTS = 10
 
 
@@ -50,8 +50,8 @@ def local_search(task: Task[Throughput], search: Search[Solution]) -> None:
     """Descend from random placements by moving one unit at a time, until a limit.
 
     A move is taken if it lowers the objective, or keeps it and lowers the sum of squared loads.
-    `limits.nodes` counts restarts. Contiguity is not looked for: under such a split only those
-    local optima count that happen to keep it.
+    `limits.nodes` counts restarts. Contiguity is not enforced: if it is asked for, only those local
+    optima count that happen to be contiguous.
     """
     _restart(task, search, descend=True)
 
@@ -96,7 +96,7 @@ def _random_placement(task: Task[Throughput], graph: Hypergraph, rng: np.random.
 
 
 def unit_flows(task: Task[Throughput], graph: Hypergraph) -> UnitFlows:
-    """Return the arrays of a task."""
+    """Return a task's compute and transfer times as arrays for the descent kernel."""
     costs, unit = task.linked_costs, graph.unit_of.tolist()
     feeds = [
         sorted({unit[v] for v in successors} - {unit[u]})
@@ -126,9 +126,9 @@ def unit_flows(task: Task[Throughput], graph: Hypergraph) -> UnitFlows:
 
 
 def improve_linked(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Exchange alike devices of the best plan, then move units of it, while that helps.
+    """Swap alike devices of the best plan, then move its units, while that improves it.
 
-    Nothing happens without links between devices.
+    Without links between devices nothing is done.
     """
     swap_devices(task, search)
     if task.cluster.links and isinstance(search.best, Placement) and not search.should_stop():

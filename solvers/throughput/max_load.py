@@ -1,4 +1,4 @@
-"""The max-load of a placement, as other problems' methods need it that start from one."""
+"""The max-load of a placement, for methods of other problems that start from one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ...instances.common.arrays import Ints
 
 
 def max_load(task: Task[Throughput], device: Ints) -> float:
-    """Return the load of the busiest device: compute and transfers added, or the larger of both.
+    """Return the largest load: compute plus transfers, or the larger of the two with overlap.
 
-    Rules are not checked.
+    Does not check whether the placement keeps the problem's rules.
     """
     compute, transfer = (np.zeros(len(task.costs.kind_of)) for _ in range(2))
     for u, successors in enumerate(task.workload.successors):

@@ -1,4 +1,4 @@
-"""The methods for throughput: solvers, imported when first run, and what they support."""
+"""The methods for throughput: solvers, imported when first run, and the tasks they support."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _learned(task: Task[Throughput], search: Search[Solution]) -> None:
 
 
 def _beside_auto(task: Task[Throughput]) -> Sequence[Strategy]:
-    """Return the strategies beside `auto`: none for large graphs, as none ends in time.
+    """Return the strategies beside `auto`: none for large graphs, as none would end in time.
 
-    The DP alone prices relayed data.
+    There is none for relayed data either, as only the DP can price it.
     """
     from .auto import LARGE
 
@@ -36,8 +36,8 @@ def _beside_auto(task: Task[Throughput]) -> Sequence[Strategy]:
 
 
 def _beside_set_partitioning(_: Task[Throughput]) -> Sequence[Strategy]:
-    """Return the strategies beside set partitioning, which is left with the bounds."""
-    from .set_partitioning import SPLITS, splits  # only here: other splits do not wait for it
+    """Return the strategies beside set partitioning; the latter then works on the bound only."""
+    from .set_partitioning import SPLITS, splits  # only here: other splits need none of it
 
     return (Strategy(SPLITS, splits, seeded=True),)
 

@@ -1,4 +1,4 @@
-"""The compact integer program of throughput by HiGHS or any solver of Pyomo."""
+"""The compact integer program of throughput, solved by HiGHS or any solver of Pyomo."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .packing import packing
 
 
 def compact(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Solve the compact program, from the best solution known or from greedy's.
+    """Solve the compact program, from the incumbent or a greedy plan.
 
     ``task.solver`` names the solver: ``highs`` (default), or one of `other_solvers`.
     """
@@ -35,7 +35,7 @@ def compact(task: Task[Throughput], search: Search[Solution]) -> None:
 
 
 def _program(task: Task[Throughput], search: Search[Solution]) -> IntegerProgram[Solution]:
-    """State the program for the best solution known."""
+    """State the program for the incumbent."""
 
     def watch() -> None:
         if search.should_stop():
@@ -60,6 +60,6 @@ def _program(task: Task[Throughput], search: Search[Solution]) -> IntegerProgram
 
 
 def _reference(task: Task[Throughput]) -> float:
-    """Even share of the least times: a scale for the objective where no plan is known."""
+    """Even share of the least times: scale of the objective if no plan is known."""
     least = task.costs.compute[task.costs.count > 0].min(axis=0)
     return float(least[np.isfinite(least)].sum()) / len(task.costs.kind_of)

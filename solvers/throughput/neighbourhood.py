@@ -1,4 +1,4 @@
-"""Large-neighbourhood search: the units of two devices are divided between them anew."""
+"""Large-neighbourhood search over splits: a move divides the units of two devices anew."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .split_kernels import (
     split_pair,
 )
 
-#: Most states of one layer.
+#: Most states of one layer of the frontier.
 WIDTH = 4000
 
-#: Moves without success after which nets are moved at random.
+#: Moves without success after which some nets are moved at random.
 PATIENCE = 60
 
 
 class Neighbourhood:
-    """Walk over splits, from one that keeps all rules but contiguity.
+    """Walk over splits, from one that keeps all rules except contiguity.
 
-    The order of the units, shape (U,), is one of small frontier.
+    `order`, shape (U,), is an order of the units with a small frontier.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Neighbourhood:
         self._best_where = self.where.copy()
         self._failures = 0
         self._seen: Solution | None = None
-        #: Whether the last walk ended where it would have had to compile.
+        #: Whether the last walk ended because it may not compile a kernel.
         self.needs_compiling = False
 
     def walk(
@@ -67,11 +67,11 @@ class Neighbourhood:
         *,
         compiling: bool = True,
     ) -> bool:
-        """Make some moves until `clock`, or the search, says stop.
+        """Make up to `moves` moves until `clock`, or the search, says stop.
 
-        Offer what is better, and return whether any was.
+        Offer better splits, and return whether there were any.
 
-        Where a kernel would have to be compiled next and may not, it ends and sets
+        If not `compiling`, it ends before the first kernel that has to be compiled, and sets
         `needs_compiling`.
         """
         better = False
@@ -92,7 +92,7 @@ class Neighbourhood:
         return better
 
     def _go_on_from(self, search: Search[Solution]) -> None:
-        """Go on from the best split known, if that came from elsewhere since the last look."""
+        """Continue from the search's incumbent if that came from elsewhere since the last walk."""
         if isinstance(search.best, Placement) and search.best is not self._seen:
             if self._seen is not None:
                 self.where = np.array(self._graph.restrict(search.best.device))
@@ -102,7 +102,7 @@ class Neighbourhood:
             self._seen = search.best
 
     def _keep(self, search: Search[Solution]) -> bool:
-        """Offer the split if it is the best."""
+        """Offer the split if it is the best so far; return whether it was taken."""
         if not self.load.max() < self.best * (1 - 1e-12):
             return False
         self.best, self._best_where = float(self.load.max()), self.where.copy()
@@ -120,7 +120,7 @@ class Neighbourhood:
             self._shake()
             return
         top = int(self.load.argmax())
-        relieve = bool(self._rng.integers(2))  # the largest load; else a sum of two
+        relieve = bool(self._rng.integers(2))  # reduce the largest load, or else a sum of two
         a, b = (int(d) for d in self._rng.permutation(devices)[:2])
         if relieve and top not in (a, b):
             a = top
@@ -135,7 +135,7 @@ class Neighbourhood:
         self._failures += 1
 
     def _split(self, a: int, b: int, most: float, *, least_sum: bool) -> bool:
-        """Split two devices anew, with fewer free units where the frontier is too wide."""
+        """Divide two devices' units anew, fixing some of them if the frontier is too wide."""
         kind_a, kind_b = self._kind_of[a], self._kind_of[b]
         pair = DevicePair(
             a, b, self._compute[kind_a], self._compute[kind_b], self._weight[kind_a],
@@ -160,7 +160,7 @@ class Neighbourhood:
         return False
 
     def _fewer(self, free: np.ndarray) -> np.ndarray:
-        """Return a random half of the free units, next to each other in the order."""
+        """Return a random half of the free units that is consecutive in the order."""
         units = self._order[free[self._order]]
         half = len(units) // 2
         begin = int(self._rng.integers(len(units) - half + 1))
@@ -169,7 +169,7 @@ class Neighbourhood:
         return fewer
 
     def _shake(self) -> None:
-        """Go back to the best split, and move one to six nets as a whole."""
+        """Return to the best split, and move each of one to six nets onto one device."""
         self._failures = 0
         self.where = self._best_where.copy()
         for _ in range(int(self._rng.integers(1, 7))):
@@ -206,12 +206,11 @@ def resplit(
     *,
     least_sum: bool,
 ) -> bool | None:
-    """Split the free units of two devices anew, both loads below `most`.
+    """Divide the free units of two devices anew, with both loads below `most`.
 
-    Return whether one was found.
+    Return whether a split was found, and write it to `where`; None if that is too much work.
 
-    The sum of the loads is minimised, else their maximum. `where` is written on success; None if
-    that is too much work.
+    It minimises the sum of both loads if `least_sum`, else their maximum.
     """
     units, held = held_by(where, free, pair, order, shape.net_ptr, shape.net_pins)
     floor = held.load_a + held.load_b + held.least_compute

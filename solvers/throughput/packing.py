@@ -1,9 +1,9 @@
-"""Any split that fits: for memories so tight that filling them one by one fails.
+"""Any split that fits the memories, for memories so tight that greedy filling fails.
 
-Where sizes are whole numbers, bin packing is exact (`pack`): branch and bound over items, the
-largest first. Rooms of a class differ by what is left in them alone, so of equally full ones a
-single one is tried, and of an item that fills a room exactly only that room of its class: whatever
-else would go there can change places with it.
+Sizes are integers, so bin packing (`pack`) is exact: branch and bound over items, the largest
+first. Rooms of a class differ only by their free space, so of equally full rooms only one is tried;
+and an item that fills a room of a class exactly is tried in that room only, as whatever else would
+go there can be exchanged with it.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Ints
 from ..core.search import Search
 
-#: States after which the search gives up.
+#: Partial packings after which the search gives up.
 STATES = 50_000
 
-#: Sizes left in the rooms of each class, in increasing order.
+#: Free space in the rooms of each class, in increasing order.
 Left = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """Result of the search for an assignment of units to devices that keeps all memories."""
+    """Result of the search for an assignment of units to devices that fits all memories."""
 
     device: Ints | None  # (U,): device of each unit; None if no assignment was found
-    why_infeasible: str | None  # in words, where it is proved that there is none; else None
+    why_infeasible: str | None  # for the user, if it is proved that there is none; else None
 
 
 def prove_unpackable(
     task: Task[Throughput], graph: Hypergraph, should_stop: Callable[[], bool] = lambda: False
 ) -> Packing:
-    """Find an assignment that keeps all memories, or prove that there is none, or give up.
+    """Find an assignment that fits all memories, prove that there is none, or give up.
 
-    Transfers and contiguity are left out, so the proof holds for every split whose units contain
-    those of `graph`. In whole numbers of bytes: no tolerance plays a part.
+    Transfers and contiguity are ignored, so the proof holds for every split whose units contain
+    those of `graph`. Sizes are integer numbers of bytes, so no tolerance is involved.
     """
     costs = task.costs
     whole = whole_bytes(task, graph)
@@ -51,7 +51,7 @@ def prove_unpackable(
     device = np.full(graph.size, -1)
     first = np.concatenate([[0], np.cumsum(costs.count)])
     for k in [k for k, room in enumerate(whole.rooms) if room is None]:
-        device[(device < 0) & supported[k]] = first[k]  # they take nothing from others there
+        device[(device < 0) & supported[k]] = first[k]  # unlimited memory: they displace none
     rest = np.flatnonzero(device < 0).tolist()
     packed = pack(
         [whole.units[u] for u in rest],
@@ -75,7 +75,7 @@ def prove_unpackable(
 
 
 def packing(task: Task[Throughput], graph: Hypergraph, search: Search[Solution]) -> None:
-    """Offer a split that keeps all memories, or prove that there is none."""
+    """Offer a split that fits all memories, or prove that there is none."""
     found = prove_unpackable(task, graph, search.should_stop)
     if found.why_infeasible is not None:
         search.prove_infeasible(found.why_infeasible)
@@ -93,9 +93,9 @@ class RoomClass:
 
 @dataclass(frozen=True)
 class Packed:
-    """The outcome of a search: places, or a proof, or neither."""
+    """Outcome of a bin packing: places, a proof that there are none, or neither."""
 
-    # for each item its class and the number of its room there; None if none was found
+    # class of each item, and number of its room in the class; None if no packing was found
     place: tuple[tuple[int, int], ...] | None
     proved: bool = False  # whether it is proved that there is none
 
@@ -109,8 +109,8 @@ def pack(
 ) -> Packed:
     """Find a room for every item such that no room holds more than its size.
 
-    An item is in a class that it is `able` to be in. The search gives up after so many partial
-    packings.
+    `able` lists for each item the classes that it may be in. The search gives up after `states`
+    partial packings.
     """
     unit = reduce(math.gcd, sizes, 0) or 1
     items = sorted(range(len(sizes)), key=lambda i: (-sizes[i], sorted(able[i])))
@@ -151,7 +151,7 @@ def pack(
 
 
 class _Bounds:
-    """Lower bounds on the room that the items still to be placed need."""
+    """Lower bounds on the room that the items not yet placed need."""
 
     def __init__(self, size: list[int], allowed: list[list[int]]) -> None:
         sets = {frozenset(own) for own in allowed}
@@ -167,7 +167,7 @@ class _Bounds:
             self._least.update(dict.fromkeys(own, s))
 
     def possible(self, depth: int, left: Left) -> bool:
-        """Return whether the items from `depth` on may fit, by sums over rooms large enough."""
+        """Return whether the items from `depth` on may fit, by total free space in usable rooms."""
         room = [sum(r for r in rooms if r >= self._least.get(c, 0)) for c, rooms in enumerate(left)]
         return all(sums[depth] <= sum(room[c] for c in which) for which, sums in self._sums.items())
 
@@ -181,7 +181,7 @@ def _from_the_end(values: list[int]) -> list[int]:
 
 
 def _ways(size: int, allowed: list[int], left: Left) -> Iterator[tuple[int, int]]:
-    """Yield class and room left, the fullest rooms first."""
+    """Yield the class and free space of each useful room, the fullest rooms first."""
     for c in allowed:
         rooms = dict.fromkeys(room for room in left[c] if room >= size)
         yield from ((c, room) for room in ([size] if size in rooms else rooms))
@@ -196,7 +196,7 @@ def _put(left: Left, c: int, room: int, size: int) -> Left:
 def _places(
     items: list[int], size: list[int], chosen: list[tuple[int, int]], start: Left
 ) -> tuple[tuple[int, int], ...]:
-    """Return the place of each item: rooms get their numbers as they are filled."""
+    """Return the place of each item; rooms are numbered as they are filled."""
     rooms = [list(own) for own in start]
     place = [(0, 0)] * len(items)
     for item, s, (c, room) in zip(items, size, chosen, strict=True):

@@ -1,8 +1,8 @@
 """Graph partitioners as baselines: METIS and Scotch, which balance compute and cut few transfers.
 
-They know neither memory nor CPU cores, and the load of a device counts no transfers for them. Each
-colour is a vertex of the graph; an edge between two weighs the transfers of all nodes of one that
-feed the other, as in the baseline of Tarnawski et al., NeurIPS 2020, section 6.
+They ignore memory and CPU cores, and count no transfers in the load of a device. Each colour is a
+vertex of the graph; an edge between two weighs the transfers of all nodes of one that feed the
+other, as in the baseline of Tarnawski et al., NeurIPS 2020, section 6.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ...instances import InputError, Placement, Solution, Throughput
 from ...instances.common.arrays import Floats, Ints
 from ..core.search import Search
 
-#: Partitioners take whole numbers: weights are scaled so that their sum is about this.
+#: Sum of the weights, roughly, to which they are scaled: partitioners take integers.
 WEIGHT_SUM = 10_000_000
 
-#: Names of Scotch's program: its own, and that in Debian's package.
+#: Names of Scotch's program: its own, and the one in Debian's package.
 GPART = ("gpart", "scotch_gpart")
 
 
 @dataclass(frozen=True, eq=False)
 class _Graph:
-    """Units as vertices, with whole weights of vertices (U,) and edges, per vertex."""
+    """Units as vertices, with integer weights of vertices, (U,), and of edges, by vertex."""
 
     units: Hypergraph
     accelerators: list[int]
@@ -61,7 +61,7 @@ def metis(task: Task[Throughput], search: Search[Solution]) -> None:
         ) from None
     graph = _graph(task)
     if graph is None:
-        return  # rules leave it none
+        return  # placement rules leave no accelerator
     starts = np.cumsum([0, *map(len, graph.neighbours)])
     with search.phase("solve"):
         _, parts = pymetis.part_graph(
@@ -114,7 +114,7 @@ def scotch(task: Task[Throughput], search: Search[Solution]) -> None:
 
 
 def _grf(graph: _Graph) -> str:
-    """Return the graph in Scotch's format, with weights of edges and vertices, numbered from 0."""
+    """Return the graph in Scotch's format, with edge and vertex weights, numbered from 0."""
     edges = sum(map(len, graph.neighbours))
     lines = ["0", f"{len(graph.weights)} {edges}", "0 011"]
     for weight, near, weights in zip(
@@ -126,7 +126,7 @@ def _grf(graph: _Graph) -> str:
 
 
 def _graph(task: Task[Throughput]) -> _Graph | None:
-    """Return the graph to partition; None where there is no accelerator."""
+    """Return the graph to partition; None if there is no accelerator."""
     costs = task.costs
     accelerators = [d for d, k in enumerate(costs.kind_of.tolist()) if not costs.host[k]]
     if not accelerators:

@@ -1,6 +1,6 @@
 """Non-contiguous splits by neighbourhood search, and their bounds by column generation, in turn.
 
-Rounds of both grow while they bring nothing. The targets of the bound follow the best split known.
+Rounds of both grow while they bring no progress. The targets of the bound follow the incumbent.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from .split_kernels import linear_split
 
 ORIGIN = "set partitioning"
 
-#: Name of the strategy that improves splits in a process of its own; bounds are then left here.
+#: Name of the strategy that improves splits in another process; this one then only proves bounds.
 SPLITS = "splits"
 
-#: Moves of the neighbourhood search, and pricings, of the first round; rounds grow up to so many
-#: times the first.
+#: Moves of the neighbourhood search, and pricings, in the first round; and the factor up to which
+#: rounds grow.
 MOVES, PRICINGS, GROWTH = 100, 20, 64
 
-#: Most of the time left that one round's moves take, and that its pricings take.
+#: Most of the time left that one round's moves, and its pricings, may take.
 SPLIT_SHARE, BOUND_SHARE = 0.15, 0.4
 
-#: Rounds without progress after which a search without a deadline, or without patience, ends.
+#: Rounds without progress after which a search ends that has no deadline, or no patience.
 MOST_IDLE = 12
 
-#: Sequences of devices for each order that is cut into segments for the first splits.
+#: Sequences of devices tried for each order that is cut into segments for the first splits.
 SEQUENCES = 2
 
-#: Load limits that are tried: the largest useful target, and halfway from the bound to the last.
+#: Load limits tried: the largest useful target, then halfway from the bound to the last limit, ….
 LIMITS = 4
 
-#: First gap aimed for; and by how much the largest useful target must fall to start prices anew.
+#: First gap aimed for; and the relative fall of the largest useful target that resets the prices.
 NEAR = 0.01
 
-#: Gap up to which sets are priced by value: prices near the work close it.
+#: Gap up to which sets are priced by value, as prices near the compute times close it.
 BY_VALUE_GAP = NEAR
 
-#: Inverse part of the gap that a target leaves.
+#: Inverse of the part of the gap that a target leaves.
 STRIDE = 4
 
 #: Attempts at a target before one halfway to it is tried.
 TRIES = 2
 
-#: A target that differs from a hopeless one by less than this, relatively, is hopeless too.
+#: Relative distance from a hopeless target within which a target is hopeless, too.
 RESOLUTION = 1e-5
 
 
@@ -66,12 +66,12 @@ def set_partitioning(
     part: float = 1.0,
     rounds: float = np.inf,
 ) -> None:
-    """Find a non-contiguous split and a bound with its certificate, until the gap or a limit.
+    """Find a non-contiguous split, and a bound with its certificate, until the gap or a limit.
 
-    Unless `patient`, it ends when nothing gets better for long. Under GPipe's objective and with
-    overlap, splits are sought by the sums of compute and transfers; what is found is judged by the
-    objective asked for, and the bound holds for it. `part` is that of the time left which splits
-    and bounds take in turn; `rounds` and `limits.nodes` count rounds.
+    Unless `patient`, it ends when nothing has improved for long. Under GPipe's objective and with
+    overlap, splits are sought by sums of compute and transfers; they are judged by the objective
+    asked for, and the bound holds for it. `part` is the part of the time left that splits and
+    bounds share; `rounds` and `limits.nodes` count rounds.
     """
     graph = hypergraph(task)
     reason = why_infeasible(task, graph)
@@ -88,7 +88,7 @@ def set_partitioning(
 
 
 def splits(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Improve the split alone, until a limit, in a process beside `set_partitioning`."""
+    """Only improve the split, until a limit, in a process beside `set_partitioning`."""
     graph = hypergraph(task)
     if why_infeasible(task, graph) is not None:
         return
@@ -111,9 +111,9 @@ def splits(task: Task[Throughput], search: Search[Solution]) -> None:
 def _begin(
     task: Task[Throughput], graph: Hypergraph, search: Search[Solution], *, known: bool = False
 ) -> list[Ints]:
-    """Return orders of the units of small frontier; offer first splits, unless `known`.
+    """Return orders of the units with small frontiers; offer first splits unless `known`.
 
-    Those are greedy's, and orders cut into a segment for each device.
+    These are greedy ones, and orders cut into one segment per device.
     """
     with search.phase("start"):
         tried, rng = orders(graph), np.random.default_rng(search.limits.seed)
@@ -128,7 +128,7 @@ def _begin(
                 if where is not None:
                     search.offer(Placement(graph.expand(where)))
     if search.best is None:
-        from .packing import packing  # only here, as Pyomo takes long to import
+        from .packing import packing  # imported only if needed
 
         with search.phase("packing"):
             packing(task, graph, search)
@@ -158,8 +158,8 @@ class _Alternation:
     def run(self, most_rounds: float, *, patient: bool) -> None:
         """Make rounds until the gap is closed, a limit is reached, or nothing improves for long.
 
-        Bounds wait while rounds find better splits, for a part of the time: the nearer a target is
-        to the bound, the fewer sets are in question.
+        While rounds find better splits, bounds wait, for a part of the time: with a better
+        incumbent, fewer sets have to be priced.
         """
         search, idle = self._search, 0
         while not self._clock.should_stop() and search.gap > OPTIMAL_GAP:
@@ -183,9 +183,9 @@ class _Alternation:
             self._pricings = min(2 * self._pricings, GROWTH * PRICINGS)
 
     def _improve_split(self) -> bool:
-        """Return whether moves found a better split.
+        """Make moves, and return whether they found a better split.
 
-        Until the first bound nothing is compiled, as the bound may end the search.
+        No kernel is compiled before the first bound, as that may end the search.
         """
         search = self._search
         if search.beside and self._targets.next() is not None:
@@ -199,11 +199,11 @@ class _Alternation:
             )
 
     def _bound_due(self) -> bool:
-        """Whether the splits' share of the time is over, or they need to compile kernels."""
+        """Whether the splits have used their share of the time, or need to compile kernels."""
         return self._split_first.should_stop() or self._walk.needs_compiling
 
     def _raise_bound(self) -> float | None:
-        """Try to prove the next target, and return it; None if none is left."""
+        """Try to prove the next target, and return that target; None if none is left."""
         target = self._targets.next()
         if target is not None and not self._clock.should_stop():
             self._targets.record(*self._prover.prove(target, self._targets.most, self._pricings))
@@ -211,11 +211,11 @@ class _Alternation:
 
 
 class _Prover:
-    """Proofs of targets by column generation, over sets of a load within a limit.
+    """Proofs of targets by column generation, over the sets whose load is within a limit.
 
     The limit is the largest useful target at which the frontier is exact, or a part of the way to
-    it: low limits leave fewer states. It rises once it is proved. Memory gets a price once prices
-    without one stall.
+    it: low limits leave fewer states. It rises once it is proved. Memory gets a price once column
+    generation without one stalls.
     """
 
     def __init__(
@@ -231,9 +231,9 @@ class _Prover:
         self._limit, self._by_value = -np.inf, True
 
     def prove(self, target: float, most: float, pricings: int) -> tuple[float, Outcome]:
-        """Try to prove that no split has a max-load of `target`; return the target tried.
+        """Try to prove that no split has a max-load below `target`; return the target tried.
 
-        It is at most `target`, and comes with the outcome; `most` is the largest useful one.
+        It is at most `target`, and comes with the outcome; `most` is the largest useful target.
         """
         if self._limit <= self._search.bound or self._limit > most * (1 + NEAR):
             with self._search.phase("frontier"):
@@ -250,7 +250,7 @@ class _Prover:
         return target, outcome
 
     def _begin(self, most: float) -> None:
-        """Choose the limit, and start with new prices."""
+        """Choose the load limit, and start with new prices."""
         task, search, stop = self._task, self._search, self._clock.should_stop
         low = max(0.0, search.bound)
         by_value = self._by_value and low > most * (1 - BY_VALUE_GAP)
@@ -272,7 +272,7 @@ class _Prover:
 
 
 class _Targets:
-    """Sequence of targets for the bound, each a part of the way from the bound to the incumbent."""
+    """Targets for the bound, each a part of the way from the bound to the incumbent."""
 
     def __init__(self, search: Search[Solution]) -> None:
         self._search = search
@@ -281,7 +281,7 @@ class _Targets:
 
     @property
     def most(self) -> float:
-        """Largest useful target: at it, the gap asked for is closed."""
+        """Largest useful target: proving it closes the gap asked for."""
         return self._search.objective * (1 - self._asked_gap)
 
     @property
@@ -289,7 +289,7 @@ class _Targets:
         return max(self._search.next_gap * (1 - 1e-6), OPTIMAL_GAP / 2)
 
     def next(self) -> float | None:
-        """Return the next target; None if no target that could be proved is left."""
+        """Return the next target; None if no provable target is left."""
         objective, bound = self._search.objective, max(0.0, self._search.bound)
         if self._target is None or self._target > self.most or self._target <= bound:
             gap = (objective - bound) / objective

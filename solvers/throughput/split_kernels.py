@@ -1,6 +1,6 @@
 """Kernels that find and improve splits.
 
-An order of the units is cut into one segment per device; the units of two devices are divided anew
+One cuts an order of the units into a segment per device; one divides the units of two devices anew
 by label setting along a frontier.
 """
 
@@ -18,18 +18,18 @@ from ...instances import Throughput
 from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.common.kernel import inner, kernel
 
-#: Most labels of one split: some 0.2 s.
+#: Most labels extended for one split, which take some 0.2 s.
 MOST_WORK = 10_000_000
 
-#: Labels of one state, by load of A.
+#: Buckets of A's load, each of which keeps one label per state.
 BUCKETS = 1000
 
-#: Weights t of A's load in the bounds on completions; B's is weighted 1 − t.
+#: Weights t of A's load in the bounds on completions; B's load is weighted 1 − t.
 TILTS = (0.5, 0.3, 0.7, 0.1, 0.9)
 
 
 class DevicePair(NamedTuple):
-    """Two devices A and B, with the costs of units and nets on each; shapes (U,) and (E,)."""
+    """Two devices A and B, with the costs of units, (U,), and nets, (E,), on each."""
 
     a: int
     b: int
@@ -43,7 +43,7 @@ class DevicePair(NamedTuple):
 
 
 class PairLayers(NamedTuple):
-    """Frontier of the free units: states and the costs of steps, as `build` returns them."""
+    """Frontier of the free units: states, and the costs of steps, as `build` returns them."""
 
     ptr: Ints
     step: Ints
@@ -52,20 +52,20 @@ class PairLayers(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """Loads and bytes of two devices without their free units, and the nets' pins; shapes (E,)."""
+    """Loads and bytes of two devices without their free units, and counts of pins by net, (E,)."""
 
     load_a: float
     load_b: float
     memory_a: float
     memory_b: float
-    least_compute: float  # least compute time of the free units
-    pins_left: Ints
-    fixed: Ints  # 1: has a pin that stays on A, 2: on B
-    outside: Bools  # has a pin on neither
+    least_compute: float  # sum over the free units of the lesser compute time
+    pins_left: Ints  # number of free pins
+    fixed: Ints  # bit 1: has a fixed pin on A; bit 2: on B
+    outside: Bools  # has a pin on another device
 
 
 class LabelSetting(NamedTuple):
-    """Inputs of each extension in the label setting of one pair."""
+    """Inputs shared by all extensions in the label setting of one pair."""
 
     pair: DevicePair
     layers: PairLayers
@@ -75,21 +75,21 @@ class LabelSetting(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Labels of one layer by state and bucket of A's load; shapes (S, buckets + 1) and (S,)."""
+    """Labels of one layer by state and bucket of A's load: (S, buckets + 1), and by state: (S,)."""
 
     load_a: Floats
     load_b: Floats  # `inf`: no label
     memory_a: Floats
-    origin: Ints  # 2·(label it comes from) + (whether the unit is on A)
+    origin: Ints  # 2·(previous label) + (1 if the unit is on A)
     low: Ints  # buckets in use of each state
     high: Ints
 
 
 @kernel
 def loads(where, costs, nets, kind_of, load, used, stamp):
-    """Write the load and the used memory of each device, shape (D,), for costs.
+    """Write the load and the memory in use of each device, both of shape (D,).
 
-    Compute times, (K, U), transfer times, (K, E), and bytes of units, (U,); `stamp` is scratch.
+    `costs` are compute times, (K, U), transfer times, (K, E), and bytes, (U,); `stamp` is scratch.
     """
     compute, weight, memory = costs
     net_ptr, net_pins = nets
@@ -120,7 +120,7 @@ def held_by(
 ) -> tuple[Ints, Fixed]:
     """Return the free units of two devices, in order, and the loads without them.
 
-    `where` and `free`, shape (U,): device of each unit, and whether it may move.
+    `where` and `free`, shape (U,), are the device of each unit, and whether it may move.
     """
     units, nets = np.empty(len(order), np.int64), len(net_ptr) - 1
     pins = np.zeros(nets, np.int64), np.zeros(nets, np.int64), np.zeros(nets, np.bool_)
@@ -199,13 +199,13 @@ def _completion_bounds(units, pair, layers, bounds):
 
 
 def split_pair(where: Ints, units: Ints, held: Fixed, search: LabelSetting) -> int:
-    """Re-divide the free units of two devices at the least objective that the labels find.
+    """Divide the free units of two devices anew, at the least objective found by label setting.
 
-    Write `where` and return 1, or return 0 if there is no split, −1 if the labels exceed
+    Write `where` and return 1; or return 0 if there is no split, −1 if the labels exceed
     `MOST_WORK`.
 
-    Labels are loads of feasible partial splits; of two that fall into one bucket of A's load, the
-    one with less load on B stays. A label is dropped if no completion has both loads below
+    Labels are the loads of feasible partial splits; of two in the same bucket of A's load, the one
+    with less load on B is kept. A label is dropped if no completion has both loads below
     `search.most`.
     """
     widest = int(np.diff(search.layers.ptr).max())
@@ -226,9 +226,9 @@ def split_pair(where: Ints, units: Ints, held: Fixed, search: LabelSetting) -> i
 
 @kernel
 def _split(where, units, search, labels, memory, scratch):
-    """Split as `split_pair` says, from the first label; `memory` is that of units not free.
+    """Split as `split_pair` says, from the first label; `memory` is that of the fixed units.
 
-    `scratch` is allocated outside, as each form of an array takes a tenth of a second to compile.
+    `scratch` is allocated by the caller, as each new type of array takes 0.1 s to compile.
     """
     ptr = search.layers.ptr
     grid, firsts, ends = scratch
@@ -272,7 +272,7 @@ def _split(where, units, search, labels, memory, scratch):
 
 @inner
 def _spread(place, search, first, labels, grid, total_held):
-    """Extend the labels of a layer by its unit into the grid; `total_held` is both memories."""
+    """Extend the labels of a layer by its unit into the grid; `total_held` is for A and B."""
     i, v = place
     pair, layers, bounds, most, _ = search
     _a, _b, compute_a, compute_b, _weight_a, _weight_b, memory, room_a, room_b = pair
@@ -319,7 +319,7 @@ def _spread(place, search, first, labels, grid, total_held):
 def _collect(wide, grid, labels, first, origin, end):
     """Move the undominated labels of a layer out of the grid, and return their number.
 
-    Those of state y are first[y] … first[y + 1] − 1.
+    Labels of state y are first[y] … first[y + 1] − 1.
     """
     grid_a, grid_b, grid_held, grid_from, low, high = grid
     load_a, load_b, held = labels
@@ -349,10 +349,10 @@ def linear_split(
     devices: Ints,
     cutoff: float,
 ) -> Ints | None:
-    """Return the best split of `order` into segments held by `devices`, one after the other.
+    """Return the best split of `order` into segments, held by `devices` in this sequence.
 
-    That is the device of each unit, shape (U,); None if no split of a max-load up to `cutoff` fits.
-    A segment may be empty. Takes O(D · U · pins) time.
+    It is the device of each unit, shape (U,); None if no split with a max-load up to `cutoff` fits.
+    Segments may be empty. Takes O(D · U · pins) time.
     """
     kind_of = task.costs.kind_of[devices]
     net_ptr, _, unit_ptr, unit_nets = graph.incidence
@@ -374,12 +374,12 @@ def linear_split(
 
 @kernel
 def _cut(order, nets, costs, kind_of, cutoff, made):
-    """Write the segment of each unit by the best cut of `order`; return the max-load or `inf`.
+    """Write the segment of each unit in the best cut of `order`; return the max-load or `inf`.
 
     Shapes, for U units, E nets, K kinds, D devices: order (U,); nets: unit_ptr (U + 1,) into
     unit_nets, and pins (E,); costs: compute (K, U), weight (K, E), memory (U,) and room (K,) in
-    bytes; kind_of (D,). `made`: the segments, (U,), and scratch: zeros (E,), and twice
-    (D + 1, U + 1), first `inf`.
+    bytes; kind_of (D,). `made`: the segments, (U,), and scratch: zeros (E,), and two arrays
+    (D + 1, U + 1), the first `inf`.
     """
     size, devices = len(order), len(kind_of)
     unit_ptr, unit_nets, pins = nets

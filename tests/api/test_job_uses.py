@@ -275,6 +275,15 @@ def test_twice_the_memory_is_twice_what_the_job_allows() -> None:
     assert change.seconds < plan.seconds
 
 
+def test_changes_for_which_no_time_is_left_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_of(tensor=1)
+    changes = what_would_help(plan, Limits(seconds=1e-9))
+    assert changes
+    assert all(one.layout is None and one.bound == 0 for one in changes)
+    print_explanation(explain_job(plan, seconds=0.0), changes)
+    assert "twice the memory: no plan found in time" in capsys.readouterr().out
+
+
 def test_parts_in_host_memory_help_where_memory_binds() -> None:
     fixed: dict[str, Any] = {"pipeline": 1, "context": 1, "microbatch": 1}
     plan, limits = plan_of(memory_bytes=8 * 2**30, **fixed), Limits(seconds=60.0, gap=0.05)

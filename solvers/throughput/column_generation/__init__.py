@@ -1,1 +1,1 @@
-"""Prices that prove bounds: column generation and what it needs."""
+"""Column generation for set partitioning: prices that prove bounds on the max-load."""

@@ -1,9 +1,9 @@
-"""Pricing: the set of units of the greatest value within a load, and a bound on that value.
+"""Pricing: the most valuable set of units within a load, and a bound on its value.
 
-*By load* (`best_set`): labels (value, load) along the states of a frontier, in both directions in
-turn, at ever finer resolutions of the load. *By value* (`best_sets_by_value`): prices are ours to
-choose, so they are rounded to whole parts of the value of a share; loads are not. The table of the
-least load by state and value is then exact, unlike labels by load.
+*By load* (`best_set`): labels (value, load) are set along the states of a frontier, in alternating
+directions, at ever finer resolutions of the load. *By value* (`best_sets_by_value`): as any prices
+are valid, they are rounded to multiples of 1 / parts, while loads are not. Then the table of the
+least load by state and value is exact, unlike labels by load.
 """
 
 from __future__ import annotations
@@ -30,62 +30,62 @@ from .labels_kernel import (
     hope,
 )
 
-#: Part of the greatest value that a set must have to be returned beside the best one.
+#: Part of the greatest value that a set must have to be returned with the best one.
 NEAR = 0.998
 
-#: States between two looks at the clock.
+#: States between two polls of the clock.
 STATES_PER_CALL = 500
 
 T = TypeVar("T", bound=np.generic)
 
-#: First resolution of loads, as parts of the limit; how many times finer the next one is; and how
-#: many are tried.
+#: First resolution of loads, in parts of the limit; factor to the next finer one; and the number of
+#: resolutions tried.
 COARSE, FINER, RESOLUTIONS = 500, 4, 6
 
 #: Part of the range from floor to bound that a good set's value must reach (and all of the bound
-#: but the part (1 − GOOD)²); number of sets that are looked at.
+#: except the part (1 − GOOD)²); number of sets that are examined.
 GOOD, LOOKS = 0.9, 100
 
-#: Distances from the best slope (value per load), as parts of it, of others at which completions
-#: are bounded; steps of the search for the best one; rounding of sums, as part of all prices.
+#: Relative distances from the best slope (value per load) of further slopes at which completions
+#: are bounded; steps of the search for the best slope; rounding of sums, relative to all prices.
 SLOPES, SECTIONS, ROUNDING = (0.1, 0.5), 12, 1e-12
 
-#: Most labels of one direction: 24 bytes each.
+#: Most labels of one direction, of 24 bytes each.
 LABELS = 16_000_000
 
-#: Labels visited between two looks at the clock: some 0.05 s.
+#: Labels visited between two polls of the clock: some 0.05 s.
 SLICE = 4_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class BestSet:
-    """Result of pricing: a bound on the value of sets within a load, and a set."""
+    """Result of pricing: a bound on the value of every set within a load, and a set."""
 
     bound: float  # no set within the load has a greater value
-    members: Bools | None  # (U,): a set of a value above the floor; None if there is none
-    # its load, without nets that the frontier gave up; `inf` if there is none. Where it is above
-    # the limit, the value of the set is `bound`.
+    members: Bools | None  # (U,): a set of value above the floor; None if there is none
+    # its load, except nets that the frontier gave up; `inf` if there is none. If it exceeds the
+    # limit, the value of the set is `bound`.
     load: float
     # pairs (load, value), both increasing: a set of a load below that of a pair has at most the
-    # value of the pair before it, or that of the floor before the first
+    # value of the pair before it, or that of the floor if it is the first
     steps: tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class SetQuery:
-    """Query for a set of units: prices and loads of units, limits of value and load."""
+    """Query for a set of units: prices and loads of units, limits on value and load."""
 
-    price: Floats  # price, load: (U,): of each unit; a unit of more load than the limit is left out
+    price: Floats  # price, load: (U,): by unit; units above the load limit are excluded
     load: Floats
     limit: float  # Σ load + transfers must be at most this; only Σ load if transfers have a price
-    floor: float = 0.0  # at least 0: sets of no greater value are of no interest
+    floor: float = 0.0  # at least 0: only sets of greater value are of interest
     enough: float = np.inf  # value at which a set is good enough, however far from the bound
     # value lost per unit of transfer time; None if transfers are load instead
     transfer_price: float | None = None
 
 
 class LabelScratch:
-    """Arrays for the labels of two directions, kept from search to search: fresh ones are slow."""
+    """Arrays for the labels of both directions, reused in each search, as fresh ones are slow."""
 
     def __init__(self) -> None:
         size = 1 << 16
@@ -103,14 +103,14 @@ def best_set(
     rough: bool = False,
     should_stop: Callable[[], bool],
 ) -> BestSet | None:
-    """Return a bound on the value of all sets within a load limit, and a set of great value.
+    """Return a bound on the value of every set within a load limit, and a set of great value.
 
     None if stopped. Time and memory grow with states × resolution.
 
-    Labels are made in both directions in turn, each time finer, as those of one direction tell
-    which of the other cannot lead above the floor. Ends when there is nothing above the floor, with
-    a set that is within the load and nearly as good as the bound, at the finest resolution, or at
-    the first if `rough`. `true_load` charges all nets of a set, for exact frontiers.
+    Labels are set in alternating directions, each time finer; those of one direction tell which
+    labels of the other cannot lead above the floor. It ends when nothing is above the floor, with a
+    set that is within the load and nearly as good as the bound, or at the finest resolution (if
+    `rough`, the first). `true_load` charges all nets of a set; it is used for exact frontiers.
     """
     limit, floor = query.limit, query.floor
     terms = terms_of(states, query.price, query.load, limit, query.transfer_price)
@@ -162,7 +162,7 @@ def terms_of(
     limit: float,
     transfer_price: float | None = None,
 ) -> Terms:
-    """Return the value and load that units and transfers add to a set, as of `SetQuery`."""
+    """Return the value and load that units and transfers add to a set, as `SetQuery` says."""
     ordered = load[states.order]
     allowed = ordered <= limit
     return Terms(
@@ -175,7 +175,7 @@ def terms_of(
 
 
 def _charged(states: Frontier, terms: Terms, members: Bools) -> float:
-    """Return the load of a set as the frontier counts it."""
+    """Return the load of a set as the frontier charges it."""
     ptr, after, taken, cost = states.backward
     paid, x = 0.0, 0
     for place, unit in enumerate(states.order.tolist()):
@@ -189,8 +189,8 @@ def _charged(states: Frontier, terms: Terms, members: Bools) -> float:
 def slopes_of(states: Frontier, terms: Terms, limit: float) -> tuple[Floats, float]:
     """Return Lagrange multipliers of the load, and the least bound on the value by one of them.
 
-    For any s ≥ 0, no set within the load is worth more than s · limit plus the greatest value of
-    any set, s times its load taken off: a convex function of s, whose least value is sought.
+    For any s ≥ 0, a set within the load is worth at most s · limit plus the greatest value of any
+    set after subtracting s times its load. This bound is convex in s; its minimum is sought.
     """
     price, load = terms.price, terms.load
 
@@ -212,7 +212,7 @@ def slopes_of(states: Frontier, terms: Terms, limit: float) -> tuple[Floats, flo
 
 
 def _hopes(states: Frontier, terms: Terms, slopes: Floats, forward: bool) -> tuple[Floats, Floats]:
-    """Return the slopes, and bounds on the value to come by state and slope; shape (S, R)."""
+    """Return the slopes, and bounds on the value still to come, by state and slope: (S, R)."""
     arcs = states.backward if forward else states.forward
     slack = ROUNDING * float(np.abs(terms.price).sum())
     found = [hope(not forward, arcs, terms, slope) + slack for slope in slopes]
@@ -227,7 +227,7 @@ def _extend(
     scratch: LabelScratch,
     should_stop: Callable[[], bool],
 ) -> FrontierLabels | None:
-    """Return the labels of all states; None if they are too many, or if stopped."""
+    """Return the labels of all states; None if there are too many, or if stopped."""
     forward, total = sweep.forward, len(sweep.arcs[0]) - 1
     begin, count = np.zeros(total, np.int64), np.zeros(total, np.int64)
     value, used, origin = scratch.arrays[forward]
@@ -249,7 +249,7 @@ def _extend(
 
 
 def _trace(labels: FrontierLabels, at: int, order: Ints, forward: bool) -> Bools:
-    """Return the set of a label of the last state; shape (U,)."""
+    """Return the set of a label of the last state, shape (U,)."""
     members = np.zeros(len(order), np.bool_)
     for unit in reversed(order) if forward else order:
         came = int(labels.origin[at])
@@ -271,10 +271,10 @@ def best_sets_by_value(
     floor: float,
     should_stop: Callable[[], bool],
 ) -> tuple[BestSet, list[tuple[Bools, float]]] | None:
-    """Return the best set of a value above a floor within a load limit, and the loads of good sets.
+    """Return the best set of value above a floor within a load limit, and good sets with loads.
 
-    Those are the best set and others nearly as good; None if stopped. Prices, shape (U,), are whole
-    numbers of `parts` to 1, none below 0; the limit is one of Σ load + transfers. Time and memory
+    Good sets are the best one and others nearly as good; None if stopped. Prices, shape (U,), are
+    nonnegative multiples of 1 / `parts`; the limit is on compute plus transfers. Time and memory
     grow with states × parts × the greatest value.
     """
     terms = terms_of(states, price, load, limit)
@@ -313,7 +313,7 @@ def best_sets_by_value(
 
 
 def _trace_value(states: Frontier, units: UnitTerms, table: ValueTable, value: int) -> Bools:
-    """Return the set of the least load of a value; shape (U,)."""
+    """Return the set of least load with a value, shape (U,)."""
     ptr, source, taken, cost = states.forward
     members = np.zeros(len(states.order), np.bool_)
     x = states.size - 1
@@ -337,7 +337,7 @@ def _trace_value(states: Frontier, units: UnitTerms, table: ValueTable, value: i
 
 
 def whole(price: Floats, order: Ints, parts: int) -> Floats:
-    """Return prices in whole parts, none below 0, with the sums along an order rounded."""
+    """Return prices as nonnegative multiples of 1 / parts, by rounding sums along an order."""
     ends = np.rint(np.cumsum(np.maximum(0.0, price[order])) * parts)
     found = np.empty(len(price))
     found[order] = np.diff(np.concatenate([[0.0], ends])) / parts

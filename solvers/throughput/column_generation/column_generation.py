@@ -2,12 +2,12 @@
 
 The dual of `formulations.throughput.set_partitioning`: minimise f(π) = Σ_k n_k V_k(π) for a fixed
 Σ_v π_v; the target is impossible as soon as f(π) < Σ_v π_v. As f is convex and piecewise linear,
-and each best set a subgradient, a linear program over the sets seen so far models it from below;
-its solutions are kept in a box around the best prices so far (boxstep).
+and each best set a subgradient, a linear program over the sets seen so far models f from below;
+its solutions are restricted to a box around the best prices so far (boxstep).
 
-Where a target is near the bound of the work alone, prices near the work prove it, and others lead
-far astray: the box begins as small as that gap. Where the table of `best_sets_by_value` is small,
-many sets come from one pricing, and trials are between the model's prices and the best so far.
+If a target is near the bound by work alone, prices close to the work prove it, and others lead far
+astray: the box starts as small as that gap. If the table of `best_sets_by_value` is small, one
+pricing finds many sets, and trials lie between the model's prices and the best so far.
 
 References
 ----------
@@ -37,12 +37,12 @@ from .pricing_problem import PricingProblem
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Column of the program: a set of units on a device of a kind, its load as labels count it."""
+    """Column of the program: a set of units on a device of a kind, with its load as charged."""
 
     kind: int  # kind of the device
     members: Bools  # (U,)
-    # load, share, transfer: its load as the frontier counts it, the part of the device's memory
-    # that it takes, its transfer time as part of the target
+    # load, share, transfer: its load as the frontier charges it; the part of the device's memory
+    # that it takes; its transfer time relative to the target
     load: float
     share: float
     transfer: float
@@ -50,7 +50,7 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Best prices by the model, with the model's value of f there, as a whole and by kind."""
+    """Best prices by the model, with the model's value of f there, in total and by kind."""
 
     prices: Prices
     promised: float
@@ -119,9 +119,9 @@ class PriceModel:
     def solve(
         self, centre: Prices, radius: float, seconds: float, least: float = -np.inf
     ) -> Trial | None:
-        """Return the best prices in a box around `centre`, no unit's below `least`.
+        """Return the best prices in a box around `centre`, with no unit's price below `least`.
 
-        None if time runs out, SolverError if HiGHS fails.
+        None if time is up, SolverError if HiGHS fails.
         """
         units, kinds = self._units, self._kinds
         around = np.concatenate([centre.unit, centre.memory, centre.transfer])
@@ -151,17 +151,17 @@ class PriceModel:
 
 Outcome = Literal["proved", "stalled", "stopped"]
 
-#: A serious step attains this part of what the model promises.
+#: Part of the promised gain that a serious step attains.
 SERIOUS = 0.1
 
-#: Part of the way to the model's prices that is gone where sets are sought by value.
+#: Part of the way to the model's prices that a step goes if sets are sought by value.
 TOWARDS = 0.4
 
-#: Columns that one search for prices leaves to the next at least.
+#: Columns, at least, that one search for prices passes on to the next.
 MOST_COLUMNS = 500
 
-#: Greatest first radius of the box, relative to the prices and a part of their mean; least and
-#: greatest radius.
+#: Greatest first radius of the box, relative to the prices plus a part of their mean; that part;
+#: least and greatest radius.
 RADIUS, SMALL, LEAST_RADIUS, MOST_RADIUS = 0.05, 0.2, 1e-3, 2.0
 
 
@@ -170,7 +170,7 @@ class DualState:
     """State of the search for prices, which `boxstep` updates."""
 
     prices: Prices  # the best so far
-    # first, radius: of the box: the first and the present one, relative to the prices
+    # first, radius: first and present radius of the box, relative to the prices
     first: float = RADIUS
     columns: list[Column] = field(default_factory=list)  # sets seen so far, of any load
     radius: float = field(init=False)
@@ -182,7 +182,7 @@ class DualState:
 
 @dataclass(frozen=True, eq=False)
 class _Priced:
-    """Value of f at some prices, as a whole and by kind, and the sets found."""
+    """Value of f at some prices, in total and by kind, and the sets found."""
 
     value: float
     by_kind: Floats
@@ -198,11 +198,11 @@ def boxstep(
     search: Clock,
     pricings: int,
 ) -> Outcome:
-    """Search for prices that prove that every split has a max-load above `target`.
+    """Search for prices that prove that every split has a max-load of at least `target`.
 
-    The prices and columns in `state` are where it begins, and are updated, in at most so many
-    pricings. Each bound proved on the way is handed to `on_proof` with its prices. *Stalled*: the
-    prices are about the best there are, and do not prove the target.
+    It starts from the prices and columns in `state`, updates them, and makes at most `pricings`
+    pricings. `on_proof` gets each bound proved on the way, with its prices. *Stalled*: the prices
+    are nearly optimal, and do not prove the target.
     """
     last, least = state.pricings + pricings, 0.0 if pricing.parts else -np.inf
 
@@ -219,7 +219,7 @@ def boxstep(
         prices: Prices, floors: Floats, worse: float = np.inf, *, rough: bool = False
     ) -> _Priced | None:
         enough = np.full(len(floors), np.inf)
-        if len(floors) == 1:  # what is worth less proves the target, and `worse` is no step
+        if len(floors) == 1:  # less proves the target, and `worse` is no step
             fees = prices.memory + prices.transfer
             goal = prices.goal / pricing.count - fees
             floors = np.maximum(floors, goal - PROOF_MARGIN * np.abs(goal))
@@ -283,19 +283,19 @@ def _nearer(trial: Trial, state: DualState, pricing: PricingProblem) -> Trial:
 
 
 def _rounded(prices: Prices, pricing: PricingProblem) -> Prices:
-    """Return prices in whole parts, if sets are sought by value."""
+    """Return prices rounded to multiples of 1 / parts, if sets are sought by value."""
     if not pricing.parts:
         return prices
     return replace(prices, unit=whole(prices.unit, pricing.states[0].order, pricing.parts))
 
 
 def _floors(trial: Trial) -> Floats:
-    """Return by kind the value above which a set is a cut that the model lacks."""
+    """Return, by kind, the value above which a set is a cut that the model lacks."""
     return np.maximum(0.0, trial.by_kind - trial.prices.memory - trial.prices.transfer)
 
 
 def _fit(state: DualState, limit: float) -> list[Column]:
-    """Return the columns within a load, the most valuable ones where they are many."""
+    """Return the columns within a load, only the most valuable ones if there are many."""
     fitting = [c for c in state.columns if c.load <= limit]
     fitting.sort(key=lambda c: -_value(c, state.prices))
     return fitting[: max(MOST_COLUMNS, 2 * len(state.prices.unit))]
@@ -309,7 +309,7 @@ def _value(column: Column, prices: Prices) -> float:
 
 
 def _worth(columns: list[Column], prices: Prices, kinds: int) -> Floats:
-    """Return the greatest value of a known set of each kind."""
+    """Return, by kind, the greatest value of a known set."""
     best = np.zeros(kinds)
     for column in columns:
         best[column.kind] = max(best[column.kind], _value(column, prices))
@@ -383,9 +383,9 @@ def _report(
     target: float,
     on_proof: Callable[[float, Prices], None],
 ) -> None:
-    """Say up to which max-load the prices prove all splits impossible, at most `target`.
+    """Report the largest max-load, up to `target`, below which the prices exclude all splits.
 
-    Below the load of the first set by which (*) fails, it holds.
+    That is the load of the first set that violates (*).
     """
     events = sorted(
         (load, k, value) for k, best in enumerate(priced.found) for load, value in best.steps

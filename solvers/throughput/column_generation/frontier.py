@@ -1,11 +1,11 @@
 """Frontier of an order of the units: a decision diagram of all sets of units, exact or relaxed.
 
-Place the units one after the other, in or out of the set. All that the transfers of the rest
-depend on is, for each net with pins on both sides of the frontier, whether a pin is in and whether
-a pin is out. In an order of small frontier these *states* are few (Bodlaender: pathwidth), and a
-label (value, load) for each way to reach a state leads to the best set.
+Place the units one after the other, in the set or outside. The transfers still to come depend only
+on, for each net with pins on both sides of the frontier, whether a pin is in the set and whether a
+pin is outside. For an order with a small frontier these *states* are few (Bodlaender: pathwidth),
+and labels (value, load) of the ways to reach each state lead to the best set.
 
-Steps between states are kept as *arcs*, compressed by the state that they lead to or leave.
+Steps between states are kept as *arcs*, as compressed rows by the state that they enter or leave.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from ....instances.common.arrays import Floats, Ints
 from .frontier_kernels import FrontierLimits, FrontierNets, build
 from .orders import greedy_order, narrow_order, order_width
 
-#: Steps as compressed rows: those of state x are ptr[x] … ptr[x + 1] − 1. For each the state at its
-#: other end, the place in the order of the unit that it takes (−1 if it leaves it out), and the
-#: transfer time that it adds.
+#: Steps as compressed rows: those of state x are ptr[x] … ptr[x + 1] − 1. For each step the state
+#: at its other end, the position in the order of the unit that it takes (−1 if the unit stays
+#: outside), and the transfer time that it adds.
 Arcs = tuple[Ints, Ints, Ints, Floats]
 
 T = TypeVar("T", bound=np.generic)
 
-#: Most states of one layer and of all layers, before nets are given up.
+#: Most states of one layer, and of all layers, before nets are given up.
 WIDTH, ROOM = 5_000, 200_000
 
-#: Most states of one layer where nets are given up.
+#: Most states of one layer if nets are given up.
 RELAXED_WIDTH = 500
 
-#: Orders that are tried at most, and states of an order up to which the next one is tried.
+#: Most orders tried, and states of an order up to which the next one is tried.
 TRIES, FEW = 8, 20_000
 
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
-    """The states between the units of an order, for one kind of device; S states, U units."""
+    """The states between the units of an order, for one kind of device: S states, U units."""
 
     order: Ints  # (U,): the units in their order
-    # forward, backward: steps into and out of each state, as of `arcs_forward` and `arcs_backward`
+    # forward, backward: steps into and out of each state, see `arcs_forward` and `arcs_backward`
     forward: Arcs
     backward: Arcs
     exact: bool  # whether all nets are charged; if not, costs are underestimated
@@ -58,7 +58,7 @@ class Frontier:
 
 
 def orders(graph: Hypergraph) -> list[Ints]:
-    """Return `TRIES` different orders of the units at most, that of the smallest frontier first."""
+    """Return up to `TRIES` different orders of the units, that of the smallest frontier first."""
     size, rng = graph.size, np.random.default_rng(0)
     tries = max(8, min(100, 40_000_000 // size**2))
     found: dict[tuple[int, ...], float] = {}
@@ -73,9 +73,9 @@ def orders(graph: Hypergraph) -> list[Ints]:
 def frontier(
     graph: Hypergraph, weight: Floats, tried: Sequence[Ints], most: float = np.inf
 ) -> Frontier:
-    """Return the frontier of the fewest states, over given orders, for nets of given weights.
+    """Return the frontier with the fewest states, over given orders, for nets of given weights.
 
-    Sets of more transfer time than `most` are left out, and nets of no weight, shape (E,).
+    Sets with more transfer time than `most` are excluded, and nets without weight, shape (E,).
     """
     nets = np.flatnonzero(weight > 0)
     shape = incidence([graph.pins[e] for e in nets], np.arange(graph.size))
@@ -98,9 +98,9 @@ def frontier(
 def relaxed_frontier(
     graph: Hypergraph, nets: Ints, weight: Floats, order: Ints, most: float, width: int
 ) -> tuple[Ints, Ints, Floats] | None:
-    """Return layers, steps and costs, as of `build`, of states that give up nets beyond a width.
+    """Return layers, steps and costs, as `build` does, of states that give up nets beyond a width.
 
-    Sets of more transfer time than `most` are left out; None if no set is left.
+    Sets with more transfer time than `most` are excluded; None if no set remains.
     """
     shape = incidence([graph.pins[e] for e in nets], np.arange(graph.size))
     zero = np.zeros(len(nets))
@@ -136,9 +136,9 @@ def _states(
 
 
 def _leave_out(layer_ptr: Ints, step: Ints, cost: Floats, most: float) -> tuple[Ints, Ints, Floats]:
-    """Return states and steps without those on no way from the first to the last for `most`.
+    """Return states and steps on some path from the first to the last state of cost up to `most`.
 
-    All in the form of `build`; `cost` is `cost_in`. Step −1 leads to a place behind the last state.
+    All are in the form of `build`; `cost` is `cost_in`. Step −1 leads to a state after the last.
     """
     total = layer_ptr[-1]
     ahead, behind = np.full(total + 1, np.inf), np.full(total + 1, np.inf)
@@ -157,22 +157,22 @@ def _leave_out(layer_ptr: Ints, step: Ints, cost: Floats, most: float) -> tuple[
 
 
 def arcs_forward(layer_ptr: Ints, step: Ints, cost: Floats) -> Arcs:
-    """Return the steps into each state; arguments as `build` returns them, without steps of −1."""
+    """Return the steps into each state, from the arrays of `build`, without steps of −1."""
     by_target = np.argsort(step, axis=None, kind="stable")
     by_target = by_target[np.count_nonzero(step < 0) :]
     return _arcs(layer_ptr, step.ravel()[by_target], by_target, by_target >> 1, cost)
 
 
 def arcs_backward(layer_ptr: Ints, step: Ints, cost: Floats) -> Arcs:
-    """Return the steps out of each state; parameters as of `arcs_forward`."""
+    """Return the steps out of each state, from the arrays of `arcs_forward`."""
     steps = np.flatnonzero(step >= 0)
     return _arcs(layer_ptr, steps >> 1, steps, step.ravel()[steps], cost)
 
 
 def _arcs(layer_ptr: Ints, at: Ints, steps: Ints, other: Ints, cost: Floats) -> Arcs:
-    """Return steps sorted by the state that they are listed at.
+    """Return steps grouped by the states `at` which they are listed.
 
-    Step 2 x + 1 takes the unit after state x, step 2 x leaves it out.
+    Step 2 x + 1 takes the unit after state x, step 2 x leaves it outside.
     """
     ptr = np.searchsorted(at, np.arange(layer_ptr[-1] + 1))
     layer = np.repeat(np.arange(len(layer_ptr) - 1), np.diff(layer_ptr))

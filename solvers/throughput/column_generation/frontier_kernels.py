@@ -1,7 +1,7 @@
 """Kernels that build a frontier: the states between the units of an order, layer by layer.
 
-A state has a bit for each open net in and out of the set; nets that have the same pins placed share
-a *slot* of bits, which is free again when the last of them closes.
+A state has two bits for each open net: a pin in the set, and a pin outside. Nets that have the same
+pins placed share a *slot* of bits, which is free again when the last of them closes.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from numpy.typing import NDArray
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.kernel import inner, kernel
 
-#: Most slots: a bit each.
+#: Most slots, one bit each.
 SLOTS = 62
 
 
 class FrontierNets(NamedTuple):
-    """Nets as `build` reads them; shape (E,) each."""
+    """Nets as `build` reads them; all of shape (E,)."""
 
     pins_left: Ints  # pins among the units to place
-    fixed: Ints  # bits that a net has from the beginning: 1 for a pin on A, 2 for one on B
+    fixed: Ints  # bits of a net at the start: 1 for a pin on A, 2 for one on B
     outside: Bools  # whether a net has a pin that is on neither
-    weight_in: Floats  # weight_in, weight_out: what a cut net costs A and B
+    weight_in: Floats  # weight_in, weight_out: costs of a cut net to A and to B
     weight_out: Floats
 
 
 class FrontierLimits(NamedTuple):
-    """States to leave out, and the size of what is built."""
+    """Limits on the states that are built."""
 
-    # both, most: what A pays, or, with `both`, A and B together, at most: states that cannot be
-    # reached for that are left out
+    # both, most: most cost of A or, with `both`, of A and B together; states that cannot be reached
+    # within it are excluded
     both: bool
     most: float
     width: int  # width, room: most states of one layer, and of all layers
     room: int
-    # whether a layer that grows wider than `width` gives up nets (what they would cost from there
-    # on is not charged, so costs are only underestimated) instead of giving up
+    # whether a layer wider than `width` gives up nets (their later costs are not charged, so costs
+    # are only underestimated), instead of ending the construction
     relax: bool
 
 
@@ -46,9 +46,9 @@ class FrontierScratch(NamedTuple):
     """Working arrays of `_build`."""
 
     slot_of: Ints  # slot of each net; −1: none, −2: given up
-    net_of: Ints  # net of each slot; any of them where nets share it
-    users: Ints  # nets of each slot
-    shared: Floats  # (3, SLOTS): what nets cost A and B that leave a slot and end; sum of weights
+    net_of: Ints  # net of each slot; any of those that share it
+    users: Ints  # number of nets of each slot
+    shared: Floats  # (3, SLOTS): costs to A and B of nets that leave a slot and end; sum of weights
     bits_a: NDArray[np.uint64]  # bits of the states of two layers in turn, shape (2, 2·width)
     bits_b: NDArray[np.uint64]
     paid: Floats  # least cost of reaching them
@@ -56,7 +56,7 @@ class FrontierScratch(NamedTuple):
     merged: Ints  # number of each state after nets are given up
 
 
-#: States and places of the hash table that there is room for at first.
+#: First capacity, in states and in slots of the hash table.
 FEW = 1 << 14
 
 #: Results of building: done, more states than allowed, or arrays too short.
@@ -70,15 +70,15 @@ def build(
     nets: FrontierNets,
     limits: FrontierLimits,
 ) -> tuple[Ints, Ints, Floats, Floats, bool]:
-    """Build the states that can arise between the units of an order, and what each step costs.
+    """Build the states that can arise between the units of an order, with the costs of all steps.
 
     A state holds two bits for each open net: whether a pin is on A, and whether one is on B. Nets
-    of which only one unit is placed share its bits, so that a unit of many nets takes one slot.
-    Step 1 puts a unit on A, step 0 on B. A net costs A its `weight_in` once it has a pin on A and
-    one elsewhere, and B its `weight_out` once it has a pin on B and one elsewhere.
+    of which only one unit is placed share bits, so a unit of many nets takes one slot. Step 1 puts
+    a unit on A, step 0 on B. A net costs A its `weight_in` once it has a pin on A and one
+    elsewhere, and B its `weight_out` once it has a pin on B and one elsewhere.
 
     Returns the states of each layer as ranges, shape (len(order) + 2,), empty if there are too
-    many; the state after each step, shape (S, 2), −1 if it is left out; what the step costs A and
+    many; the state after each step, shape (S, 2), −1 if excluded; the costs of the step to A and
     B, shape (S, 2) each; and whether no net was given up.
     """
     layer_ptr = np.zeros(len(order) + 2, np.int64)
@@ -110,10 +110,10 @@ def build(
 
 @kernel
 def _build(order, unit_ptr, unit_nets, nets, limits, made, scratch):
-    """Build states as `build` says, into `made`; returns a code and whether no net was given up.
+    """Build states into `made`, as `build` says; return a code and whether no net was given up.
 
-    The code is MADE, TOO_MANY, or FULL, which asks for longer arrays of steps. Arrays are allocated
-    outside, as each form of them takes a tenth of a second to compile.
+    The code is MADE, TOO_MANY, or FULL, which asks for longer arrays of steps. The caller allocates
+    arrays, as each new type of array takes 0.1 s to compile.
     """
     layer_ptr, step, cost_in, cost_out = made
     bits_a, bits_b, least_paid = scratch.bits_a, scratch.bits_b, scratch.paid
@@ -162,7 +162,7 @@ def _build(order, unit_ptr, unit_nets, nets, limits, made, scratch):
 
 @inner
 def _take(first, states, bits, costs, steps, table, later, limits):
-    """Take the steps from the states of a layer, and write those they lead to; return how many."""
+    """Take the steps from the states of a layer, and write those they reach; return how many."""
     on_a, on_b, paid = states
     touched, closed, left, away = bits
     net_of, weight_in, weight_out, shared = costs
@@ -226,7 +226,7 @@ def _take(first, states, bits, costs, steps, table, later, limits):
 
 @inner
 def _give_up(first, count, step, table, later, found, width, scratch):
-    """Merge states that differ in the cheapest nets alone, until they are few; return how many."""
+    """Merge states that differ only in the cheapest nets, until few remain; return their number."""
     next_a, next_b, next_paid = later
     net_of, shared, merged = scratch.net_of, scratch.shared, scratch.merged
     one, mask = np.uint64(1), np.uint64(len(table) - 1)
@@ -264,7 +264,7 @@ def _give_up(first, count, step, table, later, found, width, scratch):
 
 @inner
 def _slot(table, mask, on_a, on_b, a, b):
-    """Place in the hash table of the state (a, b), or the free place where it belongs."""
+    """Return the slot of state (a, b) in the hash table, or the free slot where it belongs."""
     key = (a * np.uint64(0x9E3779B97F4A7C15)) ^ (b * np.uint64(0xC2B2AE3D27D4EB4F))
     key ^= key >> np.uint64(29)
     key *= np.uint64(0xBF58476D1CE4E5B9)
@@ -276,9 +276,9 @@ def _slot(table, mask, on_a, on_b, a, b):
 
 @inner
 def open_nets(unit_nets, begin, end, nets, scratch, away, on_a, on_b):
-    """Give each net of a unit a slot, if it has none; a net without a free one is given up.
+    """Give each net of a unit a slot, if it has none; a net is given up if no slot is free.
 
-    Returns the bits of its nets, of those that end with it, of slots that nets leave which end
+    Returns the bits of the unit's nets, of those that end with it, of slots left by nets that end
     with it, and of nets with a pin outside; and whether no net was given up.
     """
     pins_left, fixed, outside, weight_in, weight_out = nets
@@ -353,7 +353,7 @@ def open_nets(unit_nets, begin, end, nets, scratch, away, on_a, on_b):
 
 @inner
 def close_nets(net_of, closed, away):
-    """Free the slots of nets that are closed; return the bits of open ones with a pin outside."""
+    """Free the slots of closed nets; return the bits of open nets with a pin outside."""
     one = np.uint64(1)
     for s in range(SLOTS):
         if net_of[s] >= 0 and (closed >> np.uint64(s)) & one:

@@ -12,9 +12,9 @@ from .frontier import Arcs
 
 
 class UnitTerms(NamedTuple):
-    """Value and load of units, in order; shape (U,) each."""
+    """Values and loads of units along the order; all of shape (U,)."""
 
-    value: Ints  # values in whole parts
+    value: Ints  # values, in multiples of 1 / parts
     load: Floats  # load, allowed: compute time, and whether it may be taken
     allowed: Bools
 
@@ -22,26 +22,26 @@ class UnitTerms(NamedTuple):
 class ValueTable(NamedTuple):
     """Table of the least load of partial sets up to each state, by value in whole parts."""
 
-    load: Floats  # (S, B); `inf` where there is none that matters
-    span: Ints  # (S, 2): the least and the greatest value that a state has
+    load: Floats  # (S, B): `inf` if there is no useful set
+    span: Ints  # (S, 2): least and greatest value at each state
 
 
 class Terms(NamedTuple):
-    """Value and load that units and transfers add to a set."""
+    """Values and loads that units and transfers add to a set."""
 
-    # price, load, allowed: (U,), in order: value and compute time of each unit, and whether it may
-    # be taken
+    # price, load, allowed: (U,), along the order: value and compute time of each unit, and whether
+    # it may be taken
     price: Floats
     load: Floats
     allowed: Bools
-    # charge, transfer_price: share of the transfers that counts as load (0 where they overlap), and
-    # what a unit of them takes from the value
+    # charge, transfer_price: share of the transfers that counts as load (0 if they overlap), and
+    # value lost per unit of transfer time
     charge: float
     transfer_price: float
 
 
 class Sweep(NamedTuple):
-    """One direction of label setting: its arcs, and the limits of load and value."""
+    """One direction of label setting: its arcs, and the limits on load and value."""
 
     forward: bool  # forward, arcs: the direction, and the steps into each state in it
     arcs: Arcs
@@ -53,25 +53,25 @@ class Sweep(NamedTuple):
 class FrontierLabels(NamedTuple):
     """Labels of one direction at one resolution: value and load of partial sets."""
 
-    # begin, counts: (S,): those of state x are begin[x] … begin[x] + counts[x] − 1, by load, their
-    # values increasing
+    # begin, counts: (S,): labels of state x are begin[x] … begin[x] + counts[x] − 1, by increasing
+    # load and value
     begin: Ints
     counts: Ints
-    value: Floats  # value, used: of each label: its value and its load
+    value: Floats  # value, used: value and load of each label
     used: Floats
-    # of each label: 2·(label that it comes from) + (whether the unit between is taken)
+    # of each label: 2·(previous label) + (1 if the unit between is taken)
     origin: Ints
 
     def last(self, forward: bool) -> range:
-        """Labels of whole sets."""
+        """Return the labels of complete sets."""
         x = len(self.begin) - 1 if forward else 0
         return range(int(self.begin[x]), int(self.begin[x] + self.counts[x]))
 
 
 def hope(forward: bool, arcs: Arcs, terms: Terms, slope: float) -> Floats:
-    """Return the most that the part of a set before each state (after, if not `forward`) is worth.
+    """Return the greatest value of the part of a set before each state (after, if not `forward`).
 
-    Each unit of load takes `slope` from it. The other terms are as in `extend`; shape (S,).
+    Each unit of load costs `slope`. The other terms are as in `extend`; shape (S,).
     """
     best = np.full(len(arcs[0]) - 1, -np.inf)
     _hope(forward, arcs, terms, slope, best)
@@ -110,15 +110,15 @@ def extend(sweep, merged, hopes, rest, state, labels, budget):
     Return whether all states are done.
 
     A label is the value and the load of the part of a set before a state (after it, if not
-    `forward`). Those of one state whose loads fall into one bucket become one with the greater
-    value and the smaller load, and those of more load and no more value are dropped: this relaxes,
-    so that every set within the load is represented by labels of at least its value and at most its
-    load. A label is also dropped if no label of the other direction (`rest`) completes it to a
-    value above the floor within the limit, or none can, as `hopes` tell: slopes, shape (R,), and
+    `forward`). Labels of one state whose loads fall into one bucket become one with the greatest
+    value and the smallest load, and labels with more load and no more value are dropped. This is a
+    relaxation: every set within the load is represented by labels of at least its value and at most
+    its load. A label is also dropped if no label of the other direction (`rest`) completes it to a
+    value above the floor within the limit, or nothing can, by `hopes`: slopes, shape (R,), and
     `hope` of the other direction at each, (S, R).
 
-    `state` is read and written: states done, labels so far, 1 if the arrays must grow. The first
-    state has a label when this begins; `merged` is as of `fresh_buckets`.
+    `state` is read and written: states done, labels so far, 1 if the arrays must grow. Initially
+    the first state has a label; `merged` is as `fresh_buckets` returns it.
     """
     forward, arcs, terms, limit, floor = sweep
     ptr, source, taken, cost = arcs
@@ -141,7 +141,7 @@ def extend(sweep, merged, hopes, rest, state, labels, budget):
             state[2] = 1
             break
         low = buckets + 2
-        high = low - buckets - 3  # −1, but no literal, for which `_keep` would be compiled anew
+        high = low - buckets - 3  # −1; for a literal, `_keep` would be compiled again
         for j in range(ptr[x], ptr[x + 1]):
             unit = taken[j]
             more = charge * cost[j]
@@ -215,11 +215,11 @@ def _keep(merged, low, high, labels, x, state):
 
 @kernel
 def fill(arcs, units, bounds, hope, table, places):
-    """Fill the table's rows of the states between two places.
+    """Fill the rows of the table for the states between two places.
 
-    `bounds` are the most load; the value, in parts, that a set must exceed; and what a unit of load
-    left is worth. `hope`, shape (S,), is the most, in parts, that what comes after a state adds,
-    its load at that worth taken off.
+    `bounds` are the most load; the value, in parts, that a set must exceed; and the worth of a unit
+    of load left. `hope`, shape (S,), is the greatest value, in parts, of what can follow a state,
+    less the worth of its load.
     """
     ptr, source, taken, cost = arcs
     value, load, allowed = units

@@ -1,11 +1,11 @@
-"""Orders of the units of small frontier (few open nets), by depth-first search and folding.
+"""Orders of the units with a small frontier (few open nets), by depth-first search and folding.
 
-For graphs of thousands of units, `narrow_order` takes near-linear time. What a frontier has to know
-are *groups* of open nets: those of which just the same one unit is placed count as one. The demand
-order places a unit when the first that needs it is placed, so that what can wait does, like the
-keys of cross-attention. Long skips, as in a U-Net, stay open all along it; folding brings their
-ends together: stretches of the order come by their distance, in nets, from where it begins.
-
+For graphs of thousands of units, `narrow_order` takes near-linear time. The size of a frontier
+depends on *groups* of open nets: nets of which only the same one unit is placed count as one. The
+demand order places a unit when the first that needs it is placed, so that whatever can wait does,
+such as the keys of cross-attention. Long skips, as in a U-Net, stay open along the whole order;
+folding brings their ends together, by ordering stretches of it by their distance, in nets, from its
+beginning.
 The frontiers of Reverse Cuthill-McKee orders are folds by distance, too (A. George, J. W. Liu,
 "Computer Solution of Large Sparse Positive Definite Systems", 1981).
 """
@@ -21,18 +21,18 @@ from ....formulations.demand_order import demand_order
 from ....formulations.throughput.hypergraph import Hypergraph, Incidence
 from ....instances.common.arrays import Floats, Ints
 
-#: Units of a stretch that folding moves as a whole, half as many or half as many more; or twice.
+#: Units, within 50 %, of a stretch that folding moves as a whole; stretches of twice as many, too.
 STRETCH = 16
 
-#: Pins of a net, and nets of a unit, beyond which distances do not count them: they are near all.
+#: Pins of a net, and nets of a unit, beyond which distances ignore them, as all is near them.
 HUB = 16
 
 
 def greedy_order(shape: Incidence, start: int, noise: Floats) -> tuple[Ints, float]:
     """Return an order of the units and its cost, the sum over layers of 2 ** (open nets).
 
-    Next is the unit that opens the fewest nets and closes the most; `noise`, shape (U,), breaks
-    ties.
+    The next unit is the one that opens the fewest nets and closes the most; `noise`, shape (U,),
+    breaks ties.
     """
     nets = [shape.unit_nets[a:b].tolist() for a, b in pairwise(shape.unit_ptr)]
     pins = [shape.net_pins[a:b] for a, b in pairwise(shape.net_ptr)]
@@ -59,9 +59,9 @@ def greedy_order(shape: Incidence, start: int, noise: Floats) -> tuple[Ints, flo
 
 
 def narrow_order(graph: Hypergraph) -> Ints:
-    """Return an order of the units, not always topological, with few groups of nets open; (U,).
+    """Return an order of the units, shape (U,), not always topological, with few open groups.
 
-    The best of the demand order and its folds, by Σ 2 ** groups over places.
+    It is the best of the demand order and its folds, by Σ 2 ** groups over positions.
     """
     nets = _nets_of(graph)
     demand = demand_order(graph.size, graph.edges)
@@ -75,12 +75,12 @@ def narrow_order(graph: Hypergraph) -> Ints:
 
 
 def order_width(graph: Hypergraph, order: Ints) -> float:
-    """Return Σ 2 ** groups over the places of an order, as a logarithm."""
+    """Return Σ 2 ** groups over the positions of an order, as a base-2 logarithm."""
     return states(groups(graph.pins, _nets_of(graph), order.tolist()))
 
 
 def states(open_groups: Ints) -> float:
-    """Return Σ 2 ** groups, as a logarithm."""
+    """Return Σ 2 ** groups, as a base-2 logarithm."""
     top = int(open_groups.max(initial=0))
     return top + float(np.log2(np.exp2(open_groups - top).sum()))
 
@@ -95,10 +95,10 @@ def groups(
     nets: Sequence[Sequence[int]],
     order: Sequence[int],
 ) -> Ints:
-    """Return how many groups of nets are open after each unit of an order; same shape."""
-    placed: dict[int, int] = {}  # pins of each net that are placed
+    """Return the number of groups of nets that are open after each unit of an order, same shape."""
+    placed: dict[int, int] = {}  # number of placed pins of each net
     sole: dict[int, int] = {}  # the only one of them
-    count: dict[int, int] = {}  # nets of which it is the only one
+    count: dict[int, int] = {}  # number of nets of which a unit is the only placed pin
     width, found = 0, []
     for v in order:
         for e in nets[v]:
@@ -117,7 +117,7 @@ def groups(
 
 
 def _folded(graph: Hypergraph, nets: list[list[int]], order: Sequence[int], size: int) -> list[int]:
-    """Return the order with its stretches by their distance from the first, through nets."""
+    """Return the order with its stretches sorted by their distance from the first."""
     stretch = _stretches(groups(graph.pins, nets, order), size)
     of_unit = np.empty(graph.size, np.int64)
     of_unit[list(order)] = stretch
@@ -142,7 +142,7 @@ def _folded(graph: Hypergraph, nets: list[list[int]], order: Sequence[int], size
 
 
 def _stretches(open_groups: Ints, size: int) -> Ints:
-    """Return the stretch of each place: of some `size`, ended where few groups are open."""
+    """Return the stretch of each position: some `size` units, ended where few groups are open."""
     ends = [0]
     while ends[-1] + 3 * size // 2 < len(open_groups):
         first = ends[-1] + size // 2

@@ -1,13 +1,13 @@
 """Pricing problem of column generation: the sets that one device of each kind can hold.
 
-*Transfer budget*: how much transfer time devices can have in plans within a limit. Let T be the
+*Transfer budget*: a bound on the transfer time of devices in plans within a limit. Let T be the
 limit, p_v the least time of unit v on any device, and D the number of devices. In a plan of
-max-load at most T, all devices together take D T at most, and compute takes Σ_v p_v of that at
-least, so that what is left for transfers is at most
+max-load at most T, the loads of all devices add up to at most D T, of which compute takes at least
+Σ_v p_v, so that transfers take at most
 
     B(T) = D T − Σ_v p_v.                                                                  (1)
 
-Every transfer that one device pays for, another one pays for too. With overlap, (1) does not
+Every transfer that one device pays for, another one pays for, too. With overlap, (1) does not
 hold.
 """
 
@@ -27,32 +27,32 @@ from ....instances.common.arrays import Bools, Floats, Ints
 from .best_set import LabelScratch
 from .frontier import Frontier, frontier, orders
 
-#: Most parts of a price of 1, entries of a table of loads by value, and the parts of the average
-#: unit at least: prices are rounded to parts.
+#: Most parts in a price of 1, most entries of a table of loads by value, and fewest parts of the
+#: average unit: prices are rounded to multiples of 1 / parts.
 PARTS, ENTRIES, FEWEST = 10_000, 30_000_000, 20
 
 
 @dataclass(frozen=True, eq=False)
 class PricingProblem:
-    """Sets that one device of each kind can hold, as prices see them. K kinds, U units."""
+    """Sets that one device of each kind can hold, as pricing needs them: K kinds, U units."""
 
-    count: Floats  # (K,): devices of each kind
+    count: Floats  # (K,): number of devices of each kind
     states: tuple[Frontier, ...]  # frontier of each kind
     orders: tuple[Ints, ...]  # orders of the units, that of the smallest frontier first
     graph: Hypergraph
-    weight: Floats  # (K, E): of the nets
-    load: Floats  # (K, U): compute time; `inf` where the kind cannot hold the unit
-    share: Floats  # (K, U): part of its memory that a unit takes; 0 where memory cannot bind
+    weight: Floats  # (K, E): weights of the nets
+    load: Floats  # (K, U): compute time; `inf` if the kind cannot hold the unit
+    share: Floats  # (K, U): part of the memory that a unit takes; 0 if memory cannot bind
     # memory_bound, transfer_priced: (K,): whether memory can bind; whether transfers overlap
     # compute, so that both must stay below the target
     memory_bound: Bools
     transfer_priced: Bools
-    parts: int  # parts in a price of 1 where sets are priced by value; 0 where by load
-    without_memory: bool  # whether memory can bind and is left out nevertheless
+    parts: int  # parts in a price of 1 if sets are priced by value; 0 if by load
+    without_memory: bool  # whether memory can bind but is ignored
     scratch: LabelScratch = field(default_factory=LabelScratch)  # for the labels
 
     def transfer_of(self, kind: int, members: Bools) -> float:
-        """Return the transfer time of a set."""
+        """Return the transfer time of a set on a device of a kind."""
         ptr, pins, _, _ = self.graph.incidence
         if not len(pins):
             return 0.0
@@ -60,7 +60,7 @@ class PricingProblem:
         return float(self.weight[kind] @ ((inside > 0) & (inside < np.diff(ptr))))
 
     def load_of(self, kind: int, members: Bools) -> float:
-        """Return the load of a set; without transfers where they have a price instead."""
+        """Return the load of a set, without transfers if these have a price."""
         compute = float(self.load[kind][members].sum())
         return compute if self.transfer_priced[kind] else compute + self.transfer_of(kind, members)
 
@@ -73,11 +73,11 @@ def pricing_problem(
     *,
     by_value: bool = True,
 ) -> PricingProblem:
-    """Return the pricing problem of plans of a max-load of at most `limit`.
+    """Return the pricing problem for plans whose max-load is at most `limit`.
 
-    The limit leaves out sets of too many transfers (`transfer_budget`), so that targets must not
-    exceed it. `tried` are orders of the units, if they are known. `by_value`: sets are sought by
-    value, memory left out, if tables are small and transfers are load.
+    The limit excludes sets of too many transfers (`transfer_budget`), so targets must not exceed
+    it. `tried` are orders of the units, if known. With `by_value`, sets are sought by value,
+    ignoring memory, if tables are small and transfers are load.
     """
     costs, overlap = task.costs, task.problem.overlap
     room = room_of(costs.capacity_bytes)
@@ -114,14 +114,14 @@ def pricing_problem(
 
 
 def _most_value(load: Floats, count: Ints, limit: float) -> float:
-    """Return the most value on one device at prices in proportion to the least compute times."""
+    """Return the greatest value on one device at prices proportional to least compute times."""
     least = load[count > 0].min(axis=0)
     work = float(least[np.isfinite(least)].sum())
     return max(1.0, limit * float(count.sum()) / work) if np.isfinite(limit) and work > 0 else 1.0
 
 
 def first_prices(pricing: PricingProblem, graph: Hypergraph, host: Bools) -> Prices:
-    """Return prices in proportion to compute times that sum up to the number of devices."""
+    """Return prices proportional to compute times, whose sum is the number of devices."""
     used = pricing.count > 0
     kinds = used & ~host if (used & ~host).any() else used
     time = np.where(np.isinf(pricing.load), np.nan, pricing.load)[kinds]
@@ -135,7 +135,7 @@ def first_prices(pricing: PricingProblem, graph: Hypergraph, host: Bools) -> Pri
 
 
 def transfer_budget(task: Task[Throughput], graph: Hypergraph, limit: float) -> float:
-    """Return B(T) of (1), with a margin for rounding; `inf` where it does not hold."""
+    """Return B(T) of (1), with a margin for rounding; `inf` if it does not hold."""
     costs = task.costs
     if task.problem.overlap or not np.isfinite(limit):
         return np.inf
@@ -146,9 +146,9 @@ def transfer_budget(task: Task[Throughput], graph: Hypergraph, limit: float) -> 
 
 
 def most_transfer(task: Task[Throughput], graph: Hypergraph, limit: float) -> Floats:
-    """Return the most transfer time that a device of each kind can have; shape (K,).
+    """Return the most transfer time that a device of each kind can have, shape (K,).
 
-    The devices at the other ends pay at least part of the same transfers.
+    The devices at the other ends pay for at least a part of the same transfers.
     """
     budget, costs = transfer_budget(task, graph, limit), task.costs
     weight = graph.weight.sum(axis=1)

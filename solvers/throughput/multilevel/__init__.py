@@ -1,1 +1,1 @@
-"""Multilevel: solve a coarse graph, then refine where its stages meet."""
+"""Multilevel planning: solve a coarse graph, then refine near the boundaries of its stages."""

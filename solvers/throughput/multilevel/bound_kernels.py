@@ -11,20 +11,21 @@ from ....instances.common.kernel import kernel
 
 
 class CoverTable(NamedTuple):
-    """Table of two layers of states in turn: the least excess load of a set, by value in steps."""
+    """Table of two alternating layers of states: least excess load of a set, by value in steps."""
 
-    # (2, S, B): the least load of a set of a value, less that value; `inf` if there is no such set
-    # within the limit
+    # (2, S, B): the least load of a set of a value, minus that value; `inf` if there is none within
+    # the limit
     excess: Floats
-    span: Ints  # (2, S, 2): the least and the greatest value that a state has
+    span: Ints  # (2, S, 2): least and greatest value at each state
 
 
 @kernel
 def most_valuable_set(frontier, gain, may, slope, scratch, members):
     """Return the greatest value of a set, and its transfers; write the set to `members`.
 
-    `gain` is the value of each unit in order, `may`, (U, 2), whether it may be left out and taken,
-    `slope` the value lost per unit of transfer time; the scratch arrays have shape (S,).
+    By position in the order, `gain`, (U,), is the value of each unit, and `may`, (U, 2), whether it
+    may be left out, and taken; `slope` is the value lost per unit of transfer time; the scratch
+    arrays have shape (S,).
     """
     layers, step, cost = frontier
     best, came = scratch
@@ -55,14 +56,14 @@ def most_valuable_set(frontier, gain, may, slope, scratch, members):
 
 @kernel
 def extend_cover(places, frontier, units, bounds, table, found):
-    """Extend a table over the units between two places.
+    """Extend a table over the units between two positions of the order.
 
-    Write the least load of sets of a share to `found`.
+    Write the least load of sets that hold a share to `found`.
 
-    `frontier` has layers, steps and costs, as of `build`, and the transfers from each state to the
-    end if no more units are taken, (S,). `units` are the value of each unit, in steps, and its work
-    above that, in order; `bounds` the fewest steps that make up a share, the most excess, and the
-    load per step.
+    `frontier` has layers, steps and costs, as `build` returns them, and the transfers from each
+    state to the end if no more units are taken, (S,). `units` are, along the order, the value of
+    each unit, in steps, and its work beyond that; `bounds` are the fewest steps that make a share,
+    the most excess, and the load per step.
     """
     first, last = places
     layers, step, cost, rest = frontier
@@ -105,14 +106,14 @@ def extend_cover(places, frontier, units, bounds, table, found):
 
 @kernel
 def extend_intervals(places, units, nets, costs, limits, found, scratch):
-    """Extend stages over intervals of the critical path that start at the given places.
+    """Extend stages over intervals of the critical path that start at the given positions.
 
-    Place i lies before unit i of the path. `units` are sorted by f, (U,), with the first of each f,
-    (L + 2,), and g of each, (U,); `nets` the nets of each unit as compressed rows, and the least f
-    and greatest g of each, (E,); `costs` work (K, U), memory (U,) and weights (K, E); `limits` the
-    most load, the room of each kind and the number of devices of kind 0. `found` has, by number of
-    devices of other kinds and place, the fewest devices of kind 0 and the least transfers of all of
-    them; `scratch` zeros (E,) and any numbers (L + 1,).
+    Position i is before unit i of the path. `units` are sorted by f, (U,), with the first of each
+    f, (L + 2,), and g of each unit, (U,); `nets` are the nets of each unit as compressed rows, and
+    the least f and greatest g of each net, (E,); `costs` are work (K, U), memory (U,) and weights
+    (K, E); `limits` the most load, the room of each kind and the number of devices of kind 0.
+    `found` has, by number of devices of other kinds and position, the fewest devices of kind 0 and
+    the least sum of their transfers; `scratch` is zeros, (E,), and any numbers, (L + 1,).
     """
     first, last = places
     by_after, start, before = units

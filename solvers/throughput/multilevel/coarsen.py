@@ -1,8 +1,8 @@
-"""Coarse units: neighbours in a topological order of the units become one.
+"""Coarsening: consecutive units in a topological order are merged into one.
 
 A *boundary* p lies between the units at positions p − 1 and p of the order; coarse units are what
-lies between boundaries. Their edges run forward along the order, so that they close no circle, and
-a contiguous split of coarse units is one of the units.
+lies between boundaries. Their edges run forward along the order, so they close no cycle, and a
+contiguous split of coarse units is a contiguous split of the units.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import numpy as np
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances.common.arrays import Bools, Floats, Ints
 
-#: Part of an even share by which a boundary may be shifted to where less data crosses.
+#: Part of an even share by which a boundary may move to where less data crosses.
 SHIFT = 0.3
 
-#: Coarse units of the first plan, and stretches that are put between each other, for each device;
-#: the part of the memory that these fill.
+#: Per device, coarse units of the first plan, and stretches that are interleaved; part of the
+#: memory that these fill.
 PER_DEVICE, FILLED = 16, 0.8
 
-#: Factor by which coarse units grow with their distance from the end of a stage.
+#: Growth factor of coarse units with their distance from the end of a stage.
 GROWTH = 1.5
 
 
 def crossing(graph: Hypergraph, weight: Floats, order: Ints) -> Floats:
-    """Return the weight of the nets with pins on both sides of each boundary; shape (U + 1,)."""
+    """Return the weight of the nets with pins on both sides of each boundary, shape (U + 1,)."""
     rank = np.empty(graph.size, np.int64)
     rank[order] = np.arange(graph.size)
     change = np.zeros(graph.size + 1)
@@ -40,7 +40,7 @@ def crossing(graph: Hypergraph, weight: Floats, order: Ints) -> Floats:
 
 
 def touching(graph: Hypergraph, weight: Floats) -> Floats:
-    """Return the weight of the nets that each unit is a pin of; shape (U,)."""
+    """Return the total weight of the nets of each unit, shape (U,)."""
     pins = np.array([v for net in graph.pins for v in net], np.int64)
     lengths = np.array([len(net) for net in graph.pins], np.int64)
     found = np.bincount(pins, weights=np.repeat(weight, lengths), minlength=graph.size)
@@ -48,9 +48,9 @@ def touching(graph: Hypergraph, weight: Floats) -> Floats:
 
 
 def even(work: Floats, crosses: Floats, count: int) -> Ints:
-    """Return boundaries of about `count` coarse units of alike work, where little data crosses.
+    """Return boundaries of about `count` coarse units of similar work, where little data crosses.
 
-    They increase from 0 to U; work and crossing weights are those of an order.
+    They increase from 0 to U; `work` and `crosses` are along an order.
     """
     size = len(work)
     done = np.concatenate([[0.0], np.cumsum(work)])
@@ -68,10 +68,10 @@ def even(work: Floats, crosses: Floats, count: int) -> Ints:
 
 
 def around(stage: Ints, alone: Bools) -> Ints:
-    """Return boundaries that leave units as they are where stages meet, and merge what is inside.
+    """Return boundaries that keep units single near the ends of stages, and merge them inside.
 
-    They increase from 0 to U. Units that are `alone` are merged with none; other coarse units
-    are smaller towards either end of a stage.
+    They increase from 0 to U. Units that are `alone` are not merged at all; coarse units grow
+    with the distance from either end of their stage.
     """
     size = len(stage)
     ends = np.flatnonzero(np.diff(stage, prepend=-1, append=-1))
@@ -88,11 +88,11 @@ def around(stage: Ints, alone: Bools) -> Ints:
 def balanced(
     order: Ints, work: Floats, crosses: Floats, memory_bytes: Floats, room: float, devices: int
 ) -> Ints:
-    """Return an order whose even shares have room, where those of the given one do not.
+    """Return an order whose even shares fit into memory, if those of the given one do not.
 
-    Room is of so many bytes on each of `devices`. Stretches from the order's end of more memory for
-    the work come first, with one from the other end in between whenever they fill the devices that
-    can do their work: a share is then two intervals of the order.
+    There are `room` bytes on each of `devices`. Stretches come first from the end of the order that
+    has more memory per work; whenever they fill the devices that can do their work, one from the
+    other end comes between. So a share is two intervals of the order.
     """
     shares = even(work[order], crosses, devices)
     if np.add.reduceat(memory_bytes[order], shares[:-1]).max() <= room:
@@ -112,7 +112,7 @@ def balanced(
 
 
 def labels(order: Ints, boundaries: Ints) -> Ints:
-    """Return the coarse unit of each unit; shape (U,)."""
+    """Return the coarse unit of each unit, shape (U,)."""
     merged = np.empty(len(order), np.int64)
     merged[order] = np.searchsorted(boundaries, np.arange(len(order)), side="right") - 1
     return merged

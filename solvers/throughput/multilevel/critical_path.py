@@ -1,23 +1,23 @@
 """Critical-path bound on the max-load of contiguous splits: stages cut the path into intervals.
 
-Let the *critical path* s_0, s_1, … s_{L−1} be a heaviest path through the units. Of unit x, let
+Let the *critical path* s_0, s_1, … s_{L−1} be a heaviest path through the units. For unit x, let
 s_f(x) be the first unit of the path that is x or comes after it, and s_g(x) the last that is x or
-comes before it; f is L and g is −1 where there is none. A stage I ∖ I' of a chain of ideals holds
-an interval s_i … s_{j−1} of the path, and with it
+comes before it; if there is none, f is L or g is −1. A stage I ∖ I' of a chain of ideals holds an
+interval s_i … s_{j−1} of the path, and with it
 
 - all x with g(x) ≥ i and f(x) < j, as s_i ≤ x ≤ s_{j−1}: their work and their memory;
 - no x with f(x) < i, which is in I', and none with g(x) ≥ j, which is not in I: it pays for every
   net of those above that has such a pin.
 
-That is a lower bound on the load of a stage by i and j. Two things follow for a max-load T: some
-intervals of loads within T, on the devices that there are, make up the path; and, added up over the
-n_k devices of a kind k,
+This gives a lower bound on the load of a stage by i and j. A max-load T implies two things: some
+intervals of loads within T, on the available devices, make up the path; and, summed over the n_k
+devices of a kind k,
 
     n_k T ≥ Σ_v p_v − V(T) + transfers of the intervals,
 
-where devices of other kinds do V(T) at most, by a knapsack. Both are tested by dynamic programs
-over the places of the path: the fewest devices of kind k up to a place, and the least transfers,
-each for as many other devices as there may be. The largest T that fails is the bound.
+where V(T) bounds what devices of other kinds can do, by a knapsack. Both are tested by dynamic
+programs over positions on the path: the fewest devices of kind k up to a position, and the least
+transfers, each for every number of other devices. The largest T that fails is the bound.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from .bound_kernels import extend_intervals
 
 ORIGIN = "intervals of a critical path"
 
-#: Places between two looks at the clock.
+#: Positions between two polls of the clock.
 SLICE = 200
 
-#: Part of the gap at which the bisection ends.
+#: Part of the initial gap at which the bisection ends.
 CLOSE = 0.02
 
 
 class _CriticalPath:
-    """Critical path of a task, with the tests of a max-load along it, for plans within a load.
+    """Critical path of a task, with tests of a max-load along it, for plans within a load.
 
-    Times above the load count as twice the load, and transfers are on a grid on which sums are
-    exact: a net that ends within a stage is subtracted again.
+    Times above the load count as twice the load, and transfers are rounded to a grid on which sums
+    are exact, as a net that ends within a stage is subtracted again.
     """
 
     def __init__(self, task: Task[Throughput], graph: Hypergraph, longest: float) -> None:
@@ -78,7 +78,7 @@ class _CriticalPath:
         self._costs = np.minimum(time, 2 * longest), graph.memory_bytes, weight
 
     def refutes(self, limit: float, clock: Clock) -> bool | None:
-        """Return whether the tests refute all plans within a limit; None if stopped."""
+        """Return whether the tests refute all plans within a load limit; None if stopped."""
         length, count = self._length, int(self._count[0])
         shape = 1 + int(self._count[1:].sum()), length + 1
         fewest, least = np.full(shape, count + 1), np.full(shape, np.inf)
@@ -104,10 +104,10 @@ class _CriticalPath:
 def raise_by_critical_path(
     task: Task[Throughput], graph: Hypergraph, search: Search[Solution], clock: Clock
 ) -> None:
-    """Raise the bound of contiguous splits by bisection between it and the objective.
+    """Raise the bound of contiguous splits by bisection between the bound and the objective.
 
     `graph` has units that must each be on one device, with the edges that decide contiguity.
-    Nothing is proved where transfers overlap compute, or devices are linked.
+    Nothing is proved if transfers overlap compute, or devices are linked.
     """
     high = search.objective
     if task.problem.overlap or task.cluster.links or not np.isfinite(high):
@@ -135,7 +135,7 @@ def _summable(numbers: Floats) -> Floats:
 
 
 def _places(graph: Hypergraph, work: Floats) -> tuple[Ints, Ints, int]:
-    """Return g and f of each unit, and the length L of a path of the most work."""
+    """Return g and f of each unit, and the length L of the path with the most work."""
     order: nx.DiGraph[int] = nx.DiGraph()
     order.add_nodes_from(range(graph.size))
     order.add_edges_from(graph.edges.tolist())

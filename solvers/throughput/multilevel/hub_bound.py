@@ -1,27 +1,27 @@
 """Hub bound: a dual bound on the max-load by the high-degree units (hubs) that a device holds.
 
-A *hub* exchanges data with many units, as the bias of all attention layers and its gradients do:
-whichever device has it pays for what all others hold of these. Let π_v be prices of the units,
-and kind k one of n_k devices, on which unit v takes p_v. Devices of the other kinds can hold units
-worth at most W in all, by a fractional knapsack that counts no transfers. Of a set S that a device
-of kind k holds, let h say which hubs it has. For any s_h ≥ 0,
+A *hub* exchanges data with many units, as do the bias of all attention layers and its gradients:
+its device pays for what all others hold of these. Let π_v be prices of the units, and kind k one of
+n_k devices, on which unit v takes p_v. Devices of the other kinds can hold units worth at most W in
+total, by a fractional knapsack that counts no transfers. For a set S that a device of kind k holds,
+let h say which hubs it contains. For any s_h ≥ 0,
 
     π(S) ≤ L_h + s_h T,     L_h = max { π(R) − s_h (p(R) + transfers(R)) : R in case h }.     (1)
 
-The maximum is one pass through the states of a frontier; nets that this gives up only make it
-larger. Without hubs, (1) proves no more than the work does, as the set of all units has no
-transfers. With them it is near what sets can do: what a device with given hubs pays grows in
-proportion to what it holds. All prices are on some device, so
+The maximum takes one pass through the states of a frontier; nets that the frontier gives up only
+make it larger. Without hubs, (1) proves no more than the work bound, as the set of all units has no
+transfers. With hubs it is nearly tight: what a device with given hubs pays grows in proportion to
+what it holds. Each price is on some device, so
 
     Σ_v π_v − W ≤ n_k max_h (L_h + s_h T),                                                 (2)
 
-and the least T that keeps this is a bound. A contiguous set without a hub has no unit that comes
-before the hub, or none that comes after it: these are cases of their own. Then no more than one
-device has a hub with units on both sides; let m of the others hold what comes before it, and the
-rest what comes after. For each m, and with the hub on another kind, the right side of (2) is a sum
-of maxima over each group of cases, and the least bound of them all holds.
+and the least T that satisfies this is a bound. A contiguous set without a hub has no unit before
+the hub, or none after it: these are separate cases. Then at most one device has a hub with units on
+both sides; let m of the others hold what comes before it, and the rest what comes after. For each
+m, and with the hub on another kind, the right side of (2) is a sum of maxima over each group of
+cases, and the least of these bounds holds for all plans.
 
-Units that are next to the same hubs have one price per work. Those and all s_h are found by a
+Units next to the same hubs have one price per unit of work. These prices and all s_h are found by a
 linear program over the sets seen so far, within a box around the best so far (boxstep).
 """
 
@@ -51,55 +51,54 @@ from .bound_kernels import most_valuable_set
 from .coarsen import touching
 from .least_load import work_share
 
-#: A unit of more nets is a hub. Nets of more pins are not charged: each doubles the states of all
-#: layers.
+#: A unit of more nets is a hub. Nets of more pins are not charged, as each doubles the states of
+#: all layers.
 HUB_NETS = CHARGED_PINS = HUB
 
-#: Most hubs: sets are sought for each case of them.
+#: Most hubs, as sets are sought for each case of them.
 MOST_HUBS = 3
 
 
 @dataclass(frozen=True, eq=False)
 class HubSets:
-    """Sets that devices can hold; U units, H cases of hubs, G groups, C prices, J other kinds."""
+    """Sets that devices can hold: U units, H cases of hubs, G groups, C prices, J other kinds."""
 
     kind: int  # kind, devices: k and n_k
     devices: int
     limit: float  # limit of the load
     order: Ints  # (U,)
-    frontier: tuple[Ints, Ints, Floats]  # layers, steps and costs, as of `build`
+    frontier: tuple[Ints, Ints, Floats]  # layers, steps and costs, as `build` returns them
     work: Floats  # (U,): p
-    may: Bools  # (H, U, 2), by place in the order: whether a unit may be left out, and taken
-    hubs: Ints  # hubs, the one that decides the groups first
-    group: Ints  # (H,): of each case
-    # price_of, part: (U,): the price that counts for a unit, and the part of it that the unit is
-    # worth
+    may: Bools  # (H, U, 2), along the order: whether a unit may be left out, and taken
+    hubs: Ints  # hubs; the first one decides the groups
+    group: Ints  # (H,): group of each case
+    # price_of, part: (U,): the price class of a unit, and the part of the class's price that the
+    # unit is worth
     price_of: Ints
     part: Floats
-    # of the other kinds: number of devices, and time of each unit, shape (U,)
+    # for each other kind: number of devices, and time of each unit, shape (U,)
     others: tuple[tuple[float, Floats], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class HubPrices:
-    """Prices with the most valuable set of each case of hubs."""
+    """Prices, and the most valuable set of each case of hubs at these."""
 
     asked: float  # value that the devices of kind k must hold, Σ_v π_v − W
-    # worth, slopes: (H,): L_h and s_h, times the limit; L_h is −inf where there is no set
+    # worth, slopes: (H,): L_h, and s_h times the limit; L_h is −inf if there is no set
     worth: Floats
     slopes: Floats
     point: Floats  # (C + H,): prices and slopes
-    # (H + J, C): how much of what each price counts for is in the best set of each case, and in
-    # that of each other kind
+    # (H + J, C): part of each price class in the best set of each case, and of each other kind
     rows: Floats
-    load: Floats  # (H,): of the sets, as part of the limit
+    load: Floats  # (H,): loads of the sets, relative to the limit
 
 
-#: Most rounds of prices, and the least gain that another one must promise, as part of the limit.
+#: Most rounds of prices, and the least gain that a further one must promise, relative to the limit.
 ROUNDS, PROMISED = 60, 1e-5
 
-#: Largest prices and slopes, per device: where the least load of a case decides, they grow without
-#: end.
+#: Largest prices and slopes, per device: if the least load of a case decides, they grow without
+#: limit.
 STEEP = 1e6
 
 
@@ -110,10 +109,10 @@ def raise_by_hubs(
     search: Search[Solution],
     clock: Clock,
 ) -> None:
-    """Raise the bound by (2), and then by its sums, unless `clock` stops it.
+    """Raise the bound by (2), and then by its sums over groups, unless `clock` stops it.
 
-    Nothing is proved where transfers overlap compute or devices are linked, nor without hubs. The
-    graph has the edges that decide contiguity; `order` is one of small frontier.
+    Nothing is proved if transfers overlap compute or devices are linked, or without hubs. `graph`
+    has the edges that decide contiguity; `order` is one of small frontier.
     """
     limit = search.objective
     if task.problem.overlap or task.cluster.links or not np.isfinite(limit):
@@ -149,7 +148,7 @@ def raise_by_hubs(
 def _covering(
     group: Ints, divisions: list[Ints], known: list[HubPrices], part: float
 ) -> list[HubPrices]:
-    """Return a few of the prices, such that some prove a part of the limit for each division."""
+    """Return a few of the prices, at least one of which proves `part` for each division."""
     chosen: list[HubPrices] = []
     for counts in divisions:
         if not any(_excess(one, group, counts, part) < 0 for one in chosen):
@@ -179,7 +178,7 @@ def _evidence(
 
 
 def _divisions(devices: int) -> list[Ints]:
-    """Return how many devices may have a hub, hold units before it, and hold units after it."""
+    """Return the numbers of devices that have a hub, hold units before it, or units after it."""
     return [
         np.array([has, before, devices - has - before])
         for has in (1, 0)
@@ -197,7 +196,7 @@ def _bounds(
 ) -> Iterator[tuple[float, HubPrices]]:
     """Yield increasing proved parts of the limit, for given devices by group, with their prices.
 
-    `known` prices are where it begins; it gets what is priced.
+    It starts from the `known` prices, and adds those that it prices.
     """
     if not known:
         known.append(priced(sets, start))
@@ -220,14 +219,14 @@ def _bounds(
 
 
 def _excess(found: HubPrices, group: Ints, counts: Ints, part: float) -> float:
-    """Return the value per device that devices can hold within a part of the limit, above asked."""
+    """Return, per device, the excess over `asked` of the value that fits in a part of the limit."""
     most = found.worth + part * found.slopes
     held = sum(int(counts[g]) * float(most[group == g].max()) for g in np.flatnonzero(counts))
     return (held - found.asked) / float(counts.sum())
 
 
 def _proved(found: HubPrices, group: Ints, counts: Ints) -> float:
-    """Return the greatest part of the limit within which devices hold less than asked, or 0."""
+    """Return the greatest part of the limit within which devices hold less than `asked`, or 0."""
     low, high = 0.0, 1.0
     if _excess(found, group, counts, high) < 0:
         return high
@@ -246,9 +245,9 @@ def _better(
 ) -> tuple[Floats, float]:
     """Return the prices and slopes in a box that promise the least excess, and that excess.
 
-    The box is a centre, a radius, and the part of the limit that counts.
+    `box` is a centre, a radius, and the part of the limit that counts.
 
-    The variables are prices, slopes, the most that each group holds, and each other kind.
+    The variables are prices, slopes, and the most that each group, and each other kind, holds.
     """
     centre, radius, part = box
     cases, groups, kinds = len(group), len(counts), len(sets.others)
@@ -274,15 +273,15 @@ def _better(
     at, of = np.nonzero(matrix)
     row_upper = np.where(sides > 0, sides, np.inf)
     best = least_cost(cost, lower, MatrixEntries(at, of, matrix[at, of]), sides, row_upper, upper)
-    assert best is not None  # the centre keeps all rows
-    trial: Floats = np.maximum(best.x[: len(centre)], lower[: len(centre)])  # but for tolerances
+    assert best is not None  # the centre is feasible
+    trial: Floats = np.maximum(best.x[: len(centre)], lower[: len(centre)])  # undo tolerances
     return trial, best.value / sets.devices - 1.0
 
 
 def sets_by_hubs(
     task: Task[Throughput], graph: Hypergraph, order: Ints, limit: float
 ) -> HubSets | None:
-    """Return the sets of each case of hubs in plans within a limit; None without hubs."""
+    """Return the sets of each case of hubs, in plans within a limit; None without hubs."""
     costs, weight = task.costs, graph.weight.sum(axis=1)
     kind = int(np.where(weight.any(axis=1), costs.count, 0).argmax())
     shape = graph.incidence
@@ -292,7 +291,7 @@ def sets_by_hubs(
     hubs = hubs[np.argsort(-touching(graph, weight[kind])[hubs], kind="stable")[:MOST_HUBS]]
     share, work = work_share(task, graph, kind, limit)
     nets = np.flatnonzero((weight[kind] > 0) & (np.diff(shape.net_ptr) <= CHARGED_PINS))
-    charged = np.minimum(weight[kind, nets], 2 * limit)  # more is as bad
+    charged = np.minimum(weight[kind, nets], 2 * limit)  # no larger weight matters
     frontier = relaxed_frontier(graph, nets, charged, order, np.inf, RELAXED_WIDTH)
     if frontier is None or share <= 0:
         return None
@@ -332,9 +331,9 @@ def _price_classes(graph: Hypergraph, hubs: Ints) -> Ints:
 def _cases(graph: Hypergraph, hubs: Ints, *, convex: bool) -> tuple[Ints, Bools, Ints]:
     """Return hubs, which units may be left out and taken in each case, (H, U, 2), and groups, (H,).
 
-    Groups are the choices for the hub of most units on both sides, which comes first, in this
-    order: it is in the set, units before it may be, units after it may be; or one group if there is
-    no such hub.
+    Groups are the choices for the hub with the most units on both sides, which comes first. In this
+    order: it is in the set; units before it may be; units after it may be. If there is no such hub,
+    there is one group.
     """
     order: nx.DiGraph[int] = nx.DiGraph()
     order.add_nodes_from(range(graph.size))
@@ -359,7 +358,7 @@ def _cases(graph: Hypergraph, hubs: Ints, *, convex: bool) -> tuple[Ints, Bools,
 def priced(sets: HubSets, point: Floats) -> HubPrices:
     """Return the most valuable set of each case at a point, shape (C + H,).
 
-    Prices, and slopes s_h times the limit.
+    A point has prices, then slopes s_h times the limit.
     """
     prices, slopes = np.split(point, [-len(sets.may)])
     value = prices[sets.price_of] * sets.part

@@ -1,23 +1,23 @@
 """Work-share bound on the max-load: the least load, with transfers, of a set that does a share.
 
 Let T be the max-load of a plan, and kind k one of n_k devices, on which unit v takes p_v. Let units
-have values 0 ≤ a_v ≤ p_v. The devices of the other kinds can take over value V(T) at most, by a
-fractional knapsack that counts no transfers. So some device of kind k holds a set S of
+have values 0 ≤ a_v ≤ p_v. The devices of the other kinds can take over a value of at most V(T), by
+a fractional knapsack that counts no transfers. So some device of kind k holds a set S with
 
     a(S) ≥ w = (Σ_v a_v − V(T)) / n_k,     and     T ≥ p(S) + transfers(S).                  (1)
 
-The least p(S) + transfers(S) over all sets of a(S) ≥ w is a bound for every split. V(T) is taken
-for a T that is known not to be exceeded, the incumbent's; sets above that T are left out.
+The least p(S) + transfers(S) over all sets with a(S) ≥ w is a bound for every split. V(T) is taken
+for a T that is not exceeded, the incumbent's; sets above that T are excluded.
 
-The minimum runs along the states of a frontier. Values are whole numbers of steps, so it is read
-from a table of the least excess p(S) + transfers(S) − a(S) by state and value: excess never falls,
-and what is above T − w is left out. It is exact but for nets that are not charged where the
-frontier gets too wide. Values sum up to a little less than the work, so that units later in the
-order can have what rounding took from the ones before: else light units would have no value.
+The minimum is computed along the states of a frontier. Values are integer numbers of steps, in a
+table of the least excess p(S) + transfers(S) − a(S) by state and value: excess never decreases, and
+what exceeds T − w is excluded. It is exact except for nets that are not charged if the frontier
+gets too wide. Values sum up to a little less than the work, so that later units in the order can
+get what rounding took from earlier ones; otherwise light units would have no value.
 
-A set at an end of a chain pays for transfers on one side alone, about half of T − w, so that its
-load bounds that of all devices. Where values near the work raise the bound, those of the first and
-the last share are lowered by that part, and (1) is tried again.
+A set at an end of a chain pays for transfers on one side only, about half of T − w, and its load
+bounds that of all devices. If values near the work raise the bound, those of the first and the last
+share are lowered by that part, and (1) is tried again.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ ORIGIN = "least load of a share of the work"
 #: Most states of all layers, and steps of value per limit; time grows with their product.
 STATES, STEPS = 1 << 20, 4000
 
-#: Part of all values that is held back for what rounding takes.
+#: Part of all values that is reserved for what rounding takes.
 CARRIED = 0.02
 
-#: Units between two looks at the clock.
+#: Units between two polls of the clock.
 SLICE = 20
 
 
 @dataclass(frozen=True, eq=False)
 class CoverProblem:
-    """Least load of a set that does a share of the work; U units, by place in the order."""
+    """Least load of a set that does a share of the work: U units, by position in the order."""
 
     graph: Hypergraph
     order: Ints
@@ -71,8 +71,8 @@ def raise_by_least_load(
 ) -> None:
     """Raise the bound by (1), for the most frequent kind of device.
 
-    Nothing is proved where transfers overlap compute or devices are linked. Nets beyond so many
-    states between two units of the order are not charged.
+    Nothing is proved if transfers overlap compute or devices are linked. Nets are not charged where
+    they would need more than `STATES` / U states between two units of the order.
     """
     limit = search.objective
     if task.problem.overlap or task.cluster.links or not 0 < limit < np.inf:
@@ -124,9 +124,9 @@ def value_share(
 
 
 def least_cover_load(cover: CoverProblem, width: int, clock: Clock) -> float | None:
-    """Return a lower bound on the load of sets of the share; `inf` for none, None if stopped.
+    """Return a lower bound on the load of sets that hold the share; `inf` for none.
 
-    Nets beyond `width` states between two units are not charged.
+    None if stopped. Nets beyond `width` states between two units are not charged.
     """
     limit, size, worth = cover.limit, cover.graph.size, cover.limit / cover.steps
     weight = np.minimum(cover.graph.weight.sum(axis=1)[cover.kind], 2 * limit)
@@ -151,7 +151,7 @@ def least_cover_load(cover: CoverProblem, width: int, clock: Clock) -> float | N
 
 
 def _rest(layers: Ints, step: Ints, cost: Floats) -> Floats:
-    """Return the transfers from each state to the end if no more units are taken; shape (S,)."""
+    """Return the transfers from each state to the end if no more units are taken, shape (S,)."""
     rest = np.zeros(int(layers[-1]) + 1)
     rest[-1] = np.inf  # where step −1 leads
     for begin, end in zip(layers[-3::-1].tolist(), layers[-2:0:-1].tolist(), strict=True):
@@ -160,14 +160,14 @@ def _rest(layers: Ints, step: Ints, cost: Floats) -> Floats:
 
 
 def lower_at_ends(work: Floats, share: float, part: float) -> Floats:
-    """Return work with that of the first and of the last share of an order lower by a part."""
+    """Return work with that of the first and the last share of an order lowered by a part."""
     done = np.cumsum(work)
     ends = (done < share) | (done > done[-1] - share)
     return np.asarray(np.where(ends, work * (1 - part), work))
 
 
 def in_steps(work: Floats, worth: float) -> Ints:
-    """Return values in whole steps, none above the work; rounding is carried on to later units."""
+    """Return values in whole steps, none above the work; rounding is carried to later units."""
     found, carried = np.zeros(len(work), np.int64), 0.0
     most = np.floor(work / worth * (1 - PROOF_MARGIN)).astype(np.int64).tolist()
     for i, one in enumerate((work / (1 + CARRIED) / worth).tolist()):

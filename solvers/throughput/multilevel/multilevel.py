@@ -1,11 +1,11 @@
-"""Multilevel planning: for graphs whose units are too many for the methods that see them all.
+"""Multilevel planning, for graphs with too many units for methods that handle them all.
 
-*Coarsen*: units next to each other in a topological order become one. *Solve*: the dynamic program
-finds the best contiguous plan of coarse units. *Refine*: units are left as they are where stages
-meet, coarser the farther from there, and the dynamic program is run again, until that brings
-nothing. Splits that need not be contiguous begin with an order that need not be topological; at
-last pairs of devices divide anew what they hold, of such units, by the neighbourhood search.
-Every step costs time near-linear in the graph.
+*Coarsen*: consecutive units in a topological order are merged. *Solve*: the dynamic program finds
+the best contiguous plan of coarse units. *Refine*: units stay single near the ends of stages and
+are coarser the farther away, and the dynamic program runs again, until that does not improve.
+Splits that need not be contiguous start from an order that need not be topological; finally pairs
+of devices divide anew what they hold, in such units, by the neighbourhood search. Every step takes
+time near-linear in the graph.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from .critical_path import raise_by_critical_path
 from .hub_bound import raise_by_hubs
 from .least_load import raise_by_least_load
 
-#: Coarse units of the first plan at least.
+#: Fewest coarse units of the first plan.
 LEAST = 256
 
-#: Rounds that better a plan by less than this, relatively, are the last.
+#: Relative improvement below which a round is the last.
 ENOUGH = 1e-4
 
-#: Moves of the neighbourhood search for each device, before units are made anew.
+#: Moves of the neighbourhood search per device before units are made anew.
 MOVES = 10
 
-#: Part of the time left that the bound takes at most.
+#: Most of the time left that the bound takes.
 BOUND = 0.5
 
-#: Rounds in a row that may bring nothing.
+#: Rounds in a row without improvement that are allowed.
 PATIENCE = 4
 
 #: Units up to which pairs divide all of them in every other round: with 10,000 operators Mixtral
-#: comes to 26.84 in place of 26.89 ms, T5 to 144.75 in place of 144.85.
+#: gets to 26.84 instead of 26.89 ms, T5 to 144.75 instead of 144.85.
 FINE = 10_000
 
 
 def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Plan on coarse units, and refine the plan where its stages meet."""
+    """Plan with coarse units, and refine the plan near the ends of its stages."""
     with search.phase("build"):
         graph = hypergraph(task, pipeline_units(task))
         reason = why_infeasible(task)
@@ -70,7 +70,7 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
         if search.should_stop():
             return
         _plan(task, of, order, search, any_order=i < len(starts))
-        if i == 0:  # this bound takes little time and any plan will do
+        if i == 0:  # this bound is quick, and any plan suffices for it
             with search.phase("bound"):
                 raise_by_hubs(task, free, narrow, search, search.part(BOUND))
     with search.phase("dp"):
@@ -85,7 +85,7 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
         with search.phase("pairs"):
             _pairs(task, free, narrow, search)
         if search.objective < before * (1 - ENOUGH) and not search.should_stop():
-            with search.phase("bound"):  # it is better the better the plan
+            with search.phase("bound"):  # a better plan gives a better bound
                 raise_by_least_load(task, free, narrow, search, search)
 
 
@@ -97,7 +97,7 @@ def _plan(
     *,
     any_order: bool,
 ) -> None:
-    """Cut an order into coarse units, and refine the best plan along it while that helps."""
+    """Cut an order into coarse units, and refine the best plan along it while that improves it."""
     with search.phase("coarse"):
         units = _coarse(task, graph, order)
         contracted_dp(task, search, units, any_order=any_order)
@@ -117,7 +117,7 @@ def _coarse(task: Task[Throughput], graph: Hypergraph, order: Ints) -> Ints:
 
 
 def _within_memory(task: Task[Throughput], graph: Hypergraph, order: Ints) -> Ints:
-    """Return an order whose even shares have room on the kind of the most devices, if they can."""
+    """Return an order whose even shares fit the most frequent kind's memory, if possible."""
     kind = int(task.costs.count.argmax())
     return balanced(
         order,
@@ -130,13 +130,13 @@ def _within_memory(task: Task[Throughput], graph: Hypergraph, order: Ints) -> In
 
 
 def _weight(task: Task[Throughput], graph: Hypergraph) -> Floats:
-    """Return the weight of each net on the kind of the most devices; shape (E,)."""
+    """Return the weight of each net on the most frequent kind of device, shape (E,)."""
     weight: Floats = graph.weight[task.costs.count.argmax()].sum(axis=0)
     return weight
 
 
 def _load_alone(task: Task[Throughput], graph: Hypergraph) -> Floats:
-    """Return the least load of a device that holds a unit alone; shape (U,)."""
+    """Return the least load of a device that holds a unit alone, shape (U,)."""
     time: Floats = graph.compute[task.costs.count > 0].sum(axis=1).min(axis=0)
     return time + touching(graph, _weight(task, graph))
 
@@ -149,9 +149,9 @@ def _near_ends(
     *,
     by_stage: bool,
 ) -> Ints:
-    """Return units that are merged but where devices of the best plan meet; shape (n,).
+    """Return units merged except near where devices of the best plan meet, shape (n,).
 
-    If `by_stage`, the order is first sorted by the stages.
+    If `by_stage`, the order is first sorted by stages.
     """
     assert isinstance(search.best, Placement)
     device = graph.restrict(search.best.device)
@@ -163,9 +163,9 @@ def _near_ends(
 
 
 def _stages(task: Task[Throughput], graph: Hypergraph, device: Ints) -> Ints:
-    """Return the place of each unit's device in a topological order of the devices; shape (U,).
+    """Return the position of each unit's device in a topological order of devices, shape (U,).
 
-    All zeros where devices wait for each other, as in a start that is not contiguous.
+    All zeros if devices wait for each other, as in a start that is not contiguous.
     """
     import networkx as nx
 
@@ -182,10 +182,10 @@ def _stages(task: Task[Throughput], graph: Hypergraph, device: Ints) -> Ints:
 def _pairs(
     task: Task[Throughput], graph: Hypergraph, order: Ints, search: Search[Solution]
 ) -> None:
-    """Let pairs of devices divide anew what they hold, until that brings nothing for long.
+    """Let pairs of devices divide anew what they hold, until nothing has improved for long.
 
-    Of units that are merged but where stages meet, and of all units, in turn. `limits.nodes`
-    counts rounds.
+    They divide units that are merged except near the ends of stages, and all units, in turn.
+    `limits.nodes` counts rounds.
     """
     rng = np.random.default_rng(search.limits.seed)
     idle = rounds = 0
