@@ -2,10 +2,12 @@
 
 1. *Two phases*: a cut, then its mapping (`auto`).
 2. *All cuts* (`formulations.mapping.all_cuts`): a DP over ideals at the least prices of the
-   topology. Its value is a bound for all cuts and mappings, and its cut is mapped.
-3. *Cut again*: a DP at the prices of the best mapping known, whose cut is mapped again, until
-   nothing gets better.
-4. On a few devices the integer program of both (`formulations.mapping.joint`).
+   topology. Its value is a bound for all cuts and mappings, and its cut is mapped, at first with
+   the stages in one block that share a block in the DP.
+3. *Constructions*: a DP at the prices of each, whose cut is offered with it.
+4. *Cut again*: a DP at the prices of the best mapping known and descents, in turn; what they find
+   is mapped again, until nothing gets better.
+5. On a few devices the integer program of both (`formulations.mapping.joint`).
 """
 
 from __future__ import annotations
@@ -337,6 +339,7 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 
 def _incumbent(search: Search[Solution]) -> ReplicaPlacement:
+    """Return the best mapping known; there is one."""
     best = search.best
     assert isinstance(best, ReplicaPlacement)
     return best
@@ -358,15 +361,15 @@ def _cut_constructions(
 ) -> None:
     """Offer the best cuts for the constructions; of unlike devices, the first stage is anywhere."""
     stage = _incumbent(search).stage
-    costs = costs_of_cut(task, stage)
+    costs, clock = costs_of_cut(task, stage), search.part(CUT_SHARE)
     for slots, _ in layouts(costs):
         turns = product((slots, slots[::-1]), range(costs.stages)) if costs.unlike else [(slots, 0)]
         for order, k in turns:
-            if search.should_stop() or search.gap <= OPTIMAL_GAP:
+            if clock.should_stop() or search.gap <= OPTIMAL_GAP:
                 return
             turned = np.roll(order, k, axis=0)
             found = costs.read_back(stage, turned, matched(costs, turned))
-            _cut_for(task, search, ideals, found)
+            _cut_for(task, search, ideals, found, clock)
 
 
 def _cut_again(task: Task[DeviceMapping], search: Search[Solution], ideals: PricedIdeals) -> None:
@@ -375,7 +378,7 @@ def _cut_again(task: Task[DeviceMapping], search: Search[Solution], ideals: Pric
     for turn in range(UNLIKE_ROUNDS):
         best = _incumbent(search)
         if best is not before:
-            _cut_for(task, search, ideals, best)
+            _cut_for(task, search, ideals, best, search)
         if search.should_stop() or search.gap <= OPTIMAL_GAP:
             return
         before = best = _incumbent(search)
@@ -390,6 +393,7 @@ def _cut_for(
     search: Search[Solution],
     ideals: PricedIdeals,
     known: ReplicaPlacement,
+    clock: Clock,
 ) -> None:
     """Offer the best cut for the devices of a mapping's stages."""
     costs = costs_of_cut(task, known.stage)
@@ -399,7 +403,7 @@ def _cut_for(
     states = StageStates(
         run_states(one, one[0], alone=False), speed_counts(one, one[0], slower=False)
     )
-    _, cut = best_cut(task, ideals, prices, states, cutoff, search)
+    _, cut = best_cut(task, ideals, prices, states, cutoff, clock)
     if cut is not None:
         search.offer(ReplicaPlacement(cut.stage, known.slots, known.sends_to))
 

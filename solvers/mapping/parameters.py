@@ -152,7 +152,7 @@ CUT_BYTES = 1 << 30
 FIRST_CUTOFF, CUTOFF_STEP = 0.05, 0.1
 #: Ideals of a DP between two looks at the clock.
 IDEAL_SLICE = 500
-#: Share of the time for the mapping of one cut.
+#: Share of the time for the mapping of one cut, and for the cuts of the constructions.
 CUT_SHARE = 0.1
 #: Rounds of annealing for one, or descents where devices are of unlike speed, as for a mapping that
 #: is cut again: with 4 of these, VGG16 on eight islands, half of them slow, takes 18 % longer.
