@@ -102,7 +102,7 @@ class StageStates(NamedTuple):
         return len(self.table) * sum(map(len, self.counts))
 
 
-class Cut(NamedTuple):
+class CutInRuns(NamedTuple):
     """Cut, and the runs of stages that it keeps together within blocks."""
 
     stage: Ints  # (n,): stage of each node
@@ -188,7 +188,7 @@ def best_cut(
     states: StageStates,
     cutoff: float,
     clock: Clock,
-) -> tuple[float, Cut | None]:
+) -> tuple[float, CutInRuns | None]:
     """Return the least longest stage below the cutoff in seconds, and its cut.
 
     The cutoff and None if no cut is below it; 0 and None if it must stop.
@@ -241,7 +241,7 @@ def best_cut(
         runs[-1][1].insert(0, s)
         at, state = divmod(link, len(table))
         used = (*used[:k], used[k] - 1, *used[k + 1 :])
-    return longest, Cut(stage[ideals.unit_of], [run for _, run in sorted(runs)])
+    return longest, CutInRuns(stage[ideals.unit_of], [run for _, run in sorted(runs)])
 
 
 def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
@@ -408,7 +408,9 @@ def _cut_for(
         search.offer(ReplicaPlacement(cut.stage, known.slots, known.sends_to))
 
 
-def _first_of(task: Task[DeviceMapping], search: Search[Solution], cut: Cut) -> ReplicaPlacement:
+def _first_of(
+    task: Task[DeviceMapping], search: Search[Solution], cut: CutInRuns
+) -> ReplicaPlacement:
     """Return a mapping of a cut whose runs are in blocks, after a descent."""
     costs = costs_of_cut(task, cut.stage)
     slots = runs_in_blocks(costs, find_blocks(costs), cut.runs)

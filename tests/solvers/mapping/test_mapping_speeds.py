@@ -136,7 +136,7 @@ def test_stages_that_compute_nothing_are_cut_once(monkeypatch: pytest.MonkeyPatc
     problem = DeviceMapping(topology("ring:3"), 3, 1, mode="p2p")
     cutoffs = []
 
-    def counted(*given: Any) -> tuple[float, joint.Cut | None]:
+    def counted(*given: Any) -> tuple[float, joint.CutInRuns | None]:
         cutoffs.append(given[4])
         return best_cut(*given)
 
