@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..instances.common.quantities import show_bytes, show_percent
+from ..instances.common.units import show_bytes, show_percent
 from ..instances.costs import calibration as calibrations
 from ..instances.costs.calibration import Calibration, load_measurements, with_measurements
 from ..instances.costs.clusters import training_cluster

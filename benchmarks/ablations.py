@@ -189,7 +189,7 @@ def sharding() -> tuple[dict[str, Cell], dict[str, Part]]:
     parts = {
         "elimination": Part(((auto, "eliminate_all"),), nothing),
         "messages": Part(((auto, "better_by_messages"),), nothing),
-        "elimination of what fits": Part(((auto, "fitting"),), nothing),
+        "elimination of what fits": Part(((auto, "least_cost_that_fits"),), nothing),
         "blend": Part(((priced_memory, "blend"),), nothing),
         "local search": Part(((auto, "improve"),), nothing),
     }

@@ -32,9 +32,9 @@ from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.collectives import message
 from stagecut.instances.costs.description import ModelDescription
 from stagecut.instances.costs.hardware import TrainingCluster
-from stagecut.instances.costs.layers import LayerPrices, rank_parameters
+from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout, Recompute, check_heads
-from stagecut.instances.costs.memory import rank_memory
+from stagecut.instances.costs.memory import rank_memory, rank_parameters
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.costs.stages import (
     StageParts,

@@ -153,7 +153,7 @@ def explanation_dict(why: JobExplanation, changes: Iterable[WhatIf]) -> dict[str
 
 
 def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
-    """Print what each decision of a plan is worth, what is usually done and what would help."""
+    """Print the value of each decision of a plan, the usual layouts, and helpful changes."""
     from ...instances.costs.layout import describe
 
     plan = why.plan
@@ -275,7 +275,7 @@ def print_front(found: JobFront, rate: float | None = None) -> None:
 
 
 def print_comparison(name: str, plan: JobPlan, usual: Iterable[UsualChoice]) -> None:
-    """Print what is usually done beside a plan, and how far the plan is ahead of the best."""
+    """Print the usual layouts beside a plan, and its lead over the best of them."""
     from ...instances.costs.layout import describe
 
     usual = tuple(usual)

@@ -26,7 +26,7 @@ import numpy as np
 
 from ...instances.common.arrays import Ints
 from ...instances.common.errors import InputError
-from ...instances.common.quantities import show_count
+from ...instances.common.units import show_count
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import TrainingCluster
 from ...instances.costs.layout import (
@@ -43,7 +43,7 @@ from ...instances.costs.layout import (
 )
 from ...instances.job.launchers import runs
 from ...instances.job.problem import OPEN, TrainingJob
-from ...instances.model.chunk_schedules import V_CHUNKS
+from ...instances.model.schedule import V_CHUNKS
 
 #: Declared ends of the space, where the job does not say otherwise.
 MICROBATCHES, MOST_CHUNKS, LEAST_CONTEXT_TOKENS = (*range(1, 9), 16), 12, 1024

@@ -29,8 +29,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from ..common.errors import InputError, near_names, quote
-from ..common.quantities import parse_bytes, parse_seconds
-from ..common.units import MOST_COUNT
+from ..common.units import MOST_COUNT, parse_bytes, parse_seconds
 from ..formats.source import Record, read_source
 from .hardware import (
     Accelerator,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..model.chunk_schedules import interleaved_in_flight, v_in_flight
+from ..model.schedule import interleaved_in_flight, v_in_flight
 from .activations import Tokens, element_bytes, fused, kept, kept_by_module, largest_matrix, working
 from .description import Block, ModelDescription
 from .layout import V_SCHEDULES, JobSchedule, Layout, Software

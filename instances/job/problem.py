@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..common.choices import OrText
 from ..common.errors import InputError, quote
-from ..common.quantities import check_count, check_counts
+from ..common.units import check_count, check_counts
 from ..costs.description import ModelDescription
 from ..costs.hardware import TrainingCluster
 from ..costs.layout import OFFLOAD, RECIPES, ContextKind, JobSchedule, Layout, Recipe, Recompute

@@ -20,7 +20,7 @@ from importlib.resources import files
 from typing import Any
 
 from ..common.errors import InputError
-from ..common.quantities import show_bytes
+from ..common.units import show_bytes
 from ..costs.clusters import training_cluster
 from ..costs.description import ModelDescription
 from ..costs.hardware import NumberFormat, TrainingCluster

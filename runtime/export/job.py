@@ -11,7 +11,7 @@ from types import MappingProxyType
 from ...instances import InputError
 from ...instances.common.errors import quote
 from ...instances.common.escape import one_line
-from ...instances.common.quantities import show_count
+from ...instances.common.units import show_count
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import NumberFormat
 from ...instances.costs.layout import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ...instances.common.arrays import Floats, Ints, frozen
-from ...instances.common.quantities import show_bytes, show_percent
+from ...instances.common.units import show_bytes, show_percent
 from ...instances.model.schedule import MOST_ACTIONS
 from ...instances.model.summary import Summarised
 from ..schedules import SCHEDULES

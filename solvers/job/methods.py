@@ -13,7 +13,7 @@ from ...instances import PipelineJob, PlacementRules, Solution, is_stream
 from ...instances.common.errors import quote
 from ..core.method import READS_SOLVER, Method, SolverName, Strategy
 from ..core.search import Search
-from ..learned.options import LEARNED_OPTIONS, no_policy
+from ..learned import LEARNED_OPTIONS, no_policy
 
 #: Name of the annealing that runs beside `auto`.
 ANNEALING = "annealing"

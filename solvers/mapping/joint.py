@@ -24,7 +24,9 @@ from pyomo.common.gc_manager import PauseGC
 from ...formulations.mapping.all_cuts import (
     CROSSED,
     LeastPrices,
+    Units,
     least_prices,
+    partition_units,
     run_states,
     speed_counts,
     split_bytes,
@@ -37,7 +39,6 @@ from ...formulations.mapping.memory import (
     stage_slowdowns,
     stage_speeds,
 )
-from ...formulations.mapping.partition import Units, partition_units
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Bools, Floats, Ints
@@ -45,7 +46,7 @@ from ...instances.common.units import TIME_UNITS
 from ...instances.model.stage_costs import parameter_bytes
 from ..core.lattice import list_ideals
 from ..core.milp_driver import IntegerProgram, integer_program, solve_program
-from ..core.search import OPTIMAL_GAP, Clock, Search
+from ..core.search import Clock, Search
 from .annealing.costs import descend
 from .auto import stage_times
 from .cuts_kernel import StageEnds, add_stage
@@ -72,7 +73,7 @@ from .partition import orders
 
 @dataclass(frozen=True, eq=False)
 class PricedIdeals:
-    """All ideals of a workload's units, N of them by their work, with what a chain adds up."""
+    """All ideals of a workload's units, N of them by their work, with the costs that chains sum."""
 
     members: NDArray[np.uint64]  # (N, words): bits of the units
     unit_of: Ints  # (n,): unit of each node
@@ -253,7 +254,7 @@ def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     if search.should_stop() or search.best is None:
         return
     _all_cuts(task, search)
-    if search.should_stop() or search.gap <= OPTIMAL_GAP:
+    if search.is_over():
         return
     _, units = partition_units(task.workload)
     few = len(task.problem.topology.usable) <= JOINT_DEVICES
@@ -329,7 +330,7 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
         _map(task, search, _first_of(task, search, cut))
     with search.phase("cuts of constructions"):
         _cut_constructions(task, search, ideals)
-    while not search.should_stop() and search.gap > OPTIMAL_GAP:
+    while not search.is_over():
         before = search.objective
         with search.phase("cut again"):
             _cut_again(task, search, ideals)
@@ -365,7 +366,7 @@ def _cut_constructions(
     for slots, _ in layouts(costs):
         turns = product((slots, slots[::-1]), range(costs.stages)) if costs.unlike else [(slots, 0)]
         for order, k in turns:
-            if clock.should_stop() or search.gap <= OPTIMAL_GAP:
+            if clock.should_stop() or search.is_over():
                 return
             turned = np.roll(order, k, axis=0)
             found = costs.read_back(stage, turned, matched(costs, turned))
@@ -379,7 +380,7 @@ def _cut_again(task: Task[DeviceMapping], search: Search[Solution], ideals: Pric
         best = _incumbent(search)
         if best is not before:
             _cut_for(task, search, ideals, best, search)
-        if search.should_stop() or search.gap <= OPTIMAL_GAP:
+        if search.is_over():
             return
         before = best = _incumbent(search)
         costs, heat = costs_of_cut(task, best.stage), DESCENT_HEATS[turn % len(DESCENT_HEATS)]

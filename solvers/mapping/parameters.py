@@ -22,7 +22,7 @@ MEMORY_SHARE = 0.5
 #: Memory that is lacking, per byte of the workload, from which on it is no rounding of HiGHS.
 MEMORY_LACK = 2e-6
 
-# Bounds from blocks (state.py, segments.py)
+# Bounds from blocks (state.py)
 
 #: Devices up to which rings are sought that are spread over blocks (D² pairs for each bisection).
 MAX_SPREAD_DEVICES = 600

@@ -99,7 +99,7 @@ def splits(task: Task[Throughput], search: Search[Solution]) -> None:
     walk = Neighbourhood(task, graph, tried[0], graph.restrict(search.best.device), rng)
     moves, rounds, idle = MOVES, 0, 0
     most_idle = MOST_IDLE if search.limits.seconds is None else np.inf
-    while not search.should_stop() and search.gap > OPTIMAL_GAP and idle < most_idle:
+    while not search.is_over() and idle < most_idle:
         if search.limits.nodes is not None and rounds >= search.limits.nodes:
             return
         rounds += 1
@@ -165,8 +165,7 @@ class _Alternation:
         while not self._clock.should_stop() and search.gap > OPTIMAL_GAP:
             if self._rounds >= most_rounds:
                 return
-            if search.limits.nodes is not None and self._rounds >= search.limits.nodes:
-                search.stop_for("nodes")
+            if search.out_of_nodes(self._rounds):
                 return
             self._rounds += 1
             bound = search.bound

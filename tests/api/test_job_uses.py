@@ -23,7 +23,7 @@ from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.plan import JobPlan
 from stagecut.instances.job.problem import TrainingJob
 from stagecut.runtime.estimate import iteration_time
-from stagecut.runtime.verify.bounds.layouts import check_job_bound
+from stagecut.runtime.verify.layouts import check_job_bound
 from stagecut.solvers import Limits
 from stagecut.solvers.job.search import JobProgress
 

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 from odd_models import CASES  # noqa: E402
 from torch_counts import counted_by_torch, saved_bytes  # noqa: E402
 
-from stagecut.instances.pytorch import prices  # noqa: E402
+from stagecut.instances.pytorch import operator_times  # noqa: E402
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
 from stagecut.instances.pytorch.record import ON_CPUS  # noqa: E402
 from stagecut.instances.pytorch.tracing.unchanged import unchanged  # noqa: E402
@@ -121,7 +121,7 @@ def test_what_nothing_can_trace_says_why_in_one_line(name: str) -> None:
 def test_profiling_leaves_a_model_as_it_was(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prices, "BUDGET_S", 0.0)
+    monkeypatch.setattr(operator_times, "BUDGET_S", 0.0)
     torch.manual_seed(0)
     model, args, kwargs = CASES[name]()
     part = next(m for m in model.modules() if m is not model)

@@ -27,8 +27,20 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from ...common.errors import InputError
 from ...common.units import ON_NUMBERS
 from .around import BackwardLost, export_around, export_uncut, refused
-from .leaves import has_no_data, known, own, register, tensors
-from .traced import Traced, flat_inputs, on_inputs, parameters_of, quiet, reason_of, why_of
+from .traced import (
+    Traced,
+    flat_inputs,
+    has_no_data,
+    known,
+    on_inputs,
+    own,
+    parameters_of,
+    quiet,
+    reason_of,
+    register,
+    tensors,
+    why_of,
+)
 from .unchanged import unchanged
 
 _REGIONS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})

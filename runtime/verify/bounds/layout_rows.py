@@ -74,7 +74,7 @@ PIECES = 8
 
 
 class PointRefutation:
-    """An outer point in a pipeline, and what a plan there that is faster than a bound must keep."""
+    """An outer point in a pipeline, with the rows of any plan there faster than a bound."""
 
     def __init__(self, probes: Probes, layout: Layout) -> None:
         self.probes, self.layout, self.prices = probes, layout, probes.prices

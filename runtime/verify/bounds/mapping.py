@@ -57,7 +57,7 @@ from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.units import TIME_UNITS
 from ....instances.model.contiguity import pipeline_edges
 from ....instances.model.stage_costs import accelerator_seconds, device_slowdowns, parameter_bytes
-from .stage_chains import PARTS, EndsInReach, Ideals, ideals_of, parts
+from .stage_chains import PARTS, EndsInReach, Ideals, ideals_of, parts_of_target
 
 #: Devices up to which rings and pairs are sought among all; beyond, the best link counts.
 MOST_DEVICES = 1024
@@ -344,7 +344,9 @@ def no_mapping_below(
     own = problem.microbatches * accelerator_seconds(workload)
     slow, counts = _speeds(cluster, problem)
     slowdowns = device_slowdowns(cluster)[problem.topology.usable]
-    compute = np.array([ideals.sums(parts(factor * own, seconds)) for factor in slow.tolist()])
+    compute = np.array(
+        [ideals.sums(parts_of_target(factor * own, seconds)) for factor in slow.tolist()]
+    )
     down, up = _crossing(workload, ideals)
     if not problem.gradients:
         up = np.zeros_like(up)
@@ -357,7 +359,7 @@ def no_mapping_below(
             compute,
             counts,
             _reduced(links, workload, ideals, seconds, given),
-            np.array([parts(of * (1 - ROUNDING), seconds) for of in prices]),
+            np.array([parts_of_target(of * (1 - ROUNDING), seconds) for of in prices]),
         )
         longest = links.longest_runs(slow, slowdowns)
         if not chains.any_below(problem, longest, alone=not links.rings_count):
@@ -448,11 +450,13 @@ def _reduced(
     if given is not None:
         stages = np.bincount(given.stage, weights=held, minlength=links.problem.stages)
         of_stages = np.array([links.reduced(float(size)) for size in stages]) * (1 - ROUNDING)
-        return np.array([np.append(0, np.cumsum(parts(own, seconds))) for own in of_stages.T])
+        return np.array(
+            [np.append(0, np.cumsum(parts_of_target(own, seconds))) for own in of_stages.T]
+        )
     share = held / max(total, 1.0) * (1 - ROUNDING)
     # where no ring is possible, it takes what is above any target
     prices = np.minimum(links.reduced(total), 1e300)
-    return np.array([ideals.sums(parts(share * price, seconds)) for price in prices])
+    return np.array([ideals.sums(parts_of_target(share * price, seconds)) for price in prices])
 
 
 def _divisions(workload: Workload, problem: DeviceMapping) -> Iterator[Ints]:

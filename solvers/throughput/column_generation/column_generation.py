@@ -27,7 +27,7 @@ from typing import Literal
 import highspy
 import numpy as np
 
-from ....formulations.linear_program import SolverError, run_here
+from ....formulations.linear import SolverError, run_here
 from ....formulations.throughput.certificate import PROOF_MARGIN, Prices
 from ....instances.common.arrays import Bools, Floats
 from ...core.search import Clock

@@ -12,10 +12,9 @@ from mapping_joint_cases import blocks, drawn_joint, least_of_all_cuts, network
 
 import stagecut
 from stagecut import Limits, solve, verify
-from stagecut.api.asked import devices_of
-from stagecut.formulations.mapping.all_cuts import run_states
+from stagecut.api.common import devices_of
+from stagecut.formulations.mapping.all_cuts import partition_units, run_states
 from stagecut.formulations.mapping.memory import costs_of_cut
-from stagecut.formulations.mapping.partition import partition_units
 from stagecut.formulations.task import pose
 from stagecut.instances import DeviceMapping, topology
 from stagecut.runtime.verify.bounds.mapping import no_mapping_below

@@ -14,7 +14,7 @@ from mapping_joint_cases import blocks, least_of_all_cuts, network
 
 import stagecut
 from stagecut import InputError, Limits, Result, VerificationError, Workload, solve, verify
-from stagecut.api.asked import devices_of
+from stagecut.api.common import devices_of
 from stagecut.instances import DeviceMapping, Topology, stage_costs, topology
 from stagecut.instances.topologies import load_topology, save_topology, topology_from_networkx
 from stagecut.runtime.simulate.plan_stages import stages_of as stages_of_plan

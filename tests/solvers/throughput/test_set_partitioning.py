@@ -33,7 +33,7 @@ from stagecut.formulations.throughput import set_partitioning
 from stagecut.formulations.throughput.certificate import Prices, certificate
 from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.instances import Solution, UncheckedError
-from stagecut.instances.formats.certificate import PriceCertificate
+from stagecut.instances.formats.plan_json import PriceCertificate
 from stagecut.runtime.verify.bounds import prices as price_check
 from stagecut.runtime.verify.bounds.check import bound_without_certificate, check_bound
 from stagecut.solvers import Search
