@@ -183,6 +183,29 @@ def _island_layouts(costs: MappingCosts) -> Iterator[Ints]:
             yield np.array(slots)
 
 
+def runs_in_blocks(costs: MappingCosts, block: Ints, runs: list[list[int]]) -> Ints:
+    """Return slots, shape (S, R), in which blocks keep runs of stages together where they can.
+
+    Runs take the fastest devices left, in turn; `block`, (D,), are the devices' blocks. All
+    replicas of a run are in one block, the smallest that holds them, or else each in the emptiest.
+    """
+    slots = np.empty((costs.stages, costs.replicas), np.int64)
+    free = np.ones(costs.size, np.bool_)
+    for run in runs:
+        slow, wanted = costs.own[run[0]], len(run) * costs.replicas
+        fast = free & (slow <= np.sort(slow[free])[wanted - 1])
+        left = np.bincount(block[fast])
+        large = np.flatnonzero(left >= wanted)
+        whole = large[left[large].argmin()] if len(large) else None
+        for j in range(costs.replicas):
+            home = np.bincount(block[fast]).argmax() if whole is None else whole
+            own = np.flatnonzero(fast & (block == home))[: len(run)]
+            own = own if len(own) == len(run) else np.flatnonzero(fast)[: len(run)]
+            slots[run, j] = own
+            free[own] = fast[own] = False
+    return slots
+
+
 def _divisors(n: int) -> list[int]:
     return [k for k in range(1, n + 1) if n % k == 0]
 
