@@ -71,7 +71,10 @@ def load_command(name: str) -> Any:
         alone = typer.Typer(add_completion=False)
         alone.command(name)(given)
         given = alone
-    return typer.main.get_command(given)
+    command = typer.main.get_command(given)
+    paragraphs = (command.help or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(lines.split()) for lines in paragraphs)  # wrapped anew
+    return command
 
 
 def _stand_in() -> None:

@@ -21,7 +21,9 @@ def _group() -> None:
 
 @app.command()
 def merge(
-    folder: Annotated[Path, typer.Argument(help="Of --checkpoint, or one step-… in it.")],
+    folder: Annotated[
+        Path, typer.Argument(help="The folder given to --checkpoint, or one step-… in it.")
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
 ) -> None:
     """Write the state_dict of the whole model, for torch.load and `run --weights`.

@@ -42,7 +42,8 @@ DEFAULT_METHODS = ("auto", "dp", "milp", "greedy", "local-search")
 def compare(
     workloads: Annotated[list[str], typer.Argument(help="Files, or names of shipped workloads.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The table, as CSV; resumed if it exists.")
+        Path | None,
+        typer.Option("-o", "--output", help="Write the table as CSV; resumed if it exists."),
     ] = None,
     methods: Annotated[
         str | None,
@@ -56,7 +57,7 @@ def compare(
         typer.Option(
             "--problem",
             autocompletion=options.PROBLEM,
-            help="As for solve; given again: compared on each.",
+            help="As for solve; repeat it to compare on several.",
         ),
     ] = None,
     settings: options.Setting = None,
@@ -74,10 +75,11 @@ def compare(
     ] = None,
     gap: options.Gap = None,
     jobs: Annotated[
-        int | None, typer.Option(metavar="<int>", help="Cases at a time; default: 1.", min=1)
+        int | None,
+        typer.Option(metavar="<int>", help="Cases run at the same time; default: 1.", min=1),
     ] = None,
     scheduler: Annotated[
-        str | None, typer.Option(help="Address of a Dask scheduler to run the cases.")
+        str | None, typer.Option(help="Run the cases on the Dask scheduler at this address.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the comparison: .png or .svg.")] = None,
     global_batch: options.GlobalBatch = None,

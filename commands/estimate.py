@@ -39,24 +39,25 @@ def estimate(
         str,
         typer.Argument(
             autocompletion=options.complete_description,
-            help="Such as llama3-70b, a config.json, or a file of profile --train --layers.",
+            help="llama3-70b or another, a config.json, or a file of profile --train --layers.",
         ),
     ],
     cluster: Annotated[
-        str, typer.Option(help="Such as h100:8x16 (16 nodes of 8), or a cluster file.")
+        str, typer.Option(help="h100:8x16 (16 nodes of 8) or another, or a cluster file.")
     ],
     global_batch: Annotated[int, typer.Option(help="Sequences per iteration.")],
     tensor: Annotated[int, typer.Option("--tp", help="Tensor-parallel degree.")] = 1,
     pipeline: Annotated[int, typer.Option("--pp", help="Pipeline ranks.")] = 1,
     data: Annotated[
-        int | None, typer.Option("--dp", help="Replicas; default: what the others leave.")
+        int | None,
+        typer.Option("--dp", help="Data-parallel degree; default: what the others leave."),
     ] = None,
     context: Annotated[int, typer.Option("--cp", help="Context-parallel degree.")] = 1,
     expert: Annotated[int, typer.Option("--ep", help="Expert-parallel degree.")] = 1,
-    microbatch: Annotated[int, typer.Option(help="Sequences per pass.")] = 1,
+    microbatch: Annotated[int, typer.Option(help="Sequences per microbatch.")] = 1,
     sequence: Annotated[
         int | None,
-        typer.Option(help="Tokens; default: the model's positions, else 4096."),
+        typer.Option(help="Tokens per sequence; default: the model's positions, else 4096."),
     ] = None,
     chunks: Annotated[int, typer.Option(help="Model stages per pipeline rank.")] = 1,
     schedule: Annotated[
@@ -69,7 +70,7 @@ def estimate(
     ] = None,
     zero: Annotated[
         int,
-        typer.Option(help="Divided: 0 nothing, 1 optimizer, 2 gradients, 3 weights."),
+        typer.Option(help="Sharded: 0 nothing, 1 optimizer, 2 gradients, 3 weights."),
     ] = 1,
     recompute: Annotated[
         str,
@@ -90,15 +91,15 @@ def estimate(
         typer.Option(
             "--set",
             metavar="FIELD=VALUE",
-            help="A field of a Layout: software=fsdp. May be given again.",
+            help="A field of the layout: software=fsdp. Repeatable.",
         ),
     ] = None,
     measured: Annotated[
         Path | None,
-        typer.Option(help="Links and products, as of measure --products --json."),
+        typer.Option(help="Measured links and products: measure --products --json."),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw both by term: .svg, .png or .pdf.")
+        Path | None, typer.Option(help="Draw time and memory by term: .svg, .png or .pdf.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

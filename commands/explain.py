@@ -26,7 +26,7 @@ def explain(
     plan: Annotated[
         Path | None,
         typer.Argument(
-            help="A plan file; default: planned first, by the options. A training job's can "
+            help="A plan file; default: plan first, by the options. A training job's can "
             "stand alone."
         ),
     ] = None,

@@ -55,11 +55,11 @@ def export(
     ],
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", help="The file to write; of a training job a folder."),
+        typer.Option("-o", "--output", help="The file to write; for a training job, a folder."),
     ],
     workload: Annotated[
         str | None,
-        typer.Option(help="What the plan was made for; all but python need it."),
+        typer.Option(help="The workload that the plan was made for; all but python need it."),
     ] = None,
     schedule: Annotated[
         str | None,
@@ -70,7 +70,10 @@ def export(
         ),
     ] = None,
     microbatches: Annotated[
-        int | None, typer.Option(help="python, csv: per step; default: the plan's, else 8.", min=1)
+        int | None,
+        typer.Option(
+            help="python, csv: microbatches per step; default: the plan's, else 8.", min=1
+        ),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="python: module:factory or file.py:factory, as profiled.")
@@ -224,7 +227,7 @@ def export_model(
     workload: options.WorkloadArgument,
     output: Annotated[Path, typer.Option("-o", "--output", help="A .mps or .lp file.")],
     formulation: Annotated[
-        str | None, typer.Option(help="Which program; a wrong name is answered with all.")
+        str | None, typer.Option(help="Which program to write; an unknown name lists all.")
     ] = None,
     problem: options.ProblemName = None,
     settings: options.Setting = None,

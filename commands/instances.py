@@ -85,18 +85,19 @@ def convert(
     tied: Annotated[
         Tied | None,
         typer.Option(
-            help="Weights used twice: copies, or colour (one device). Default: as they are."
+            help="Weights used twice become copies, or one colour (one device); default: unchanged."
         ),
     ] = None,
     time_unit: Annotated[
-        str | None, typer.Option(help="s, ms, us or ns, where the file names no unit of time.")
+        str | None, typer.Option(help="Unit of time if the file names none: s, ms, us or ns.")
     ] = None,
     bandwidth: Annotated[
-        str | None, typer.Option(help="Such as 25GB/s: of transfers, where the file names none.")
+        str | None,
+        typer.Option(help="Bandwidth of transfers if the file names none, such as 25GB/s."),
     ] = None,
     weight_share: Annotated[
         float | None,
-        typer.Option(help="Part of a node's memory that is weights, where the file names none."),
+        typer.Option(help="Share of a node's memory that is weights, if the file names none."),
     ] = None,
 ) -> None:
     """Write a workload as Stagecut's own JSON."""
@@ -119,7 +120,7 @@ def convert(
 def fetch(
     suite: Annotated[str, typer.Argument(help="Only files whose path begins with this.")] = "",
     to: Annotated[Path | None, typer.Option(help="Folder; default: the user's cache.")] = None,
-    mirror: Annotated[str, typer.Option(help="Server that has the same paths.")] = SERVER,
+    mirror: Annotated[str, typer.Option(help="Server with the same paths.")] = SERVER,
 ) -> None:
     """Download the published suites, each file checked by its SHA-256."""
     folder = to or published_folder()

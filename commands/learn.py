@@ -51,10 +51,10 @@ def learn(
         ),
     ] = None,
     count: Annotated[
-        int, typer.Option(metavar="<int>", help="Graphs in all.", min=1, max=MOST_GRAPHS)
+        int, typer.Option(metavar="<int>", help="Number of graphs.", min=1, max=MOST_GRAPHS)
     ] = 32,
     workloads: Annotated[
-        str | None, typer.Option(help="Files or shipped workloads to train on, instead.")
+        str | None, typer.Option(help="Train on these files or shipped workloads instead.")
     ] = None,
     cluster: options.ClusterFile = None,
     accelerators: options.Accelerators = None,
@@ -68,19 +68,19 @@ def learn(
         ),
     ] = None,
     microbatches: options.Microbatches = None,
-    steps: Annotated[int, typer.Option(metavar="<int>", help="Updates in all.", min=1)] = 500,
+    steps: Annotated[int, typer.Option(metavar="<int>", help="Number of updates.", min=1)] = 500,
     imitate: Annotated[
-        int, typer.Option(metavar="<int>", help="Those that imitate certified plans.", min=0)
+        int, typer.Option(metavar="<int>", help="Updates that imitate certified plans.", min=0)
     ] = 0,
     seconds: Annotated[
-        float | None, typer.Option(help="End after so many; go on with --resume.")
+        float | None, typer.Option(help="Stop after this many; continue with --resume.")
     ] = None,
     seed: options.Seed = 0,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the training of the output file.")
+        bool, typer.Option("--resume", help="Continue the training of the output file.")
     ] = False,
     weights_only: Annotated[
-        bool, typer.Option("--weights-only", help="Leave out of the file what --resume needs.")
+        bool, typer.Option("--weights-only", help="Write no optimizer state, which --resume needs.")
     ] = False,
     log: Annotated[Path | None, typer.Option(help="Write the training curve, as CSV.")] = None,
     settings: Annotated[

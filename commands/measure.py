@@ -51,7 +51,7 @@ def measure(
     links: Annotated[
         LinkDetail,
         typer.Option(
-            help="typical: all pairs as the median; each: a link per pair; auto: each if they "
+            help="typical: the median for all pairs; each: one link per pair; auto: each if they "
             "differ by more than a factor of 2."
         ),
     ] = LinkDetail.AUTO,
@@ -59,7 +59,9 @@ def measure(
         Path | None, typer.Option(help="Draw times, fits and residuals: .png, .svg or .pdf.")
     ] = None,
     device: options.DeviceType = "auto",
-    seconds: Annotated[float, typer.Option(help="To spend about, on all pairs together.")] = 10.0,
+    seconds: Annotated[
+        float, typer.Option(help="Time to spend on all pairs together, roughly.")
+    ] = 10.0,
     largest: Annotated[str, typer.Option(help="Size of the largest message.")] = "16MiB",
     mesh: Annotated[
         str | None,

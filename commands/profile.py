@@ -36,7 +36,7 @@ def profile(
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The workload to write.")],
     batch: Annotated[int | None, typer.Option(help="Samples per pass.", min=1)] = None,
-    train: Annotated[bool, typer.Option("--train", help="With the backward pass.")] = False,
+    train: Annotated[bool, typer.Option("--train", help="Include the backward pass.")] = False,
     layers: Annotated[
         bool,
         typer.Option("--layers", help="For training plans: backward merged; --depth auto if none."),
@@ -57,21 +57,24 @@ def profile(
         ),
     ] = None,
     depth: Annotated[
-        str | None, typer.Option(help="Group by modules so many calls deep: 1, 2, …, or auto.")
+        str | None,
+        typer.Option(help="Group operators by modules at this call depth: 1, 2, …, or auto."),
     ] = None,
     tied: Annotated[
-        Tied, typer.Option(help="Weights used twice: copies, or colour (one device).")
+        Tied, typer.Option(help="Weights used twice become copies, or one colour (one device).")
     ] = Tied.COPIES,
-    device: Annotated[str | None, typer.Option(help="Measure on it: cpu, cuda, cuda:1.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Device to measure on: cpu, cuda, cuda:1.")
+    ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="CPU threads that torch measures with.", min=1)
+        int | None, typer.Option(help="CPU threads of torch while measuring.", min=1)
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what was measured before.")
     ] = False,
     dtype: options.ModelType = None,
     shape: options.SampleShape = None,
-    name: Annotated[str, typer.Option(help="Of the workload.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the workload.")] = "",
 ) -> None:
     """Trace MODEL and write it as a workload, its operators measured or estimated.
 

@@ -56,7 +56,7 @@ def _instances(given: Path | None) -> Path:
 def check(
     instances: Instances = None,
     folder: Folder = None,
-    below: Annotated[str, typer.Option(help="Only instances whose path begins so.")] = "",
+    below: Annotated[str, typer.Option(help="Only instances whose path begins with this.")] = "",
 ) -> None:
     """Verify every record from the definitions; exit code 2 if one is not as it says."""
     instances, folder = _instances(instances), folder or SHIPPED
@@ -85,10 +85,11 @@ def submit(
         Path, typer.Option("--records", help="Folder of the records, in a clone of Stagecut.")
     ] = Path("records"),
     instance: Annotated[
-        str, typer.Option(help="Its instance, a path below --instances, if it has no record yet.")
+        str,
+        typer.Option(help="Its instance, as a path below --instances, if it has no record yet."),
     ] = "",
-    asked: Annotated[str, typer.Option(help="A name for the question, if it is a new one.")] = "",
-    command: Annotated[str, typer.Option(help="What made the plan.")] = "",
+    asked: Annotated[str, typer.Option(help="A name for the question if it is new.")] = "",
+    command: Annotated[str, typer.Option(help="The command that made the plan.")] = "",
 ) -> None:
     """Take PLAN into the records if it verifies and is better than what they have."""
     record, better = submit_record(

@@ -34,25 +34,27 @@ if TYPE_CHECKING:
 def report(
     workload: options.WorkloadArgument,
     plan: options.PlanArgument,
-    recording: Annotated[Path, typer.Argument(help="What stagecut run --record wrote.")],
+    recording: Annotated[Path, typer.Argument(help="The file that stagecut run --record wrote.")],
     weight_share: options.WeightShare = None,
     network: Annotated[
         str | None,
         typer.Option(
             autocompletion=options.one_of("host", "p2p", "bus"),
-            help="Of the simulation: host, p2p or bus.",
+            help="Network of the simulation: host, p2p or bus.",
         ),
     ] = None,
-    bandwidth: Annotated[str | None, typer.Option(help="Of p2p links or the bus.")] = None,
-    latency: Annotated[float, typer.Option(help="Of p2p links or the bus, in seconds.")] = 0.0,
+    bandwidth: Annotated[
+        str | None, typer.Option(help="Bandwidth of p2p links or of the bus.")
+    ] = None,
+    latency: Annotated[
+        float, typer.Option(help="Latency of p2p links or of the bus, in seconds.")
+    ] = 0.0,
     overlap: Annotated[
-        bool | None, typer.Option(help="Transfers run beside compute; default: as the plan says.")
+        bool | None, typer.Option(help="Whether transfers run beside compute; default: the plan's.")
     ] = None,
     warm_up: Annotated[
         int | None,
-        typer.Option(
-            help="Steps at the beginning that do not count; default: 1, if there are more."
-        ),
+        typer.Option(help="First steps that do not count; default: 1, if there are more."),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw predicted and measured: .png, .svg or .pdf.")
@@ -62,7 +64,7 @@ def report(
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write a row per action.")] = None,
     calibrate: Annotated[
-        Path | None, typer.Option(help="Write the workload with times as they were measured.")
+        Path | None, typer.Option(help="Write the workload with the measured times.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -55,7 +55,7 @@ def run(
     ] = None,
     workload: Annotated[
         str | None,
-        typer.Option(help="What the plan was made for; the model is checked by it."),
+        typer.Option(help="The workload of the plan; the model is checked by it."),
     ] = None,
     steps: Annotated[int, typer.Option(help="Batches to run.")] = 10,
     schedule: Annotated[
@@ -68,7 +68,7 @@ def run(
     ] = None,
     microbatches: Annotated[
         int | None,
-        typer.Option(help="Per batch and replica; default: the plan's, else 8."),
+        typer.Option(help="Of a batch per replica; default: the plan's, else 8."),
     ] = None,
     batch: Annotated[
         int | None,
@@ -77,7 +77,8 @@ def run(
     optimizer: Annotated[
         str,
         typer.Option(
-            autocompletion=options.one_of("sgd", "adam", "adamw"), help="sgd, adam or adamw."
+            autocompletion=options.one_of("sgd", "adam", "adamw"),
+            help="Optimizer: sgd, adam or adamw.",
         ),
     ] = "sgd",
     learning_rate: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 0.01,
@@ -86,20 +87,21 @@ def run(
     shape: options.SampleShape = None,
     weights: Annotated[
         Path | None,
-        typer.Option(help="A state_dict to begin with, of checkpoint merge or torch.save."),
+        typer.Option(help="A state_dict to start from (checkpoint merge, torch.save)."),
     ] = None,
     record: Annotated[
-        Path | None, typer.Option(help="Write begin and end of each action; needs --workload.")
+        Path | None, typer.Option(help="Record start and end of each action; needs --workload.")
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Folder for checkpoints; one at the end in any case.")
+        Path | None, typer.Option(help="Folder for checkpoints; one is always written at the end.")
     ] = None,
     every: Annotated[int | None, typer.Option(help="Steps between checkpoints.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest checkpoint, up to --steps.")
+        bool, typer.Option("--resume", help="Continue from the newest checkpoint, up to --steps.")
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Compare the first step's gradients with one process's.")
+        bool,
+        typer.Option("--check", help="Compare the first step's gradients with one process's."),
     ] = False,
     tokens: Annotated[
         Path | None,
@@ -107,7 +109,7 @@ def run(
     ] = None,
     show_report: Annotated[
         bool,
-        typer.Option("--report", help="Training jobs: the last step by term, and the plan's."),
+        typer.Option("--report", help="Training jobs: the last step by term beside the plan's."),
     ] = False,
     settings: Annotated[
         list[str] | None,

@@ -48,7 +48,7 @@ def simulate(
         ),
     ] = None,
     microbatches: Annotated[
-        int | None, typer.Option(help="How many run; default: the plan's batch, else 8.")
+        int | None, typer.Option(help="Number of microbatches; default: the plan's batch, else 8.")
     ] = None,
     weight_share: options.WeightShare = None,
     network: Annotated[
@@ -61,19 +61,26 @@ def simulate(
     ] = None,
     bandwidth: Annotated[
         str | None,
-        typer.Option(help="Of p2p links or the bus: 25GB/s; host: of all-reduces."),
+        typer.Option(
+            help="Bandwidth of p2p links or of the bus: 25GB/s; with host, of all-reduces."
+        ),
     ] = None,
     latency: Annotated[
-        float, typer.Option(show_default=False, help="Of p2p links or the bus, in seconds.")
+        float,
+        typer.Option(show_default=False, help="Latency of p2p links or of the bus, in seconds."),
     ] = 0.0,
-    sharing: Annotated[Sharing | None, typer.Option(help="On the bus; default: fair.")] = None,
+    sharing: Annotated[
+        Sharing | None, typer.Option(help="How messages share the bus; default: fair.")
+    ] = None,
     overlap: Annotated[
         bool | None,
-        typer.Option(help="Transfers beside compute; default: the plan's, over links yes."),
+        typer.Option(
+            help="Whether transfers run beside compute; default: the plan's, over links yes."
+        ),
     ] = None,
     relayed: Annotated[
         bool | None,
-        typer.Option(help="Pieces talk to neighbours only; default: the plan's."),
+        typer.Option(help="Whether stages send to their neighbours only; default: the plan's."),
     ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write a trace for Perfetto (Chrome JSON).")

@@ -63,8 +63,8 @@ def solve(
         typer.Option(
             autocompletion=options.complete_method,
             show_default=False,
-            help="auto (default) says what it chose; a wrong name is answered with all; with "
-            "a colon: milp:gurobi, learned:FILE.",
+            help="auto (default) reports its choice; an unknown name lists all; with a colon: "
+            "milp:gurobi, learned:FILE.",
         ),
     ] = "auto",
     time_limit: options.TimeLimit = None,
@@ -72,7 +72,7 @@ def solve(
     start: Annotated[Path | None, typer.Option(help="A plan file to start from.")] = None,
     output: options.PlanOutput = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the plan: .png or .svg, for most .pdf.")
+        Path | None, typer.Option(help="Draw the plan: .png, .svg or, for most problems, .pdf.")
     ] = None,
     global_batch: options.GlobalBatch = None,
     sequence: options.SequenceTokens = None,

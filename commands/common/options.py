@@ -82,7 +82,7 @@ ProblemName = Annotated[
     typer.Option(
         autocompletion=PROBLEM,
         help="throughput, pipeline, latency, mapping, sharding, or a problem file: "
-        "FILE.toml; default: by WORKLOAD.",
+        "FILE.toml; default: as WORKLOAD suggests.",
     ),
 ]
 Setting = Annotated[
@@ -97,15 +97,16 @@ PipelineSplit = Annotated[
     Split | None,
     typer.Option(
         metavar="NAME",
-        help="contiguous (default for a pipeline), noncontiguous (default for throughput), "
+        help="contiguous (default of pipelines), noncontiguous (default of throughput), or "
         "per-device.",
     ),
 ]
 Microbatches = Annotated[
-    int | None, typer.Option(help="Per batch and replica; makes the problem a pipeline.")
+    int | None,
+    typer.Option(help="Microbatches of a batch per replica; makes it a pipeline."),
 ]
 _SCHEDULES = (
-    "stream (default with layer configurations), 1f1b (else), gpipe, interleaved, zb-h1, zb-h2, "
+    "stream (default with layer configurations), 1f1b (default), gpipe, interleaved, zb-h1, zb-h2, "
     "or a CSV file with a row of passes such as 0F0,0B0 per device"
 )
 Schedule = Annotated[str | None, typer.Option(autocompletion=SCHEDULE, help=f"{_SCHEDULES}.")]
@@ -115,24 +116,24 @@ ScheduleOrAll = Annotated[
 ]
 Mesh = Annotated[
     str | None,
-    typer.Option(help="Of a sharding: 4 or 2x4; links: 2x4@20us:25GB/s,9us:9GB/s."),
+    typer.Option(help="Mesh of a sharding: 4 or 2x4; with links: 2x4@20us:25GB/s,9us:9GB/s."),
 ]
 For = Annotated[
     str | None,
     typer.Option(
         "--for",
         autocompletion=LAUNCHER,
-        help="Plan what run, or this launcher of export, can take.",
+        help="Plan only what run, or this launcher of export, can take.",
     ),
 ]
 
 # The training job
 GlobalBatch = Annotated[
     int | None,
-    typer.Option(help="Of a training job: sequences per iteration."),
+    typer.Option(help="Training job: sequences per iteration."),
 ]
 SequenceTokens = Annotated[
-    int | None, typer.Option(help="Of a training job: its tokens; default: 4096.")
+    int | None, typer.Option(help="Training job: tokens per sequence; default: 4096.")
 ]
 
 # The devices
@@ -140,13 +141,13 @@ ClusterFile = Annotated[
     str | None,
     typer.Option(
         autocompletion=complete_topology,
-        help="A cluster file; of a mapping torus2d:4x8, or its file.",
+        help="A cluster file; of a training job h100:8x8; of a mapping torus2d:4x8, or a file.",
     ),
 ]
 Accelerators = Annotated[int | None, typer.Option(help="Number of accelerators.")]
 Cpus = Annotated[
     int | None,
-    typer.Option(help="CPU cores; default: the file's, for a pipeline none."),
+    typer.Option(help="CPU cores; default: the workload's; none in a pipeline."),
 ]
 Memory = Annotated[str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")]
 
@@ -154,15 +155,15 @@ Memory = Annotated[str | None, typer.Option(help="Memory of each accelerator, su
 TimeLimit = Annotated[float | None, typer.Option(help="Seconds; default: 60.")]
 Gap = Annotated[
     float | None,
-    typer.Option(help="Stop at this gap; default: 0.01, or less if that is cheap."),
+    typer.Option(help="Stop at this gap; default: 0.01, or less where cheap."),
 ]
-Seed = Annotated[int, typer.Option(help="Of everything random.")]
+Seed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
 
 # The simulation
 WeightShare = Annotated[
     float | None,
     typer.Option(
-        help="Part of a backward pass that computes weight gradients; default: the plan's, "
+        help="Share of a backward pass that computes weight gradients; default: the plan's, "
         "else 0.5."
     ),
 ]
@@ -170,9 +171,11 @@ WeightShare = Annotated[
 # The model
 SampleShape = Annotated[
     str | None,
-    typer.Option("--input", help="Shape of a sample, if none is given: 3x224x224."),
+    typer.Option("--input", help="Shape of one sample if the factory gives none: 3x224x224."),
 ]
-ModelType = Annotated[str | None, typer.Option(help="Convert the model, as to bfloat16.")]
+ModelType = Annotated[
+    str | None, typer.Option(help="Convert the model to this type, such as bfloat16.")
+]
 DeviceType = Annotated[
     str,
     typer.Option(
