@@ -32,26 +32,25 @@ from ..simulate.stages import BACKWARD, StageGraph
 from .actions import Kind, Schedule, WeightVersions
 from .patterns import Slot, all_reduce_actions, forward_only, rounds
 
-#: Slack in units of the period for rounding of sums.
+#: Tolerance for rounding of sums, as a fraction of the period.
 SLACK = 1e-12
 
 
 class Work(NamedTuple):
-    """Work that is done for every microbatch, or every round of them, of one period."""
+    """Work that recurs for every microbatch, or for every round of microbatches."""
 
-    task: int  # task, kind: which task, and what of it
+    task: int  # task, kind: number of the task, and kind of the action
     kind: Kind
-    # for each that a period has, the lanes on which it is done: a device, or D + device for its
-    # copy engine
+    # for each copy in a period, its lanes: a device, or D + device for a copy engine
     lanes: list[list[int]]
-    microbatches: int  # how many microbatches it covers
-    duration: float  # time it takes
-    # what it waits for: index in the list of all work, and delay
+    microbatches: int  # number of microbatches that a copy covers
+    duration: float  # duration of a copy
+    # prerequisites: index in the list of all work, and delay
     after: tuple[tuple[int, float], ...]
 
     @property
     def period(self) -> int:
-        """Microbatches in a period."""
+        """Number of microbatches in a period."""
         return len(self.lanes) * self.microbatches
 
 
@@ -61,7 +60,7 @@ def pipedream(stages: StageGraph, microbatches: int, network: Network) -> Schedu
 
 
 def pipedream_2bw(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
-    """PipeDream-2BW: the same order, gradients accumulated, two weight versions.
+    """PipeDream-2BW: PipeDream's order with accumulated gradients and two weight versions.
 
     Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021.
     """
@@ -81,9 +80,9 @@ def asynchronous(
     name: str,
     versions: WeightVersions,
 ) -> Schedule:
-    """Return the cyclic schedule of the module's description.
+    """Return the cyclic schedule that this module describes.
 
-    After modulo scheduling in compilers: Rau, "Iterative Modulo Scheduling", MICRO 1994.
+    It resembles modulo scheduling in compilers: Rau, "Iterative Modulo Scheduling", MICRO 1994.
     """
     group = _groups(stages)
     works = _works(stages, network, versions, group)
@@ -146,9 +145,9 @@ def asynchronous(
 
 
 def _arrivals(end: Floats, microbatches: int, work: Work, pace: float) -> Floats:
-    """Return when the inputs of each copy of `work` have ended, in its own period.
+    """Return the time, in the period of `work`, when the inputs of each of its copies are there.
 
-    `end` is that of each copy of what it waits for, which covers so many `microbatches`.
+    `end` has the end of each copy of a prerequisite; a copy covers `microbatches`.
     """
     theirs, mine = len(end) * microbatches, work.period
     number = np.arange(math.lcm(theirs, mine))
@@ -170,7 +169,7 @@ def gpipe(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
 
 
 def flushed(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
-    """Return the cyclic order for one batch: what 1F1B is for any plan."""
+    """Return the cyclic order for one batch, which generalises 1F1B to any plan."""
     order = asynchronous(stages, microbatches, network, "1f1b", WeightVersions.ONE)
     return replace(order, engines=())
 
@@ -180,7 +179,7 @@ def _has_engines(network: Network) -> bool:
 
 
 def _groups(stages: StageGraph) -> list[frozenset[int]]:
-    """Return for each device all that work in step with it: replicas of its stages, and theirs."""
+    """Return for each device the devices in step with it, connected to it by shared replicas."""
     import networkx as nx
 
     graph: nx.Graph[int] = nx.Graph()
@@ -197,7 +196,7 @@ def _works(
     versions: WeightVersions,
     group: list[frozenset[int]],
 ) -> list[Work]:
-    """Return all work in topological order."""
+    """Return the work of all stages in topological order."""
     delay = np.zeros(len(stages.edges))
     if isinstance(network, Links) and network.overlap:
         delay = message_times(stages, network)

@@ -1,8 +1,8 @@
-"""Schedules with a repeating pattern, from GPipe to asynchronous, and list scheduling.
+"""Schedules with a repeating pattern (1F1B, interleaved, zero bubble, V), and list scheduling.
 
-Almost all are one thing: task τ of microbatch j belongs to *round* j + k_τ of its device, and a
-device works round by round, in the order of positions within a round. Such an order cannot
-deadlock if every task that waits for another has a larger (k, position).
+Most follow one rule: task τ of microbatch j belongs to *round* j + k_τ of its device, and a device
+works round by round, in the order of positions within a round. Such an order cannot deadlock if
+every task that waits for another has a larger (k, position).
 
 `list_schedule` orders passes by a rule on the stages' own times, for any plan: a device that is
 free takes a ready backward task, else a forward task, else a weight gradient. Forward tasks are
@@ -37,14 +37,15 @@ from ..simulate.network import Network, all_reduce_times
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 from .actions import Action, ActionTable, Kind, Schedule, WeightVersions, schedule_of
 
-#: Passes by urgency in `list_schedule`: place among forward, backward and weights, and the action.
+#: Passes by urgency in `list_schedule`: 0 forward, 1 backward or 2 weights, and the action.
 _PASSES = ((1, Kind.I), (0, Kind.F), (2, Kind.W))
 
 
 class Slot(NamedTuple):
-    """An action of every `stride`-th microbatch from `first`; the n-th is in round n + `round`.
+    """Recurring action for every `stride`-th microbatch from `first` on.
 
-    Or, if it `covers` several, of so many microbatches at a time.
+    The n-th one is in round n + `round`. If `covers` is above 1, groups of so many microbatches
+    take the place of microbatches.
     """
 
     stage: int
@@ -75,7 +76,7 @@ def rounds(slots: Sequence[Slot], microbatches: int) -> ActionTable:
 
 
 def held(stages: StageGraph) -> list[list[tuple[int, int]]]:
-    """Return for each device the stages that it holds, and as which of their replicas."""
+    """Return for each device the stages that it holds, with its replica number in each."""
     lists: list[list[tuple[int, int]]] = [[] for _ in stages.devices]
     for stage, devices in enumerate(stages.replicas):
         for r, d in enumerate(devices):
@@ -91,10 +92,10 @@ def is_plain(stages: StageGraph) -> bool:
 
 
 def plain_1f1b(stages: StageGraph, microbatches: int) -> Schedule:
-    """One forward, one backward: stage s begins with as many forwards as 1F1B holds there.
+    """1F1B (one forward, one backward) for plans with at most one stage per device.
 
-    Needs one stage at most per device. On a chain stage s (0-based) of S holds S − s microbatches;
-    of stages with replicas each replica holds ⌈(d_s + … + d_S) / d_s⌉ of those that it takes.
+    On a chain, stage s (0-based) of S holds S − s microbatches in flight, and begins with so many
+    forward passes; each of d_s replicas holds ⌈(d_s + … + d_{S−1}) / d_s⌉.
     Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019.
     """
     return _by_height(stages, microbatches, "1f1b", stages.in_flight - 1, None)
@@ -186,7 +187,7 @@ def v_shaped(stages: StageGraph, microbatches: int, name: str) -> Schedule:
 
 
 def single(stages: StageGraph, microbatches: int) -> Schedule:
-    """One request alone, forward only: what its latency is."""
+    """Schedule of a single request, forward only, which shows its latency."""
     if microbatches != 1:
         raise InputError(
             f"microbatches: {microbatches}; the schedule single sends one request at a time: "
@@ -216,10 +217,10 @@ def list_schedule(
     limit: Ints,
     weight_limit: Ints,
 ) -> Schedule:
-    """Return the schedule of the rule, in O(actions · (log devices + stages on a device)).
+    """Return the list schedule by the module's rule, in O(actions · (log devices + stages held)).
 
-    `limit`, (P,), is the most microbatches between forward and backward, per replica of a stage;
-    `weight_limit` that between forward and weight gradient.
+    `limit`, shape (P,), is the most microbatches between forward and backward pass, per replica of
+    a stage; `weight_limit`, shape (P,), the most between forward pass and weight gradient.
     """
     number = [len(ring) for ring in stages.replicas]
     weights = stages.weight_share * stages.compute[:, BACKWARD]
@@ -231,11 +232,11 @@ def list_schedule(
     waits = np.bincount(stages.edges[:, 1], minlength=2 * stages.count)
     missing = np.repeat(waits[:, None], microbatches, axis=1).tolist()
     present, rank, own = stages.present.tolist(), stages.rank.tolist(), held(stages)
-    # of each replica of a stage the next microbatch to go forward, back, and to its weights
+    # for each replica of a stage, the next microbatch of forward, backward and weight pass
     turn = {replica: [replica[1]] * len(_PASSES) for here in own for replica in here}
 
     def ready(device: int) -> Iterator[tuple[int, int, int, int, int]]:
-        """Yield passes that can begin: urgency, microbatch, position, stage and replica."""
+        """Yield the passes that can begin: urgency, microbatch, position, stage and replica."""
         for s, r in own[device]:
             there, back, swept = turn[s, r]
             goes, returns = present[s]
@@ -282,9 +283,9 @@ def list_schedule(
 def all_reduce_actions(
     stages: StageGraph, versions: WeightVersions | str, network: Network
 ) -> Floats:
-    """Return, shape (P,), how long one all-reduce action of each stage takes.
+    """Return the time of one all-reduce action of each stage, shape (P,).
 
-    InputError if nothing says how fast replicas talk to each other.
+    InputError if the bandwidth between replicas is not known.
     """
     times = all_reduce_times(stages, network)
     if versions != WeightVersions.TWO:

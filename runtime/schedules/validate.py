@@ -1,6 +1,6 @@
 """Validation of schedules before a run: complete, on the right devices, and free of deadlock.
 
-The step of each action of a schedule, and the table that shows it.
+It assigns a step to each action, and shows the place of an error in a table of steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..simulate.network import HostMemory
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 from .actions import PER_BATCH, TRANSFERS, Action, Kind, Schedule
 
-#: Steps that a table shows before and after the marked place.
+#: Number of steps that a table shows before and after the marked place.
 SHOWN = 6
 
 #: The pass that a kind belongs to.
@@ -37,10 +37,10 @@ class ScheduleError(InputError):
 
 
 def validate(schedule: Schedule, stages: StageGraph) -> None:
-    """Check that every pass of every microbatch is done once, where its stage is, and can be.
+    """Check that every pass of every microbatch occurs once, on a device of its stage, and can run.
 
-    InputError says what is wrong; a `ScheduleError`, where there is a place to show, has a table of
-    steps and devices with the place marked below that. O(actions · predecessors).
+    InputError names the fault; if it has a place, this is a `ScheduleError` with a table of steps
+    and devices in which the place is marked. O(actions · predecessors).
     """
     check_actions(schedule, stages)
     _, reached = execution_steps(schedule, stages)
