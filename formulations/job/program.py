@@ -121,7 +121,7 @@ def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
     layout = space.layout(point)
     most = float(space.model.parameters)
     on = prices_of_ranks(layout, prices)
-    # Stages wait for sharded weights as on the nodes that they lie on.
+    # Waits for sharded weights are priced on each rank's own nodes.
     at = on if waits_for_weights(layout) else (prices,) * layout.pipeline
     lines = {one: _traffic_lines(layout, one, most) for one in set(at)}
     gather, reduce = (tuple(lines[one][k] for one in at) for k in range(2))
@@ -167,7 +167,7 @@ class PointProgram:
     linear: Linear
     #: Seconds per unit of its objective and of its columns of time.
     unit: float
-    #: Shape (stages, K): columns n_sτ and r_sτ; of none if nothing is recomputed layer by layer.
+    #: Shape (stages, K): columns n_sτ and r_sτ; `again` is None if counts are not open.
     layers: Ints
     again: Ints | None
     by_stage: bool
@@ -185,8 +185,8 @@ class PointProgram:
 def stage_range(model: ModelDescription, layout: Layout) -> tuple[Ints, Ints]:
     """Return the declared least and most layers of each stage.
 
-    Of one stage per rank any number from 1 on. With several chunks, as launchers cut them, stages
-    are even up to one layer, where embedding, head and further predictions count as one each.
+    With one stage per rank, any number from 1 on. With several chunks, stages are even to within
+    rounding, as launchers cut them, with embedding, head and each further prediction as one layer.
     """
     stages, layers = layout.stages, model.layers
     if layout.chunks == 1:
