@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     from .api.explain import explain as explain
     from .api.formulation import formulation as formulation
     from .api.formulation import relax as relax
-    from .api.pareto import pareto as pareto
     from .api.plan_model import plan as plan
-    from .api.rank_schedules import rank_schedules as rank_schedules
     from .api.run import run as run
     from .api.solve import solve as solve
+    from .api.sweeps import pareto as pareto
+    from .api.sweeps import rank_schedules as rank_schedules
     from .instances import Cluster as Cluster
     from .instances import DeviceKind as DeviceKind
     from .instances import DeviceMapping as DeviceMapping
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from .instances.pytorch.tensors import tensor_program as tensor_program
     from .runtime import evaluate as evaluate
     from .runtime import verify as verify
-    from .runtime.execution.model_state import merge_checkpoint as merge_checkpoint
+    from .runtime.execution.checkpoint import merge_checkpoint as merge_checkpoint
     from .runtime.execution.prepare import split_model as split_model
     from .runtime.execution.stage_modules import stage_modules as stage_modules
     from .runtime.measure.timing import measure as measure
@@ -101,8 +101,8 @@ if TYPE_CHECKING:
     from .runtime.pictures.charts import plot_traces as plot_traces
     from .runtime.pictures.gantt import draw_gantt as draw_gantt
     from .runtime.pictures.graph import draw_graph as draw_graph
+    from .runtime.pictures.graph import draw_mapping as draw_mapping
     from .runtime.pictures.graph import plot_shares as plot_shares
-    from .runtime.pictures.topology import draw_mapping as draw_mapping
     from .runtime.schedules import make_schedule as make_schedule
     from .runtime.simulate.simulator import simulate as simulate
     from .runtime.verify.bounds.check import check_bound as check_bound
@@ -120,9 +120,8 @@ _MODULES = {
     "api.estimate": "estimate",
     "api.explain": "explain",
     "api.formulation": "formulation relax",
-    "api.pareto": "pareto",
     "api.plan_model": "plan",
-    "api.rank_schedules": "rank_schedules",
+    "api.sweeps": "pareto rank_schedules",
     "api.run": "run",
     "api.solve": "solve",
     "instances": (
@@ -142,14 +141,13 @@ _MODULES = {
     "instances.pytorch.profile": "profile",
     "instances.pytorch.tensors": "tensor_program",
     "runtime": "evaluate verify",
-    "runtime.execution.model_state": "merge_checkpoint",
+    "runtime.execution.checkpoint": "merge_checkpoint",
     "runtime.execution.prepare": "split_model",
     "runtime.execution.stage_modules": "stage_modules",
     "runtime.measure.timing": "measure",
     "runtime.pictures.charts": "draw_comparison draw_loads plot_front plot_traces",
     "runtime.pictures.gantt": "draw_gantt",
-    "runtime.pictures.graph": "draw_graph plot_shares",
-    "runtime.pictures.topology": "draw_mapping",
+    "runtime.pictures.graph": "draw_graph draw_mapping plot_shares",
     "runtime.schedules": "make_schedule",
     "runtime.simulate.simulator": "simulate",
     "runtime.verify.bounds.check": "check_bound",

@@ -11,7 +11,7 @@ _MODULES = {
     "explanation": "Explanation",
     "plan_model": "PlannedModel",
     "relaxation": "Relaxation relax_schedule",
-    "splits": "plan_from_split",
+    "common": "plan_from_split",
     "tensor_degrees": "layers_by_degree",
 }
 __getattr__ = loader(__name__, _MODULES)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ..formulations.schedule.milp import ScheduleInstance, StagePass, schedule_model
 from ..instances import InputError, Status, gap_between
-from ..instances.common.quantities import show_gap
+from ..instances.common.units import show_gap
 from ..instances.model.summary import Summarised
 from ..runtime.schedules import Action, Kind, Schedule, make_schedule, schedule_of
 from ..runtime.simulate.result import Simulation

@@ -22,7 +22,7 @@ import msgspec
 
 from ..instances import InputError
 from ..instances.common.escape import csv
-from ..instances.common.quantities import show_count
+from ..instances.common.units import show_count
 from ..instances.formats.files import load
 from ..instances.formats.source import Record, read_bytes
 from ..instances.formats.writing import write_whole
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 RECORD = ".jsonl"
 
 
-def line(entry: tuple[str, Row]) -> str:
+def record_line(entry: tuple[str, Row]) -> str:
     """Return a case's key and row as a line."""
     key, row = entry
     return json.dumps({"key": key, "row": row, "check": _check(key, row)}) + "\n"
@@ -237,10 +237,10 @@ def run_cases(
     record = output.with_name(output.name + RECORD)
     known, damaged = read_record(record)
     if damaged:
-        write_whole(record, "".join(map(line, known.items())))
+        write_whole(record, "".join(map(record_line, known.items())))
         if on_notice is not None:
-            said = show_count(damaged, "damaged line")
-            on_notice(f"{record}: without {said}; their cases run again")
+            text = show_count(damaged, "damaged line")
+            on_notice(f"{record}: without {text}; their cases run again")
     rows = {case.key: known[case.key] for case in todo if case.key in known}
 
     def tell(case: ComparisonCase) -> None:
@@ -257,7 +257,7 @@ def run_cases(
     ):
         for case, row in executor.unordered(run_case, missing):
             rows[case.key] = row
-            file.write(line((case.key, row)))
+            file.write(record_line((case.key, row)))
             file.flush()
             os.fsync(file.fileno())
             tell(case)

@@ -16,12 +16,12 @@ from ..instances import (
     StagecutError,
     Workload,
 )
-from ..instances.common.quantities import show_percent
+from ..instances.common.units import show_percent
 from ..instances.formats.files import load
 from ..instances.model.plan import gap_between
 from ..runtime import evaluate
 from ..solvers import METHODS, Limits, Result
-from .asked import usual_problem
+from .common import default_problem
 from .solve import solve
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def compare(
     cases = [
         (name, workload, label, problem, method)
         for name, workload in named.items()
-        for usual in [usual_problem(workload)]
+        for usual in [default_problem(workload)]
         for label, problem in (asked or {usual.name: usual}).items()
         for method in wanted
         if method.partition(":")[0] in METHODS[problem.name]

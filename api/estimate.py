@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..instances.common.quantities import show_bytes, show_percent
+from ..instances.common.units import show_bytes, show_percent
 from ..instances.costs import calibration as calibrations
+from ..instances.costs.activations import fused
 from ..instances.costs.calibration import Calibration, load_measurements, with_measurements
 from ..instances.costs.clusters import training_cluster
 from ..instances.costs.description import ModelDescription, forward_flops
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.layout import Layout, check_layout, describe
-from ..instances.costs.memory import RankMemory, RankStages, rank_memory
+from ..instances.costs.memory import NEARLY_FULL, RankMemory, RankStages, rank_memory
 from ..instances.costs.models import model_description
 from ..instances.costs.stages import device_memory
 from ..instances.costs.traffic import CollectiveTraffic, collectives
@@ -119,6 +120,12 @@ class Estimate(Summarised):
         """Whether every rank's bytes fit its devices."""
         return self.memory[self.fullest].needed <= self.memory_limit
 
+    @property
+    def nearly_full(self) -> bool:
+        """Whether PyTorch's allocator may slow it down, as a device is all but full."""
+        most = NEARLY_FULL * self.memory_limit
+        return not fused(self.layout) and self.memory[self.fullest].needed > most
+
     def collectives(self, rank: int = 0) -> tuple[CollectiveTraffic, ...]:
         """Return count and bytes of an iteration's collectives, by axis and kind.
 
@@ -152,6 +159,7 @@ class Estimate(Summarised):
             "terms": dict(self.terms),
             "memory_limit_bytes": self.memory_limit,
             "fits": self.fits,
+            "nearly_full": self.nearly_full,
             "memory": [
                 {
                     "pipeline_rank": k,

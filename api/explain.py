@@ -37,14 +37,15 @@ from ..instances import (
 )
 from ..instances.common.arrays import Ints
 from ..instances.common.errors import quote
-from ..instances.common.quantities import show_bytes, show_count, show_percent, show_time
+from ..instances.common.units import show_bytes, show_count, show_percent, show_time
 from ..instances.formats.files import load
 from ..instances.model.schedule import parse_action
 from ..runtime import Report, evaluate
 from ..runtime.simulate.simulator import simulate
 from ..runtime.verify.report import Load, loads_of
 from ..solvers import Limits
-from .asked import chosen
+from ..solvers.core.search import OPTIMAL_GAP
+from .common import with_defaults
 from .explanation import Crossing, Explanation, Move, MoveGains
 from .gain import units_of
 from .remedies import made_feasible, remedies
@@ -148,7 +149,7 @@ def _searched(
     if not seconds:
         raise InputError("seconds: 0; without a plan a search must have time: give more")
     half = seconds / 2
-    workload, cluster, problem = chosen(workload, cluster, problem)
+    workload, cluster, problem = with_defaults(workload, cluster, problem)
     result = solve(workload, cluster, problem, limits=Limits(seconds=half, gap=0.01))
     if result.plan is not None:
         return explain(workload, result.plan, node=node, seconds=half, most=most)
@@ -171,9 +172,6 @@ def _searched(
 FULL, LARGE = 0.95, 0.5
 #: Microbatches per stage up to which they are few, and how much longer a first stage is long.
 FEW, LONGER = 4, 1.25
-
-#: Largest gap of a plan that is called optimal.
-OPTIMAL = 1e-6
 
 
 def limiting(workload: Workload, plan: Plan, loads: tuple[Load, ...]) -> str:
@@ -221,7 +219,7 @@ def reasons(
         gap = (report.objective - plan.bound) / report.objective if report.objective else 0.0
         origin = plan.certificate.get("origin")
         by = f"the bound is {show_time(plan.bound, unit)}{f' ({origin})' if origin else ''}"
-        if gap <= OPTIMAL:
+        if gap <= OPTIMAL_GAP:
             yield f"No plan is better: {by}."
         else:
             yield f"No plan is better by more than {show_percent(gap, 2)}: {by}."
@@ -335,7 +333,7 @@ def _long_first(problem: PipelineJob, loads: tuple[Load, ...]) -> Iterator[str]:
     if len(used) < 2 or problem.split != "contiguous" or problem.chunks_per_device > 1 or not few:
         return
     first, others = used[0].busy, max(load.busy for load in used[1:])
-    if first > LONGER * others:
+    if 0 < LONGER * others < first:
         yield (
             f"{used[0].name}, with the first stage, is busy {show_percent(first / others - 1, 0)} "
             f"longer than any other: with few microbatches ({problem.batch} in "

@@ -9,13 +9,7 @@ from typing import Any
 
 from ..instances import NodeId, Plan
 from ..instances.common.escape import markup, plain
-from ..instances.common.quantities import (
-    show_bytes,
-    show_count,
-    show_percent,
-    show_time,
-    text_table,
-)
+from ..instances.common.units import show_bytes, show_count, show_percent, show_time, text_table
 from ..runtime.verify.report import Load
 
 

@@ -15,8 +15,8 @@ from pyomo.common.gc_manager import PauseGC
 
 from ..formulations.linear import Linear
 from ..formulations.program import quiet_pyomo
+from ..formulations.registry import StatedProgram, formulations_of
 from ..formulations.rules.cases import RuleCase, only_rule_case
-from ..formulations.stated import Stated, formulations_of
 from ..formulations.task import Task, pose
 from ..instances import (
     Cluster,
@@ -41,7 +41,7 @@ from ..solvers.core.milp_driver import STATED_OBJECTIVE, IntegerProgram, solve_p
 from ..solvers.core.other_solvers import check_solver
 from ..solvers.core.search import Search
 from ..solvers.core.session import run_alone
-from .asked import Judge, chosen, result_of
+from .common import Judge, result_of, with_defaults
 from .model_state import FormulationState, described, rows_kept, state_of
 from .relaxation import Relaxation, least_limit, relaxation_of
 
@@ -85,8 +85,8 @@ def solve_constrained(
 
     InputError, too, for a method that states no program.
     """
-    loaded, devices, asked = chosen(workload, cluster, problem)
-    able = _stated_by(asked)
+    loaded, devices, posed = with_defaults(workload, cluster, problem)
+    able = _stated_by(posed)
     name, _, solver = method.partition(":")
     name = next(iter(able)) if name == "auto" else name
     if name not in able:
@@ -94,7 +94,7 @@ def solve_constrained(
             f"constrain: method {name} states no program that could be constrained; use "
             f"{' or '.join(able)}"
         )
-    stated = formulation(loaded, devices, asked, able[name])
+    stated = formulation(loaded, devices, posed, able[name])
     keeps = constrain(stated)
     if start is not None:
         stated.start(start)
@@ -149,18 +149,18 @@ def formulation(
     >>> result.status, int((result.plan.placement == 0).sum()) <= 8
     ('optimal', True)
     """
-    loaded, devices, asked = chosen(workload, cluster, problem)
-    task = pose(loaded, devices, asked)
-    known = formulations_of(asked)
+    loaded, devices, posed = with_defaults(workload, cluster, problem)
+    task = pose(loaded, devices, posed)
+    known = formulations_of(posed)
     name = next(iter(known)) if name is None else name
     if name not in known:
         raise InputError(
-            f"formulation: no {name!r} for {asked.name}; use one of {', '.join(known)}"
+            f"formulation: no {name!r} for {posed.name}; use one of {', '.join(known)}"
         )
-    method = next(iter(_stated_by(asked)))
-    METHODS[asked.name][method].check(method, task)
+    method = next(iter(_stated_by(posed)))
+    METHODS[posed.name][method].check(method, task)
     # mappings and shardings know no placement rules
-    case = None if isinstance(asked, (DeviceMapping, Sharding)) else only_rule_case(task)
+    case = None if isinstance(posed, (DeviceMapping, Sharding)) else only_rule_case(task)
     with PauseGC(), quiet_pyomo():
         stated = known[name](task if case is None else case.task)
     return Formulation(name, task, stated, case, state_of(stated.model))
@@ -240,7 +240,7 @@ class Formulation(Summarised):
 
     name: str
     task: Task[Any]
-    stated: Stated
+    stated: StatedProgram
     case: RuleCase | None
     as_stated: FormulationState
 
@@ -257,11 +257,11 @@ class Formulation(Summarised):
     @property
     def statement(self) -> str:
         """Symbols, with their names in the model, and equations, as text."""
-        return self.stated.said
+        return self.stated.statement
 
     @property
     def things(self) -> tuple[str, ...]:
-        """Names of what is placed: nodes; of a mapping devices, of a sharding operators."""
+        """Names of the placed items: nodes; of a mapping devices, of a sharding operators."""
         return tuple(dict.fromkeys(thing for thing, _ in self.stated.places))
 
     @property

@@ -22,7 +22,7 @@ from ..instances import (
     program_of,
 )
 from ..instances.common.arrays import Ints
-from ..instances.common.quantities import show_percent, show_time
+from ..instances.common.units import show_percent, show_time
 from ..instances.model.workload import kept_bytes
 from ..solvers import Result
 
@@ -43,11 +43,11 @@ class Gain:
 
     def text(self, unit: str) -> str:
         """Return the speed-up in words; of times in `unit`."""
-        said = f"{self.speed_up:.2f} × one device ({show_time(self.one_device, unit)})"
+        text = f"{self.speed_up:.2f} × one device ({show_time(self.one_device, unit)})"
         if not self.reason:
-            return said
+            return text
         slower = self.speed_up < 1 - NOTHING
-        return f"{said}: {'slower than one device' if slower else 'nothing gained'}, {self.reason}"
+        return f"{text}: {'slower than one device' if slower else 'nothing gained'}, {self.reason}"
 
 
 def gain(workload: Workload, result: Result) -> Gain | None:

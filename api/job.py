@@ -50,7 +50,7 @@ class JobCosts:
     prices: LayerPrices  # seconds of layers
 
     def fullest(self, layout: Layout) -> tuple[RankMemory, float]:
-        """Return the bytes of the rank that has least left, and what is left; below 0: too few."""
+        """Return bytes and free bytes of the rank with least left; negative if they are too few."""
         return fullest_rank(self.model, layout, self.job.memory_limits(layout, self.cluster))
 
     def judge(self, layouts: Sequence[Layout]) -> Floats:
@@ -357,10 +357,10 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
     order = sorted((layout for layout in best.values() if np.isfinite(judged[layout])),
                    key=lambda layout: judged[layout])  # fmt: skip
     found = []
-    told: dict[str, Layout] = {}
+    distinct: dict[str, Layout] = {}
     for layout in order:
-        told.setdefault(describe(layout), layout)
-    for layout in list(told.values())[: 4 * LISTED]:
+        distinct.setdefault(describe(layout), layout)
+    for layout in list(distinct.values())[: 4 * LISTED]:
         time = iteration_time(costs.model, layout, costs.cluster, costs.prices.calibration)
         worst = sum(
             seconds * (1 + TERM_ERRORS.get(term, OTHER_ERROR))
@@ -395,7 +395,7 @@ def judge_usual(
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A bound under another assumption: what a change could bring at most, and what it brings."""
+    """Effect of a changed assumption: a bound on the gain, and the gain of the plan found."""
 
     change: str  # what is different
     seconds: float  # of an iteration's best plan there, for as many sequences as the job has
@@ -463,18 +463,19 @@ def _what_if(
 ) -> WhatIf:
     """Return the effect of a changed job; the plan's batch is `share` of the changed one's."""
     there = solve_job(plan.model, cluster, job, limits=limits, calibration=calibration).plan
-    if there is None:
-        return WhatIf(change, np.inf, 0.0, None)
-    best, seconds = there.layout, there.seconds
-    if share == 1:  # the plan itself runs there, too
-        costs = job_costs(plan.model, cluster, job, calibration=calibration)
-        own = float(costs.judge([plan.layout])[0])
-        best, seconds = (plan.layout, own) if own < seconds else (best, seconds)
-    return WhatIf(change, share * seconds, share * min(there.bound, seconds), best)
+    own = replace(plan.layout, global_batch=job.global_batch)  # the plan itself, which runs there
+    costs = job_costs(plan.model, cluster, job, calibration=calibration)
+    seconds, bound = float(costs.judge([own])[0]), 0.0
+    best = own if np.isfinite(seconds) else None
+    if there is not None:
+        bound = there.bound
+        if there.seconds <= seconds:
+            best, seconds = there.layout, there.seconds
+    return WhatIf(change, share * seconds, share * min(bound, seconds), best)
 
 
 def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: float) -> JobResult:
-    """Return a result without plan: nothing fits, or there was no time to find what does."""
+    """Return a result without plan: nothing fits, or the time was too short to find a plan."""
     bound = float(search.bound.min())
     if np.isfinite(bound):
         reason = "no plan within the time limit; give it more"
@@ -498,7 +499,7 @@ MOST_POINTS = 100_000
 
 
 def why_nothing_fits(costs: JobCosts, space: JobSpace) -> tuple[str, float]:
-    """Return in one line what is missing and what helps, and bytes without which nothing fits."""
+    """Return a line on the missing memory and its remedies, and the bytes that any plan needs."""
     devices = [nodes.accelerator for nodes in costs.cluster.nodes]
     device = min(devices, key=lambda one: one.memory_bytes)
     most = costs.job.memory_bytes or np.inf

@@ -264,7 +264,7 @@ def linear_model(
     name: str,
     linear: Linear,
     columns: Mapping[str, Ints],
-    said: Mapping[str, str],
+    meanings: Mapping[str, str],
     scale: float,
 ) -> pyo.ConcreteModel:
     """State a minimisation as a Pyomo model without rows, which `add_rows` adds.
@@ -286,7 +286,7 @@ def linear_model(
             one.setlb(low if np.isfinite(low) else None)
             one.setub(high if np.isfinite(high) else None)
             m.column[j] = one
-    for family, words in said.items():
+    for family, words in meanings.items():
         m.add_component(family, pyo.Constraint(pyo.Any, doc=" ".join(words.split())))
     cost = {j: float(linear.cost[j]) for j in np.flatnonzero(linear.cost).tolist()}
     seconds = sum(c * m.column[j] for j, c in cost.items()) + linear.offset

@@ -33,10 +33,9 @@ from ..runtime.execution.trials import TimePlans
 from ..runtime.simulate.plan_stages import stages_of, usual_network, usual_schedule
 from ..runtime.simulate.simulator import simulate_stages
 from ..solvers import Limits
+from ..solvers.learned.environments import PlacementEnvironment, environment
 from ..solvers.learned.policy import new_policy, one_thread
 from ..solvers.learned.policy_file import read_policy, training_of, write_policy
-from ..solvers.learned.rewards import subject
-from ..solvers.learned.subject import Subject
 from ..solvers.learned.train import (
     Example,
     Settings,
@@ -59,10 +58,13 @@ class Reward(Choice):
     MEASURED = "measured"
 
 
-def rewarded(
-    task: Task[Problem], of: Subject, reward: Reward, time_plans: TimePlans | None = None
-) -> Subject:
-    """Return a subject whose placements are worth what the reward says.
+def with_reward(
+    task: Task[Problem],
+    of: PlacementEnvironment,
+    reward: Reward,
+    time_plans: TimePlans | None = None,
+) -> PlacementEnvironment:
+    """Return an environment whose placements are worth what the reward says.
 
     What breaks a rule is worth what it was: it cannot be run.
     """
@@ -75,26 +77,28 @@ def rewarded(
     return of
 
 
-def _plans(task: Task[Problem], of: Subject, group: Ints, device: Ints) -> Iterator[Plan | None]:
+def _plans(
+    task: Task[Problem], of: PlacementEnvironment, group: Ints, device: Ints
+) -> Iterator[Plan | None]:
     """Yield the plan of each placement, None if it breaks a rule."""
     workload, cluster, problem = task.workload, task.cluster, task.problem
     for own, where in zip(group, device, strict=True):
         solution = of.solution(own, where)
-        told = evaluate(workload, cluster, problem, solution)
-        yield None if told.violations else Plan(
-            workload.name, workload.fingerprint, cluster, problem, solution, told.objective, 0.0,
+        report = evaluate(workload, cluster, problem, solution)
+        yield None if report.violations else Plan(
+            workload.name, workload.fingerprint, cluster, problem, solution, report.objective, 0.0,
             "learned", workload.time_unit,
         )  # fmt: skip
 
 
-def _simulated(task: Task[Problem], of: Subject, group: Ints, device: Ints) -> Floats:
+def _simulated(task: Task[Problem], of: PlacementEnvironment, group: Ints, device: Ints) -> Floats:
     worth = of.values(group, device)
     for i, plan in enumerate(_plans(task, of, group, device)):
         if plan is not None:
             run = simulate_stages(
                 stages_of(task.workload, plan), usual_schedule(plan), network=usual_network(plan)
             )
-            worth[i] = run.makespan / run.schedule.microbatches / of.scene.even_load
+            worth[i] = run.makespan / run.schedule.microbatches / of.observation.even_load
     return worth
 
 
@@ -106,7 +110,9 @@ class _Measured:
     that of all units on one device.
     """
 
-    def __init__(self, task: Task[Problem], of: Subject, time_plans: TimePlans) -> None:
+    def __init__(
+        self, task: Task[Problem], of: PlacementEnvironment, time_plans: TimePlans
+    ) -> None:
         self._task, self._of, self._time_plans = task, of, time_plans
         self._reference: tuple[Plan, float] | None = None
 
@@ -159,13 +165,14 @@ class TrainingSet:
             for problem in self.problems
             if workload.cluster is not None and _fits(workload, problem)
         )
-        return tuple(task for task in posed if subject(task).rules)
+        return tuple(task for task in posed if environment(task).rules)
 
     @cached_property
-    def subjects(self) -> tuple[Subject, ...]:
+    def environments(self) -> tuple[PlacementEnvironment, ...]:
         """The tasks, as a policy is asked for placements of them."""
         return tuple(
-            rewarded(task, subject(task), self.reward, self.time_plans) for task in self.tasks
+            with_reward(task, environment(task), self.reward, self.time_plans)
+            for task in self.tasks
         )
 
     @property
@@ -239,7 +246,7 @@ def learn(
     command: str = "",
     resume: bool = False,
     resumable: bool = True,
-    told: Callable[[Update], None] | None = None,
+    report: Callable[[Update], None] | None = None,
 ) -> TrainingRun:
     """Train a policy and write it, with all that `resume` needs; also if it is interrupted.
 
@@ -254,15 +261,15 @@ def learn(
         Go on with the training of the output file.
     resumable
         Keep in the file what going on needs.
-    told
-        Hears of every update.
+    report
+        Called with every update.
 
     Raises
     ------
     InputError
         If nothing can be trained on, or the file to resume is of another training.
     """
-    if not on.subjects:
+    if not on.environments:
         raise InputError("learn: no workload fits the problem; give others")
     about: dict[str, object] = {
         "command": command,
@@ -284,14 +291,14 @@ def learn(
     end = None if options.seconds is None else time.monotonic() + options.seconds
     seed = kept.seed if resume else options.seed
     examples = [
-        Example(on.subjects[i], np.array(g), np.array(d), v) for i, g, d, v in training.examples
+        Example(on.environments[i], np.array(g), np.array(d), v) for i, g, d, v in training.examples
     ]
     try:
         with one_thread():
             while training.steps < options.steps and (end is None or time.monotonic() < end):
                 update = _update(on, training, examples, options)
-                if told is not None:
-                    told(update)
+                if report is not None:
+                    report(update)
                 if training.steps % KEPT_EVERY == 0:
                     write_policy(output, training, seed, about, resumable=resumable)
     finally:
@@ -305,9 +312,9 @@ def _update(
     if training.steps < options.imitate and examples:
         loss = imitate_step(training, examples, options.settings.gradient_norm)
         return Update(training.steps, "imitation", "", float("nan"), float("nan"), loss)
-    step = train_step(training, on.subjects, options.settings)
+    step = train_step(training, on.environments, options.settings)
     values = step.drawn.values
-    name = on.tasks[step.subject].workload.name
+    name = on.tasks[step.environment].workload.name
     return Update(step.number, "ppo", name, float(values.mean()), float(values.min()), step.entropy)
 
 
@@ -315,13 +322,13 @@ def _certified(
     on: TrainingSet, seconds: float, seed: int
 ) -> Iterator[tuple[int, list[int], list[int], float]]:
     """Yield plans that are certified to be nearly optimal, as `TrainingRun.examples` has them."""
-    for number, (task, of) in enumerate(zip(on.tasks, on.subjects, strict=True)):
+    for number, (task, of) in enumerate(zip(on.tasks, on.environments, strict=True)):
         limits = Limits(seconds=seconds, gap=CERTIFIED / 3, seed=seed)
         result = solve(task.workload, task.cluster, task.problem, limits=limits)
         if result.plan is None or result.gap is None or result.gap > CERTIFIED:
             continue
         group, device = (
-            of.scene.graph.restrict(of_nodes).tolist()
+            of.observation.graph.restrict(of_nodes).tolist()
             for of_nodes in (_group_of(result.plan), result.plan.placement)
         )
         yield number, group, device, result.plan.objective / of.unit

@@ -31,7 +31,7 @@ from ..instances import (
 )
 from ..instances.common.choices import Limit, Status, Tied
 from ..instances.common.errors import quote
-from ..instances.common.quantities import show_bytes, show_count, show_proved, show_time, text_table
+from ..instances.common.units import show_bytes, show_count, show_proved, show_time, text_table
 from ..instances.formats.files import load, load_plan, save
 from ..instances.model.summary import Summarised
 from ..instances.model.tied_weights import tied_as
@@ -311,7 +311,7 @@ def plan(
         problem = replace(problem, schedule=problem.schedule_name)
     if is_stream(problem) and not training:
         raise InputError("problem: a stream has a backward pass; call model.train()")
-    ask = _Ask(made, training, problem, devices, estimate, depth, limits)
+    ask = _PlanArguments(made, training, problem, devices, estimate, depth, limits)
     search = ask.planned if keep is None else partial(_kept_or_planned, ask, Path(keep))
     if not (dist.is_available() and dist.is_initialized()):
         return search()
@@ -319,7 +319,7 @@ def plan(
 
 
 @dataclass(frozen=True)
-class _Ask:
+class _PlanArguments:
     """Arguments of `plan`, with defaults filled in."""
 
     made: Made
@@ -366,7 +366,7 @@ class _Ask:
         return accelerators.with_counts(self.devices, memory_bytes=memory)
 
 
-def _kept_or_planned(ask: _Ask, folder: Path) -> PlannedModel:
+def _kept_or_planned(ask: _PlanArguments, folder: Path) -> PlannedModel:
     """Return the plan that a folder keeps; where there is none, plan and keep it."""
     workload_file, plan_file = folder / "workload.json", folder / "plan.json"
     if not plan_file.exists():

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from ..instances import InputError, Plan, VerificationError, Workload
-from ..instances.formats.certificate import CHECKED
 from ..instances.formats.files import load, load_plan_with_form, save
+from ..instances.formats.plan_json import CHECKED
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import write_whole
 from ..instances.model.plan import gap_between

@@ -13,10 +13,10 @@ import numpy as np
 from pyomo.common.gc_manager import PauseGC
 
 from ..formulations.program import quiet_pyomo
-from ..formulations.stated import Stated, passes, set_partitioning, sets_of
+from ..formulations.registry import StatedProgram, passes, set_partitioning, sets_of
 from ..formulations.task import Task
 from ..instances import InfeasibleError, Problem
-from ..instances.common.quantities import show_percent
+from ..instances.common.units import show_percent
 from ..instances.model.summary import Summarised
 from ..runtime.simulate.stages import StageGraph
 from ..solvers.core.compiled_model import Compiled, compile_model
@@ -123,7 +123,7 @@ def least_limit(task: Task[Problem], begin: float) -> Relaxation:
     return replace(read_relaxation("set-partitioning", *best, begin), bound=loads[high + 1])
 
 
-def solved(stated: Stated) -> tuple[Compiled, LpRelaxation] | None:
+def solved(stated: StatedProgram) -> tuple[Compiled, LpRelaxation] | None:
     """Return the program as arrays, and solved without whole numbers; None without an optimum."""
     compiled = compile_model(stated.model)
     if compiled.linear is None:
@@ -132,7 +132,7 @@ def solved(stated: Stated) -> tuple[Compiled, LpRelaxation] | None:
     return None if found.x is None else (compiled, found)
 
 
-def relaxation_of(name: str, stated: Stated, of: str, begin: float) -> Relaxation:
+def relaxation_of(name: str, stated: StatedProgram, of: str, begin: float) -> Relaxation:
     """Solve a program, of a workload of this name, without whole numbers since `begin`.
 
     Raises InfeasibleError if nothing fits.
@@ -145,7 +145,7 @@ def relaxation_of(name: str, stated: Stated, of: str, begin: float) -> Relaxatio
 
 
 def read_relaxation(
-    name: str, stated: Stated, compiled: Compiled, found: LpRelaxation, begin: float
+    name: str, stated: StatedProgram, compiled: Compiled, found: LpRelaxation, begin: float
 ) -> Relaxation:
     """Return a relaxation's bound, duals and fractional placement from its solution."""
     import pandas as pd
@@ -169,7 +169,7 @@ def read_relaxation(
         whole=int(linear.integer.sum()),
         entries=int(linear.matrix.nnz),
         seconds=time.monotonic() - begin,
-        statement=_as_markdown(stated.said),
+        statement=_as_markdown(stated.statement),
         shares=shares.loc[:, (shares > SMALL).any()],
         values=pd.Series(x[used], [compiled.columns[j].name for j in used.tolist()], name="value"),
         duals=pd.Series(
@@ -180,9 +180,9 @@ def read_relaxation(
     )
 
 
-def _as_markdown(said: str) -> str:
+def _as_markdown(text: str) -> str:
     """Return a module's docstring as Markdown, numpydoc sections as headings."""
-    return re.sub(r"^References\n-+$", "**References**\n", said, flags=re.MULTILINE)
+    return re.sub(r"^References\n-+$", "**References**\n", text, flags=re.MULTILINE)
 
 
 def relax_schedule(

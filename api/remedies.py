@@ -31,8 +31,7 @@ from ..instances import (
     is_iteration,
     is_stream,
 )
-from ..instances.common.quantities import show_bytes, show_percent
-from ..instances.common.units import FROM_PYTORCH
+from ..instances.common.units import FROM_PYTORCH, show_bytes, show_percent
 from ..instances.model.tied_weights import are_copied, tied_as
 from ..instances.model.workload import kept_bytes
 from ..solvers import DEFAULT_LIMITS, Limits

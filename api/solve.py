@@ -26,7 +26,7 @@ from ..instances import (
     is_iteration,
     plan_of,
 )
-from ..instances.common.quantities import show_percent
+from ..instances.common.units import show_percent
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.job.problem import TrainingJob
@@ -43,7 +43,7 @@ from ..solvers import (
 )
 from ..solvers.core.limits import Workers, checked
 from ..solvers.core.session import run_session
-from .asked import Judge, chosen, result_of
+from .common import Judge, result_of, with_defaults
 
 if TYPE_CHECKING:
     from .formulation import Formulation
@@ -164,7 +164,7 @@ def solve(
         return solve_job(workload, cluster, problem, limits=limits)
     if isinstance(workload, ModelDescription) or isinstance(cluster, TrainingCluster):
         raise InputError("problem: of a model description it is TrainingJob(global_batch=…)")
-    # what is neither is told by `chosen`
+    # what is neither is told by `with_defaults`
     cluster = cast("Cluster | None", cluster)
     if constrain is not None:
         from .formulation import solve_constrained  # with Pyomo, which takes a second to import
@@ -179,7 +179,7 @@ def solve(
             start=start,
             on_progress=on_progress,
         )
-    workload, cluster, problem = chosen(workload, cluster, problem)
+    workload, cluster, problem = with_defaults(workload, cluster, problem)
     limits = DEFAULT_LIMITS[problem.name] if limits is None else checked(limits)
     if start is not None:
         start = plan_of(start)

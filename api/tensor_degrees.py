@@ -32,8 +32,7 @@ from ..instances import (
     program_of,
     program_workload,
 )
-from ..instances.common.quantities import check_counts
-from ..instances.common.units import TIME_UNITS
+from ..instances.common.units import TIME_UNITS, check_counts
 from ..instances.generate.roofline import CPU_CORE, machine
 from ..instances.model.tensor_program import TensorProgram
 from ..instances.model.training_layers import training_layers

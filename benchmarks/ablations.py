@@ -98,7 +98,7 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
         "sets by value": Part(
             ((set_partitioning, "BY_VALUE_GAP"),),
             -1.0,
-            ((column_generation, "best_sets_by_value"),),
+            ((column_generation, "best_set_by_value"),),
         ),
     }
     return cells, parts
@@ -189,7 +189,7 @@ def sharding() -> tuple[dict[str, Cell], dict[str, Part]]:
     parts = {
         "elimination": Part(((auto, "eliminate_all"),), nothing),
         "messages": Part(((auto, "better_by_messages"),), nothing),
-        "elimination of what fits": Part(((auto, "fitting"),), nothing),
+        "elimination of what fits": Part(((auto, "least_cost_that_fits"),), nothing),
         "blend": Part(((priced_memory, "blend"),), nothing),
         "local search": Part(((auto, "improve"),), nothing),
     }

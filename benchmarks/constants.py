@@ -62,6 +62,9 @@ CELLS = (
     ("throughput", "stable-diffusion-unet-operators-training@deeper=10 noncontiguous", "auto"),
     ("throughput", "mixtral-8x7b-operators-training@deeper=3 contiguous", "auto"),
     ("throughput", "InceptionV3 layers", "auto"),
+    ("throughput", "BERT-12 operators", "auto"),
+    ("throughput", "ResNet-50 operators, training", "auto"),
+    ("throughput", "gpt2-xl-operators-training@deeper=7 noncontiguous", "auto"),
     ("latency", "resnet50_inference layers, calls 2", "auto"),
     ("latency", "stable-diffusion-unet-operators", "auto"),
     ("latency", "gnmt_inference layers, calls 1", "auto"),
@@ -503,11 +506,11 @@ Of {tried} tried, {effects} show an effect in the cells below: hardly any needs 
 or the time by more than a tenth and {seconds} CPU s?
 
 **Measured** (`python benchmarks/constants.py`; rows with revision and machine in
-`benchmarks/results/ablation-constants.csv`). A cell is a workload, or a job, solved for 2 CPU s (4
-where *4 s* is in its name); in brackets is the unchanged strategy's median. A constant runs only in
-cells that read it, and no more once one shows an effect. *No effect* is said of the cells tried
-alone; of some constants several were changed at once (column `together`). *Not read*: by none of
-the cells. There are {now} numbers now{left}.
+`benchmarks/results/ablation-constants.csv`). A cell is a workload, or a job, solved for 2 CPU s
+(3 or 4 where that is in its name); in brackets is the unchanged strategy's median. A constant
+runs only in cells that read it, and no more once one shows an effect. *No effect* is said of the
+cells tried alone; of some constants several were changed at once (column `together`). *Not read*:
+by none of the cells. There are {now} numbers now{left}.
 
 **Decided.** Where a number without effect steered a mechanism of its own, the mechanism went with
 it, or two numbers became one; these are marked *gone*, as are those of code that was replaced. A

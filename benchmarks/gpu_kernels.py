@@ -21,10 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from stagecut.instances.costs.activations import activation_bytes, loss_bytes, norm_bytes
 from stagecut.instances.costs.calibration import Calibration, fused_attention, pointwise, product
 from stagecut.instances.costs.description import Block, Norm
 from stagecut.instances.costs.hardware import Accelerator, NumberFormat
-from stagecut.instances.costs.layers import activation_bytes, loss_bytes, norm_bytes
 from stagecut.instances.costs.layout import RECIPES, Layout, Software
 from stagecut.instances.costs.models import shipped_model, shipped_models
 from stagecut.instances.costs.stages import clipping_bytes, optimizer_bytes

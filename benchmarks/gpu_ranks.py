@@ -177,7 +177,7 @@ def predicted(
     return {
         "forward_s": stage.forward,
         "backward_s": stage.backward,
-        "optimizer_s": dense * stage.dense + routed * stage.routed,
+        "optimizer_s": dense * stage.held.shared + routed * stage.held.routed,
         "products_s": stage.terms["products"],
         "attention_s": stage.terms["attention"],
         "pointwise_s": stage.terms["pointwise"],

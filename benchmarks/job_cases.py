@@ -50,7 +50,7 @@ from stagecut.instances.costs.layout import Layout
 from stagecut.instances.job.problem import TrainingJob
 from stagecut.runtime.verify.bounds.layout_probes import Probes
 from stagecut.runtime.verify.bounds.layout_rows import PointRefutation
-from stagecut.runtime.verify.bounds.layouts import check_job_bound
+from stagecut.runtime.verify.layouts import check_job_bound
 from stagecut.solvers import Limits
 from stagecut.solvers.job.search import search_job
 

@@ -32,9 +32,9 @@ from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.collectives import message
 from stagecut.instances.costs.description import ModelDescription
 from stagecut.instances.costs.hardware import TrainingCluster
-from stagecut.instances.costs.layers import LayerPrices, rank_parameters
+from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout, Recompute, check_heads
-from stagecut.instances.costs.memory import rank_memory
+from stagecut.instances.costs.memory import block_held, rank_memory, stage_held
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.costs.stages import (
     StageParts,
@@ -233,12 +233,13 @@ class Degrees:
     ) -> tuple[float, ...]:
         """Return a stage's passes, and its replicas' traffic and optimizer's step behind them."""
         model, last = self.model, rank == layout.pipeline - 1
-        held = [rank_parameters(block, model.hidden, layout) for block in model.layer_types]
+        blocks = [block_held(block, model.hidden, layout) for block in model.layer_types]
         parts = StageParts((0,) * layers, layers * bool(layout.recompute), rank == 0, last, False)
+        held = stage_held(model, layout, rank, parts.layers, blocks)
         one = stage_time(layout, prices, prices.times(layout), held, parts)
         traffic = exposed_traffic(layout, prices, [one])
         dense, routed = optimizer_rates(layout, prices)[rank]
-        step = dense * one.dense + routed * one.routed
+        step = dense * held.shared + routed * held.routed
         return one.forward, one.backward, one.weights, traffic, step
 
 

@@ -17,7 +17,7 @@ import results
 from stagecut.api.job import describe, solve_job
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.job.problem import TrainingJob
-from stagecut.runtime.verify.bounds.layouts import check_job_bound
+from stagecut.runtime.verify.layouts import check_job_bound
 from stagecut.solvers import Limits
 
 #: Model, and sequences per iteration for each device.

@@ -151,7 +151,7 @@ def outside(job: Job, layout: Layout) -> list[str]:
     names = [one.name for one in fields(Layout)]
     found = [name for name in names if getattr(own, name) != getattr(asked.template, name)]
     if not asked.allows(job.model, layout):
-        found.append(runs(asked.launcher, layout, job.model.layers) or "degrees")
+        found.append(runs(asked.launcher, layout, job.model) or "degrees")
     return found
 
 

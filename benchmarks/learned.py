@@ -53,11 +53,15 @@ from stagecut.instances import Problem
 from stagecut.instances.generate.graph_family import family_graph
 from stagecut.solvers import METHODS
 from stagecut.solvers.learned import train as fine_tune
+from stagecut.solvers.learned.environments import PlacementEnvironment, environment
 from stagecut.solvers.learned.method import BATCH
-from stagecut.solvers.learned.policy import Drawn, draw_placements, new_policy, one_thread
+from stagecut.solvers.learned.policy import (
+    SampledPlacements,
+    draw_placements,
+    new_policy,
+    one_thread,
+)
 from stagecut.solvers.learned.policy_file import policy_of, read_policy
-from stagecut.solvers.learned.rewards import subject
-from stagecut.solvers.learned.subject import Subject
 from stagecut.solvers.learned.train import FineTuning, Settings, new_training, targets, train_step
 
 PROBLEMS: dict[str, Problem] = {
@@ -187,7 +191,7 @@ def from_scratch(
     """Train a new policy on one graph; return when each plan better than all before was drawn."""
     begun, settings = time.process_time(), Settings()
     assert workload.cluster is not None
-    of = subject(pose(workload, workload.cluster, problem))
+    of = environment(pose(workload, workload.cluster, problem))
     training = new_training(new_policy(seed), settings, seed)
     trace: list[tuple[float, float]] = []
     best = math.inf
@@ -213,11 +217,11 @@ def times(cases: Sequence[str]) -> None:
         kind, _, name = case.partition(":")
         workload = load(name)
         assert workload.cluster is not None
-        of = subject(pose(workload, workload.cluster, PROBLEMS[kind]))
+        of = environment(pose(workload, workload.cluster, PROBLEMS[kind]))
         policy = policy_of(read_policy(None))
         training, tuning = new_training(policy, settings, 0), FineTuning(policy, of)
 
-        def drawn(policy: Any = policy, of: Subject = of) -> Drawn:
+        def drawn(policy: Any = policy, of: PlacementEnvironment = of) -> SampledPlacements:
             return draw_placements(policy, of, targets(of, BATCH, rng), rng)
 
         given = drawn()  # compiles, too
@@ -226,7 +230,7 @@ def times(cases: Sequence[str]) -> None:
             _median_ms(partial(tuning.learn_from, given)),
             _median_ms(partial(train_step, training, [of], settings)),
         ]
-        units = of.scene.graph.size
+        units = of.observation.graph.size
         print(f"| {case} | {units} |", " | ".join(f"{cell:.3g}" for cell in cells), "|", flush=True)
 
 

@@ -39,9 +39,9 @@ from stagecut import (
 )
 from stagecut.formulations.task import pose
 from stagecut.instances.generate.graph_family import family_graph
+from stagecut.solvers.learned.environments import environment
 from stagecut.solvers.learned.policy import draw_placements, one_thread
 from stagecut.solvers.learned.policy_file import policy_of, read_policy
-from stagecut.solvers.learned.rewards import subject
 from stagecut.solvers.learned.train import targets
 
 PROFILES = Path(os.environ.get("STAGECUT_BENCHMARKS", "../shared/benchmarks")) / "pipedream"
@@ -74,7 +74,7 @@ def best_drawn(
 ) -> float:
     """Return the best of so many placements by the verifier; `inf` if all break a rule."""
     assert workload.cluster is not None
-    of = subject(pose(workload, workload.cluster, problem))
+    of = environment(pose(workload, workload.cluster, problem))
     rng, best = np.random.default_rng(seed), math.inf
     for _ in range(draws // 64):
         drawn = draw_placements(policy, of, targets(of, 64, rng), rng)

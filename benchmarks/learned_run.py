@@ -45,9 +45,9 @@ from stagecut.instances.pytorch.profile import profile
 from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.prepare import split_model
 from stagecut.runtime.execution.trainer import PipelineTrainer
+from stagecut.solvers.learned.environments import environment
 from stagecut.solvers.learned.policy import draw_placements
 from stagecut.solvers.learned.policy_file import policy_of, read_policy
-from stagecut.solvers.learned.rewards import subject
 
 #: Placements that the learned plan is the best of.
 DRAWN = 512
@@ -159,7 +159,7 @@ def sampled(names: list[str], count: int = 12) -> None:
     for name in names:
         workload = profile(network(name), images(0), training=True, depth=3).workload
         cluster, problem = measured_cluster(workload), Throughput("contiguous")
-        of, rng = subject(pose(workload, cluster, problem)), np.random.default_rng(0)
+        of, rng = environment(pose(workload, cluster, problem)), np.random.default_rng(0)
         aims = rng.permutation(np.linspace(1.0, 1.9, 128))  # loads, relative to an even one
         drawn = draw_placements(policy_of(read_policy(None)), of, aims, rng)
         ways: dict[float, Way] = {}

@@ -30,7 +30,7 @@ from matplotlib.figure import Figure
 from results import RESULTS, read, write
 
 from stagecut import Limits, Workload, check_bound, load, solve, verify
-from stagecut.formulations.mapping.partition import stage_objective
+from stagecut.formulations.mapping.all_cuts import stage_objective
 from stagecut.instances import DeviceMapping, stage_costs
 from stagecut.instances.common.kernel import compile_at_once
 from stagecut.instances.topologies import topology

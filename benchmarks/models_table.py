@@ -143,7 +143,7 @@ def train_alone(model: Any, batches: list[dict[str, Any]]) -> list[float]:
     """Train a model as its user would; return its losses."""
     import torch
 
-    from stagecut.instances.pytorch.tracing.leaves import tensors
+    from stagecut.instances.pytorch.tracing.traced import tensors
     from stagecut.runtime.execution.stage import mean_loss
 
     model = getattr(model, "_orig_mod", model).train()

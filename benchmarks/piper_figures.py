@@ -102,7 +102,7 @@ def bounded(
     workload: Workload, memory: float, problem: PipelineJob
 ) -> Iterable[tuple[int, float | None]]:
     """Yield bounds of Σ d_i, each with the least time of a plan that keeps it, to 1e-6."""
-    from stagecut.api.asked import Judge
+    from stagecut.api.common import Judge
     from stagecut.solvers import Limits, Search
 
     cluster = accelerators_and_cpus(MOST_DEVICES, 0, memory)

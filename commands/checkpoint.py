@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..instances.common.quantities import show_bytes
+from ..instances.common.units import show_bytes
 from .common.console import OUT, check_outputs, need, show_count, tell_written
 
 app = typer.Typer(help="Checkpoints of runs.", no_args_is_help=True)
@@ -33,7 +33,7 @@ def merge(
     import torch
 
     from ..instances.formats.writing import write_whole
-    from ..runtime.execution.model_state import merge_checkpoint
+    from ..runtime.execution.checkpoint import merge_checkpoint
 
     state = merge_checkpoint(folder)
     written = io.BytesIO()

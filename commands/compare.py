@@ -27,10 +27,10 @@ from ..solvers import METHODS, method_of
 from ..solvers.core.limits import DEFAULT_SECONDS
 from ..solvers.job import methods as pipeline
 from ..solvers.sharding import methods as sharding
-from .common import names, options
+from .common import options
 from .common.console import ERR, OUT, check_outputs, fits, refuse, show_gap, tell_written
-from .common.pose import LIMITS, WORKERS, Asked, build, limits_of, load_workload, state
-from .common.runnable import Fitted, fitted
+from .common.launchers import NarrowedProblem, narrow_for_launcher
+from .common.pose import LIMITS, WORKERS, ProblemOptions, build, limits_of, load_workload, state
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,7 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.complete_methods,
+            autocompletion=options.complete_methods,
             help="With commas; default: auto, and usual rules or baselines.",
         ),
     ] = None,
@@ -55,7 +55,7 @@ def compare(
         list[str] | None,
         typer.Option(
             "--problem",
-            autocompletion=names.PROBLEM,
+            autocompletion=options.PROBLEM,
             help="As for solve; given again: compared on each.",
         ),
     ] = None,
@@ -93,7 +93,7 @@ def compare(
     record = None if output is None else output.with_name(output.name + RECORD)
     if scheduler is not None and jobs is not None:
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
-    asked = Asked(
+    requested = ProblemOptions(
         None, settings or (), cluster, accelerators, cpus, memory, split, microbatches,
         schedule, mesh, launcher,
     )  # fmt: skip
@@ -103,14 +103,14 @@ def compare(
                   "--scheduler": scheduler}  # fmt: skip
         check_outputs(output, inputs=workloads)
         _compare_jobs(
-            workloads, files, asked, (global_batch, sequence), (time_limit, gap), output, others
+            workloads, files, requested, (global_batch, sequence), (time_limit, gap), output, others
         )
         return
     if sequence is not None:
         raise InputError("--sequence: it is for training jobs; give --global-batch, too")
     loaded = {name: load_workload(name) for name in workloads}
     named: list[str | None] = [*problems] if problems else [None]
-    posed = [_pose(replace(asked, problem=one), loaded, time_limit, gap) for one in named]
+    posed = [_pose(replace(requested, problem=one), loaded, time_limit, gap) for one in named]
     read = {file for one in posed for file in one.files}
     check_outputs(output, record, pictures=[plot], inputs=[*workloads, *read])
     listed = None if methods is None else [m.strip() for m in methods.split(",") if m.strip()]
@@ -137,27 +137,27 @@ def compare(
 def _compare_jobs(
     names: Sequence[str],
     files: Sequence[str],
-    asked: Asked,
+    requested: ProblemOptions,
     batch: tuple[int | None, int | None],
     ends: tuple[float | None, float | None],
     output: Path | None,
     others: Mapping[str, object],
 ) -> None:
-    """Compare models that are planned, or plans in files, with what is usually done."""
+    """Compare planned models, or plans in files, with the usual layouts."""
     from .job import SAID, compare_jobs, state_job
 
     global_batch, sequence = batch
     if global_batch is not None:
         if files:
             raise InputError(f"{files[0]}: it is a plan; leave --global-batch out")
-        posed = state_job(names, asked, global_batch, sequence, others)
+        posed = state_job(names, requested, global_batch, sequence, others)
         compare_jobs(names, posed, ends, output)
         return
     if len(files) < len(names):
         other = next(name for name in names if name not in files)
         raise InputError(f"{other}: it is no plan of a training job, and others are")
     ended = {"--sequence": sequence, "--time-limit": ends[0], "--gap": ends[1]}
-    refuse({**others, **ended, **dict.fromkeys(asked.words()[::2], True)}, SAID)
+    refuse({**others, **ended, **dict.fromkeys(requested.words()[::2], True)}, SAID)
     compare_jobs(names, None, ends, output)
 
 
@@ -174,24 +174,32 @@ class _Posed:
 
 
 def _pose(
-    asked: Asked, loaded: Mapping[str, Workload], time_limit: float | None, gap: float | None
+    requested: ProblemOptions,
+    loaded: Mapping[str, Workload],
+    time_limit: float | None,
+    gap: float | None,
 ) -> _Posed:
-    """Pose a problem on every workload: what is wrong with it is said here, not in every case."""
+    """Pose a problem on every workload; InputError before any case runs."""
     given, known, seconds = {}, set(), 0.0
     files: list[str] = []
     stream = False
     for name, workload in loaded.items():
-        stated = state(asked, workload, (LIMITS,))
+        stated = state(requested, workload, (LIMITS,))
         if WORKERS in stated.others:
             raise InputError(
                 f"{stated.file}: {WORKERS}: a case has one process; leave the table out"
             )
-        fit = fitted(asked.launcher, stated.name, workload, Fitted(stated.fields, asked.cpus))
+        fit = narrow_for_launcher(
+            requested.launcher,
+            stated.name,
+            workload,
+            NarrowedProblem(stated.fields, requested.cpus),
+        )
         stated = replace(stated, fields=fit.fields)
-        _, problem, devices = build(stated, replace(asked, cpus=fit.cpus), workload)
+        _, problem, devices = build(stated, replace(requested, cpus=fit.cpus), workload)
         seconds = limits_of(stated, time_limit, gap).seconds or DEFAULT_SECONDS
-        said = {"problem": problem_values(problem), "cluster": devices and devices.fingerprint}
-        given[name] = json.dumps(said, sort_keys=True, default=str)
+        statement = {"problem": problem_values(problem), "cluster": devices and devices.fingerprint}
+        given[name] = json.dumps(statement, sort_keys=True, default=str)
         known.add(stated.name)
         stream = stream or is_stream(problem)
         files += stated.files
@@ -199,7 +207,7 @@ def _pose(
         raise InputError(
             f"--problem: for some workloads it is {', for others '.join(sorted(known))}; give it"
         )
-    words = asked.words() if gap is None else [*asked.words(), "--gap", str(gap)]
+    words = requested.words() if gap is None else [*requested.words(), "--gap", str(gap)]
     return _Posed("".join(known) or "throughput", stream, words, seconds, given, files)
 
 
@@ -279,19 +287,19 @@ def _run(
 def _table(rows: Sequence[Row], cases: int, units: Set[str]) -> Group:
     """Return the table so far, and below it why methods have no plan, each reason once."""
     found = tabulate(rows).to_dict("records") if rows else []
-    told = [name for name in ("workload", "problem") if len({row[name] for row in found}) > 1]
-    alone = [name for name in ("workload", "problem") if found and name not in told]
+    columns = [name for name in ("workload", "problem") if len({row[name] for row in found}) > 1]
+    alone = [name for name in ("workload", "problem") if found and name not in columns]
     table = Table(
         title=", ".join(found[0][name] for name in alone), caption=f"{len(rows)} of {cases} cases"
     )
-    for name in (*told, "method", "status"):
+    for name in (*columns, "method", "status"):
         table.add_column(name, overflow="fold")
     unit = next(iter(units - {UNSPECIFIED}), "") if len(units) == 1 else ""
     for name in (f"objective ({unit})" if unit else "objective", "best bound", "gap", "seconds"):
         table.add_column(name, justify="right")
     why = []
     for alike in _alike(found):
-        table.add_row(*(alike[0][name] for name in told), *_cells(alike))
+        table.add_row(*(alike[0][name] for name in columns), *_cells(alike))
         if reason := _reason(alike[0]):
             row, methods = alike[0], ", ".join(row["method"] for row in alike)
             why.append(f"{row['workload']}, {row['problem']}: {methods}: {reason}")

@@ -17,7 +17,7 @@ from ..instances.costs.layout import (
     Software,
 )
 from ..instances.formats.problem_toml import Table, make_record, read_setting
-from .common import names, options
+from .common import options
 from .common.console import (
     OUT,
     check_outputs,
@@ -38,7 +38,7 @@ def estimate(
     model: Annotated[
         str,
         typer.Argument(
-            autocompletion=names.complete_description,
+            autocompletion=options.complete_description,
             help="Such as llama3-70b, a config.json, or a file of profile --train --layers.",
         ),
     ],
@@ -81,7 +81,7 @@ def estimate(
     recipe: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.complete_recipe,
+            autocompletion=options.complete_recipe,
             help="Default: megatron-bf16, with --zero 3 fsdp-bf16.",
         ),
     ] = None,
@@ -129,7 +129,7 @@ def estimate(
     wanted = ("fsdp-bf16" if zero == 3 else "megatron-bf16") if recipe is None else recipe
     if wanted not in RECIPES:
         raise InputError(f"--recipe: {wanted!r} is not one of {', '.join(RECIPES)}")
-    said: Table = {
+    chosen: Table = {
         "tensor": tensor, "context": context, "pipeline": pipeline, "chunks": chunks,
         "data": data, "expert": expert, "zero": zero, "microbatch": microbatch,
         "global_batch": global_batch, "schedule": schedule, "recipe": RECIPES[wanted],
@@ -141,8 +141,8 @@ def estimate(
         "software": Software.FSDP if zero == 3 else Software.MEGATRON,
     }
     for text in settings or ():
-        said = merged(said, read_setting(text), "--set {}", "the command's options")
-    layout = make_record(Layout, {**usual, **said})
+        chosen = merged(chosen, read_setting(text), "--set {}", "the command's options")
+    layout = make_record(Layout, {**usual, **chosen})
     found = price(described, layout, machines, measured=measured)
     if plot is not None:
         from ..runtime.pictures.style import save_picture
@@ -172,6 +172,7 @@ def _modules(text: str) -> list[Recompute]:
 
 def print_estimate(found: Estimate) -> None:
     """Print seconds by term, then bytes by term of the ranks that differ."""
+    from ..instances.costs.memory import NEARLY_FULL
     from ..instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 
     layout = found.layout
@@ -201,6 +202,12 @@ def print_estimate(found: Estimate) -> None:
     most = found.memory[found.fullest].needed
     verdict = "it fits" if found.fits else "it does not fit"
     OUT.say(f"{verdict}: {show_bytes(most)} needed, of {show_bytes(found.memory_limit)}")
+    if found.fits and found.nearly_full:
+        room = show_bytes(NEARLY_FULL * found.memory_limit)
+        OUT.say(
+            "PyTorch's allocator may slow a device down that is so full: try a layout that needs "
+            f"less, too (solve --memory {room.replace(' ', '')})"
+        )
 
 
 def _summary(found: Estimate) -> str:

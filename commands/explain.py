@@ -18,7 +18,7 @@ from .common.console import (
     refuse,
     tell_written,
 )
-from .common.pose import Asked, build, named_plan, state
+from .common.pose import ProblemOptions, build, named_plan, state
 
 
 def explain(
@@ -65,23 +65,23 @@ def explain(
     if plan is not None and is_job_plan(plan):
         from .job import SAID, explain_job_plan
 
-        asked = Asked(problem, settings or (), cluster, accelerators, cpus, memory)
-        refuse({"--node": node, **dict.fromkeys(asked.words()[::2], True)}, SAID)
+        requested = ProblemOptions(problem, settings or (), cluster, accelerators, cpus, memory)
+        refuse({"--node": node, **dict.fromkeys(requested.words()[::2], True)}, SAID)
         explain_job_plan(model, plan, time_limit, plot, as_json=as_json)
         return
     loaded = load(workload)
     from ..api.explain import explain as explain_plan  # once the files are there
 
     seconds = seconds_left(time_limit)
-    asked = Asked(
+    requested = ProblemOptions(
         problem, settings or (), cluster, accelerators, cpus, memory, microbatches=microbatches
     )
     if plan is not None:
-        refuse(dict.fromkeys(asked.words()[::2], True), "the plan says it")
+        refuse(dict.fromkeys(requested.words()[::2], True), "the plan says it")
         loaded, made = load_plan_with_form(plan, loaded)
         found = explain_plan(loaded, made, node=node, seconds=seconds, most=most)
     else:
-        loaded, posed, devices = build(state(asked, loaded, ()), asked, loaded)
+        loaded, posed, devices = build(state(requested, loaded, ()), requested, loaded)
         found = explain_plan(
             loaded, cluster=devices, problem=posed, node=node, seconds=seconds, most=most
         )

@@ -21,9 +21,9 @@ from ..instances import (
 from ..instances.common.escape import shell
 from ..instances.formats.writing import layout, write_whole
 from ..instances.model.problem import objective_unit
-from .common import names, options
+from .common import options
 from .common.console import OUT, check_outputs, file_of, need, show_count, tell_written
-from .common.pose import Asked, build, state
+from .common.pose import ProblemOptions, build, state
 
 
 class To(StrEnum):
@@ -64,7 +64,7 @@ def export(
     schedule: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.BATCH_SCHEDULE,
+            autocompletion=options.BATCH_SCHEDULE,
             help="python, csv: gpipe, 1f1b, interleaved, zb-h1 or zb-h2; default: the plan's, "
             "else 1f1b.",
         ),
@@ -105,19 +105,19 @@ def export(
             raise InputError(
                 "--model: the script makes the model; name its factory: my_model.py:make"
             )
-        text, said = _python(plan, loaded, model, batch, schedule, microbatches, output)
+        text, notes = _python(plan, loaded, model, batch, schedule, microbatches, output)
     elif loaded is None:
         raise InputError(f"--workload: {to.value} needs what the plan was made for; name its file")
     else:
         loaded, made = load_plan_with_form(plan, loaded)
         if to is To.dtensor:
-            text, said = _dtensor(loaded, made, output), []
+            text, notes = _dtensor(loaded, made, output), []
         elif to is To.csv:
-            text, said = _csv(loaded, made, schedule, microbatches)
+            text, notes = _csv(loaded, made, schedule, microbatches)
         else:
-            text, said = _for_launcher(loaded, made, to)
+            text, notes = _for_launcher(loaded, made, to)
     write_whole(output, text)
-    for line in said:
+    for line in notes:
         OUT.say(line)
     tell_written(output)
 
@@ -243,16 +243,16 @@ def export_model(
     """
     from ..instances.formats.files import load
 
-    asked = Asked(
+    requested = ProblemOptions(
         problem, settings or (), cluster, accelerators, cpus, memory, split, microbatches, schedule,
         mesh,
     )  # fmt: skip
     loaded = load(workload)
-    stated = state(asked, loaded, ())
+    stated = state(requested, loaded, ())
     check_outputs(output, inputs=[workload, *stated.files])
     if stated.name == "mapping":  # whose program knows rings alone
         stated = replace(stated, fields={"collective": "ring", **stated.fields})
-    loaded, posed, devices = build(stated, asked, loaded)
+    loaded, posed, devices = build(stated, requested, loaded)
     from ..api.formulation import formulation as state_program  # Pyomo takes a second to import
 
     program = state_program(loaded, devices, posed, formulation)

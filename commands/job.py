@@ -1,4 +1,4 @@
-"""Commands on training jobs: how a model trains fastest on a cluster, and what a plan says."""
+"""Commands on training jobs: planning, verification, export, explanation and comparison."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .common.clock import seconds_left
 from .common.console import (
     INFEASIBLE,
     OUT,
+    check_plan_file,
     end,
     end_with,
     parse_bytes,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from ..api.job import JobResult, WhatIf
     from ..instances.job.plan import JobPlan
     from ..solvers import Limits
-    from .common.pose import Asked
+    from .common.pose import ProblemOptions
 
 #: Options that state a field of the job.
 OPTIONS = {
@@ -66,7 +67,7 @@ class PosedJob:
 
 def state_job(
     models: Sequence[str],
-    asked: Asked,
+    requested: ProblemOptions,
     global_batch: int,
     sequence: int | None,
     others: Mapping[str, object],
@@ -78,12 +79,12 @@ def state_job(
     another problem's option is not at its default, or there is no cluster.
     """
     stated: dict[str, Any] = {"global_batch": global_batch}
-    launcher = "stagecut" if asked.launcher == "run" else asked.launcher
+    launcher = "stagecut" if requested.launcher == "run" else requested.launcher
     more = {"sequence": sequence, "launcher": launcher}
     stated.update({name: value for name, value in more.items() if value is not None})
-    if asked.memory is not None:
-        stated["memory_bytes"] = parse_bytes(asked.memory, "--memory")
-    for text in asked.settings:
+    if requested.memory is not None:
+        stated["memory_bytes"] = parse_bytes(requested.memory, "--memory")
+    for text in requested.settings:
         for name, value in read_setting(text).items():
             if name in stated:
                 raise InputError(f"{name}: {stated[name]} and {value}; give one of them")
@@ -95,14 +96,14 @@ def state_job(
 
         stated["sequence"] = usual_sequence(model_description(models[0]))
     for name in ("problem", "accelerators", "cpus", "split", "microbatches", "schedule", "mesh"):
-        if getattr(asked, name) is not None:
+        if getattr(requested, name) is not None:
             remedy = {
-                "schedule": f"say --set schedules={asked.schedule}",
+                "schedule": f"say --set schedules={requested.schedule}",
                 "accelerators": "say how many in --cluster, such as h100:8",
             }.get(name, "leave it out")
             raise InputError(f"--{name}: not of a training job; {remedy}")
     refuse(others, "not of a training job")
-    if asked.cluster is None:
+    if requested.cluster is None:
         raise InputError("--cluster: it is missing; say such as h100:8x8, or a cluster file")
     front: dict[str, Any] = {}
     for name in ("gpus", "price", "rate"):
@@ -111,11 +112,11 @@ def state_job(
     try:
         job = make_record(TrainingJob, stated, "--set")
     except InputError as error:
-        said = str(error)
+        message = str(error)
         for name, option in OPTIONS.items():
-            said = re.sub(rf"^--set: {name}\b", option, said)
-        raise InputError(said) from None
-    return _posed(job, asked.cluster, front)
+            message = re.sub(rf"^--set: {name}\b", option, message)
+        raise InputError(message) from None
+    return _posed(job, requested.cluster, front)
 
 
 #: Why options that pose a problem are refused beside a plan.
@@ -189,6 +190,7 @@ def plan_job(
     if posed.gpus:
         _plan_front(model, posed, ends, output, plot, as_json=as_json)
         return
+    check_plan_file(output)
     found = _planned(model, posed.cluster, posed.job, ends)
     if found.plan is not None and output is not None:
         found.plan.save(output)
@@ -238,8 +240,7 @@ def _plan_front(
 
 def verify_job(model: str | None, path: Path, *, bound: bool, as_json: bool) -> None:
     """Judge the plan of a training job anew, and its bound if asked."""
-    from ..runtime.verify.bounds.layouts import check_job_bound
-    from ..runtime.verify.layouts import verify_job_plan
+    from ..runtime.verify.layouts import check_job_bound, verify_job_plan
 
     plan = plan_of(model, path)
     verify_job_plan(plan)
@@ -322,7 +323,7 @@ def compare_jobs(
     ends: tuple[float | None, float | None],
     output: Path | None,
 ) -> None:
-    """Print models' plans, or those in files, beside what is usually done; write rows as CSV.
+    """Print models' plans, or those in files, beside the usual layouts; write rows as CSV.
 
     Models are planned as `posed`; where that is None, names are files of plans. `ends` are seconds
     and gap at which each search stops.

@@ -137,7 +137,7 @@ def learn(
     )
 
     def learned(on: TrainingSet) -> None:
-        with _curve(log, resume=resume) as told:
+        with _curve(log, resume=resume) as show_update:
             done = train(
                 on,
                 output,
@@ -145,7 +145,7 @@ def learn(
                 command=shlex.join(["stagecut", *sys.argv[1:]]),
                 resume=resume,
                 resumable=not weights_only,
-                told=told,
+                report=show_update,
             )
         OUT.tell(f"{show_count(done.steps, 'update')} on {show_count(len(on.tasks), 'task')}")
         tell_written(output, log)
@@ -200,7 +200,7 @@ def _curve(log: Path | None, *, resume: bool) -> Iterator[Callable[[Update], Non
     stream: TextIO | None = None
     with ERR.status("plans to imitate …") as status:
 
-        def told(update: Update) -> None:
+        def show_update(update: Update) -> None:
             nonlocal stream
             numbers = [f"{value:.6g}" for value in (update.mean, update.best, update.loss)]
             if log is not None:
@@ -213,7 +213,7 @@ def _curve(log: Path | None, *, resume: bool) -> Iterator[Callable[[Update], Non
             )
 
         try:
-            yield told
+            yield show_update
         finally:
             if stream is not None:
                 stream.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ..instances import InputError, Tied, Workload
-from .common import names, options
+from .common import options
 from .common.console import (
     ERR,
     OUT,
@@ -52,7 +52,7 @@ def profile(
     estimate: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.complete_machine,
+            autocompletion=options.complete_machine,
             help="Roofline of this accelerator, such as h100 or b200; runs nothing.",
         ),
     ] = None,
@@ -175,8 +175,8 @@ def _from_pytorch(
         style = "yellow" if note.startswith("warning:") else "dim"
         OUT.say(note, style=style)
     if train and not done.workload.backward.any():
-        said = "warning: there is no backward pass: nothing that is returned depends on a parameter"
-        OUT.say(f"{said} that wants a gradient", style="yellow")
+        note = "warning: there is no backward pass: nothing that is returned depends on a parameter"
+        OUT.say(f"{note} that wants a gradient", style="yellow")
     return done
 
 
@@ -204,8 +204,8 @@ def _with_tensors(factory: Callable[[], Made], estimate: str | None, name: str) 
     program = workload.program
     if program is not None and program.unruled:
         kinds = ", ".join(sorted({o.kind for o in program.unruled}))
-        said = f"without a rule, on every device: {show_count(len(program.unruled), 'operator')}"
-        OUT.say(f"{said}, {kinds}", style="dim")
+        note = f"without a rule, on every device: {show_count(len(program.unruled), 'operator')}"
+        OUT.say(f"{note}, {kinds}", style="dim")
     return workload
 
 

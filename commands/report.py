@@ -13,7 +13,7 @@ from rich.table import Table
 from ..instances import Plan, Sharding, Workload
 from ..instances.common.escape import csv as csv_cell
 from ..instances.formats.writing import write_whole
-from .common import names, options
+from .common import options
 from .common.console import (
     OUT,
     check_outputs,
@@ -28,8 +28,7 @@ from .common.console import (
 from .common.pose import choose_network
 
 if TYPE_CHECKING:
-    from ..runtime.accuracy.calibrate import WorkloadCalibration
-    from ..runtime.accuracy.join import Comparison, ShardedComparison
+    from ..runtime.accuracy.comparison import Comparison, ShardedComparison, WorkloadCalibration
 
 
 def report(
@@ -40,7 +39,7 @@ def report(
     network: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.one_of("host", "p2p", "bus"),
+            autocompletion=options.one_of("host", "p2p", "bus"),
             help="Of the simulation: host, p2p or bus.",
         ),
     ] = None,
@@ -72,7 +71,7 @@ def report(
     Errors are predicted / measured − 1. Of a sharding, what was sent and when is compared.
     """
     from ..instances.formats.files import load, load_plan_with_form, save
-    from ..runtime.accuracy.join import compare_run
+    from ..runtime.accuracy.comparison import compare_run
     from ..runtime.execution.recording_file import load_recording
     from ..runtime.simulate.plan_stages import stages_of
 
@@ -99,7 +98,7 @@ def report(
     )
     calibration = None
     if calibrate is not None:
-        from ..runtime.accuracy.calibrate import calibrate as correct
+        from ..runtime.accuracy.comparison import calibrate as correct
 
         calibration = correct(loaded, made, comparison, recording.name)
         save(calibration.workload, calibrate)
@@ -117,7 +116,7 @@ def _report_sharding(
     workload: Workload, plan: Plan, recording: Path, given: Mapping[str, object]
 ) -> None:
     """Print a recorded run of a sharding beside what was predicted; no option is for it."""
-    from ..runtime.accuracy.join import compare_sharded_run
+    from ..runtime.accuracy.comparison import compare_sharded_run
     from ..runtime.execution.recording_file import load_sharded_recording
 
     refuse(given, "the report of a sharding has none")
@@ -190,7 +189,7 @@ def print_report(comparison: Comparison) -> None:
 
 def print_calibration(calibration: WorkloadCalibration, plan: Plan, comparison: Comparison) -> None:
     """Print the error that is left with measured times."""
-    from ..runtime.accuracy.calibrate import predicted_after
+    from ..runtime.accuracy.comparison import predicted_after
 
     after = predicted_after(calibration, plan, comparison)
     OUT.say(

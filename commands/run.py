@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..instances import InputError
-from ..instances.formats.problem_toml import to_plain
-from ..instances.formats.writing import layout, write_whole
-from .common import names, options
+from .common import options
 from .common.console import (
     OUT,
     check_outputs,
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Options of a run that `--set` gives; see `RunOptions` and `JobOptions`."""
+    """Options of a run that `--set` gives; see `RunOptions`."""
 
     replicas: int = 1
     recompute: bool = False
@@ -63,7 +61,7 @@ def run(
     schedule: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.RUN_SCHEDULE,
+            autocompletion=options.RUN_SCHEDULE,
             help="gpipe, 1f1b, interleaved, zb-h1, zb-h2, or asynchronous: pipedream, 2bw; "
             "default: the plan's, else 1f1b.",
         ),
@@ -79,7 +77,7 @@ def run(
     optimizer: Annotated[
         str,
         typer.Option(
-            autocompletion=names.one_of("sgd", "adam", "adamw"), help="sgd, adam or adamw."
+            autocompletion=options.one_of("sgd", "adam", "adamw"), help="sgd, adam or adamw."
         ),
     ] = "sgd",
     learning_rate: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 0.01,
@@ -158,14 +156,16 @@ def run(
         every=every,
         resume=resume,
         check=check,
+        clip=rare.clip,
+        measure=show_report,
     )
     torch.manual_seed(0)  # all ranks make the same model; its factory may set another seed
     if is_job_plan(plan):
         others = {
-            "--workload": workload, "--microbatches": microbatches, "--batch": batch,
+            "--workload": workload, "--batch": batch,
             "--dtype": dtype, "--input": shape, "--weights": weights,
         }  # fmt: skip
-        run_job_plan(Path(plan), model, tokens, asked, (rare.clip, show_report), others)
+        run_job_plan(Path(plan), model, tokens, asked, others)
         return
     if model is None:
         read_outline(plan)  # what is no plan is named first
@@ -187,7 +187,7 @@ def run(
 def _make(weights: Path | None, model: str, **options: Any) -> Made:
     """Make the model with the weights of a file, if there is one."""
     from ..instances.pytorch.factory import make
-    from ..runtime.execution.model_state import load_weights
+    from ..runtime.execution.checkpoint import load_weights
 
     made = make(model, **options)
     if weights is not None:
@@ -200,44 +200,28 @@ def run_job_plan(
     model: str | None,
     tokens: Path | None,
     asked: RunOptions,
-    own: tuple[float, bool],
     others: Mapping[str, object],
 ) -> None:
     """Train under a job's plan, print each step, and write or print the last one by term.
 
-    `own` are the largest norm of gradients, and whether the last step is reported; `others` the
-    options of other plans by name, which must be left out.
+    `others` are options of other plans by name, which must be left out.
     """
     from ..instances.job.plan import load_job_plan
-    from ..runtime.execution.job.run import JobOptions, run_planned_job
+    from ..runtime.execution.job.run import planned_model, run_made, token_batches
 
-    rare = {"--set replicas": asked.replicas > 1, "--set recompute": asked.recompute}
-    refuse({**others, **rare}, "the plan of a training job says it")
-    refuse({"--check": asked.check}, "jobs have `loss_alone` for it (docs/run.md)")
-    plan, (clip, report) = load_job_plan(path), own
-    measure = report or asked.record is not None
-    if measure and asked.steps < 2:
-        raise InputError(
-            f"--{'report' if report else 'record'}: the first step does more than others; take at "
-            "least 2 --steps"
-        )
-    options = JobOptions(
-        schedule=asked.schedule, steps=asked.steps, clip=clip, measure=measure,
-        device=asked.device, threads=asked.threads, timeout_s=asked.timeout_s,
-        checkpoint=asked.checkpoint, every=asked.every, resume=asked.resume,
-    )  # fmt: skip
+    refuse(others, "the plan of a training job says it")
+    plan = load_job_plan(path)
     if os.environ.get("RANK", "0") == "0" and tokens is None:
         OUT.tell("no --tokens: the model trains on random ones")
-    done = run_planned_job(plan, model, tokens, asked.make_optimizer, options, on_step=show_step)
+    make = partial(planned_model, plan, model)
+    done = run_made(make, plan.layout, token_batches(plan, tokens), asked, show_step)
     if os.environ.get("RANK", "0") != "0":
         return
     if asked.resume and not done.losses:
         OUT.say(f"{asked.checkpoint}: it has {asked.steps} steps already; give more --steps")
-    if done.measured and report:
+    if done.measured and asked.measure:
         print_measured(plan, done.measured)
-    if done.measured and asked.record is not None:
-        ranks = [to_plain(one) for one in done.measured]
-        write_whole(asked.record, layout({"format": "stagecut-job-run", "ranks": ranks}))
+    if done.measured:
         tell_written(asked.record)
 
 

@@ -13,7 +13,7 @@ from ..instances import InputError, Plan, Sharding, Workload
 from ..instances.formats.source import read_source
 from ..instances.formats.writing import PAGES, write_whole
 from ..runtime.simulate.network import Sharing
-from .common import names, options
+from .common import options
 from .common.console import (
     OUT,
     check_outputs,
@@ -41,7 +41,7 @@ def simulate(
     schedule: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.complete_simulated,
+            autocompletion=options.complete_simulated,
             help="gpipe, 1f1b, interleaved, pipedream, 2bw, zb-h1, zb-h2, single, inference, or a "
             "CSV file with a row of actions such as 0F0,0B0 per device; default: the plan's, else "
             "1f1b, of latency plans single.",
@@ -54,7 +54,7 @@ def simulate(
     network: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.one_of(*NETWORKS),
+            autocompletion=options.one_of(*NETWORKS),
             help="host (default): as the plan's problem says, through host memory; p2p; bus: one "
             "shared link; topology (default if mapped).",
         ),
@@ -158,11 +158,11 @@ def _show(
     from ..runtime.schedules import write_csv
 
     if trace is not None:
-        from ..runtime.pictures.trace import trace_events
+        from ..runtime.pictures.marks import trace_events
 
         _write_trace(trace, trace_events(run))
     if plot is not None and plot.suffix.lower() in PAGES:
-        from ..runtime.pictures.html_page import html_page
+        from ..runtime.pictures.marks import html_page
 
         write_whole(plot, html_page(run, title=f"{name}: {run.schedule.name}, {method}"))
     elif plot is not None:
@@ -260,13 +260,13 @@ def show_sharded_timeline(
     timeline = sharded_timeline(workload, plan)
     marks = sharded_marks(timeline)
     if trace is not None:
-        from ..runtime.pictures.trace import trace_of
+        from ..runtime.pictures.marks import trace_of
 
         _write_trace(trace, trace_of(marks, {"workload": workload.name, "mesh": timeline.mesh}))
     if plot is not None:
         title = f"{workload.name}: {plan.method}"
         if plot.suffix.lower() in PAGES:
-            from ..runtime.pictures.html_page import page_of
+            from ..runtime.pictures.marks import page_of
 
             makespan = show_time(timeline.makespan, timeline.time_unit)
             write_whole(plot, page_of(marks, title, {"makespan": makespan}))

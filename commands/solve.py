@@ -17,11 +17,20 @@ from ..instances import (
     is_iteration,
 )
 from ..instances.formats.problem_toml import Table
-from .common import clock, names, options
-from .common.console import check_outputs, end_with, print_json, progress, refuse, tell_written
+from .common import clock, options
+from .common.console import (
+    check_outputs,
+    check_plan_file,
+    end_with,
+    print_json,
+    progress,
+    refuse,
+    tell_written,
+)
+from .common.launchers import NarrowedProblem, exports_of, narrow_for_launcher
 from .common.pose import (
     WORKERS,
-    Asked,
+    ProblemOptions,
     Statement,
     build,
     choose_ties,
@@ -30,7 +39,6 @@ from .common.pose import (
     state,
     workers_of,
 )
-from .common.runnable import Fitted, exports_of, fitted
 
 if TYPE_CHECKING:
     from ..instances import Workload
@@ -53,7 +61,7 @@ def solve(
     method: Annotated[
         str,
         typer.Option(
-            autocompletion=names.complete_method,
+            autocompletion=options.complete_method,
             show_default=False,
             help="auto (default) says what it chose; a wrong name is answered with all; with "
             "a colon: milp:gurobi, learned:FILE.",
@@ -79,7 +87,7 @@ def solve(
     """
     from ..instances.formats.files import load_plan, save
 
-    asked = Asked(
+    requested = ProblemOptions(
         problem, settings or (), cluster, accelerators, cpus, memory, split, microbatches,
         schedule, mesh, launcher,
     )  # fmt: skip
@@ -87,7 +95,7 @@ def solve(
         from .job import plan_job, state_job
 
         others: dict[str, object] = {"--start": start, "--method": method}
-        job = state_job([workload], asked, global_batch, sequence, others)
+        job = state_job([workload], requested, global_batch, sequence, others)
         check_outputs(output, pictures=[plot], inputs=[workload, job.cluster])
         plan_job(workload, job, (time_limit, gap), output, plot, as_json=as_json)
         return
@@ -98,18 +106,19 @@ def solve(
     from ..instances.model.problem import objective_unit
     from ..runtime import evaluate
 
-    stated = state(asked, loaded)
-    fit = fitted(launcher, stated.name, loaded, Fitted(stated.fields, cpus))
+    stated = state(requested, loaded)
+    fit = narrow_for_launcher(launcher, stated.name, loaded, NarrowedProblem(stated.fields, cpus))
     stated, ranked = _without_all(replace(stated, fields=fit.fields))
     if stated.name == "mapping" and method in ("milp", "joint"):  # which know rings alone
         stated = replace(stated, fields={"collective": "ring", **stated.fields})
     loaded = choose_ties(loaded, fit.tied, stated.name, stated.fields.get("microbatches"))
-    loaded, posed, devices = build(stated, replace(asked, cpus=fit.cpus), loaded)
+    loaded, posed, devices = build(stated, replace(requested, cpus=fit.cpus), loaded)
     check_outputs(output, pictures=[plot], inputs=[workload, start, *stated.files])
+    check_plan_file(output)
     limits = replace(limits_of(stated, time_limit, gap), since=clock.STARTED)
     workers = workers_of(stated)
     if ranked is not None and is_iteration(posed) and devices is not None:
-        from .show.pipeline import rank
+        from .show.plan import rank
 
         others = {
             "--start": start,
@@ -137,8 +146,7 @@ def solve(
             save(plan, output, loaded)
         if plot is not None:
             _draw(loaded, plan, report, plot)
-    from .show.pipeline import facts_of
-    from .show.plan import as_dict, print_result
+    from .show.plan import as_dict, facts_of, print_result
 
     apart = isinstance(posed, DeviceMapping | Sharding)
     facts = facts_of(loaded, result, objective_given=problem is not None or apart)
@@ -168,7 +176,7 @@ def _draw(workload: Workload, plan: Plan, report: Report, path: Path) -> None:
     """Draw a plan: loads of devices, stages on a topology, or a graph coloured by property."""
     problem, solution = plan.problem, plan.solution
     if isinstance(problem, DeviceMapping) and isinstance(solution, ReplicaPlacement):
-        from ..runtime.pictures.topology import draw_mapping
+        from ..runtime.pictures.graph import draw_mapping
         from ..runtime.verify.report import MappingReport
 
         assert isinstance(report, MappingReport)

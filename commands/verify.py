@@ -56,7 +56,7 @@ def verify(
         return
     loaded = load(workload)
 
-    from ..api.splits import plan_from_split  # what a missing file need not wait for
+    from ..api.common import plan_from_split  # what a missing file need not wait for
     from ..runtime import verify as verify_plan
 
     if is_split(read_source(plan)):
@@ -93,14 +93,14 @@ def verify(
 def _say(workload: Workload, plan: Plan, report: Report, *, proved: bool, why: str | None) -> None:
     """Print what was verified, and why the bound is not checked, on one line."""
     unit = objective_unit(plan.problem, workload.time_unit)
-    said = [f"verified: objective {show_time(report.objective, unit)}"]
+    values = [f"verified: objective {show_time(report.objective, unit)}"]
     if math.isfinite(plan.bound):
         bound = "proved bound" if proved else "claimed bound"
         bound += " for the stages given" if plan.of_given_stages else ""
-        said.append(f"{bound} {show_time(plan.bound, unit)}")
-        said.append(f"gap {show_gap(plan.gap)}")
-    told = [", ".join(said), _fullest(workload, plan, report)]
-    OUT.say("; ".join([*told, why] if why else told))
+        values.append(f"{bound} {show_time(plan.bound, unit)}")
+        values.append(f"gap {show_gap(plan.gap)}")
+    facts = [", ".join(values), _fullest(workload, plan, report)]
+    OUT.say("; ".join([*facts, why] if why else facts))
 
 
 def _fullest(workload: Workload, plan: Plan, report: Report) -> str:

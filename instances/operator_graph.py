@@ -19,7 +19,7 @@ Colours
 Operators that change one tensor in place together with whoever reads it before the last change,
 users of state that changes, a backward operator with its forward operator, and who takes tensors
 without a fixed size, as only tensors of one size pass between devices. Operators that read
-one parameter are listed, as they may share a device or have copies (`instances/model/ties.py`).
+one parameter are listed, as they may share a device or have copies (`instances/model/workload.py`).
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Recording:
     values: Mapping[str, TensorValue] = field(default_factory=dict)
 
 
-class Draft:
+class OperatorGraphBuilder:
     """Operator graph under construction."""
 
     def __init__(self, recording: Recording, training: bool) -> None:
@@ -244,7 +244,7 @@ class OperatorGraph:
 
 def operator_graph(recording: Recording, training: bool) -> OperatorGraph:
     """Return the operator graph of a recording, in time linear in what was recorded."""
-    draft = Draft(recording, training)
+    draft = OperatorGraphBuilder(recording, training)
     add_forward(draft)
     hold_memory(draft)
     add_backward(draft)
@@ -253,7 +253,7 @@ def operator_graph(recording: Recording, training: bool) -> OperatorGraph:
     return draft.graph()
 
 
-def add_forward(draft: Draft) -> None:
+def add_forward(draft: OperatorGraphBuilder) -> None:
     """Turn steps into operators, and readings into flows from the last writer."""
     waiting: list[int] = []  # steps that only touch state, until an operator of their module
     for i, step in enumerate(draft.recording.steps):
@@ -273,7 +273,7 @@ def add_forward(draft: Draft) -> None:
         v = _operator(draft, i)
         for other in [w for w in waiting if draft.recording.steps[w].modules == step.modules]:
             waiting.remove(other)
-            _join(draft, other, v)
+            _fuse(draft, other, v)
     for i in waiting:
         _operator(draft, i)
     _views(draft)
@@ -282,7 +282,7 @@ def add_forward(draft: Draft) -> None:
             draft.flows.append(Flow(draft.writer[tensor.storage], -1, tensor))
 
 
-def _operator(draft: Draft, i: int) -> int:
+def _operator(draft: OperatorGraphBuilder, i: int) -> int:
     step = draft.recording.steps[i]
     v = len(draft.operators)
     draft.operators.append(
@@ -292,7 +292,7 @@ def _operator(draft: Draft, i: int) -> int:
     return v
 
 
-def _join(draft: Draft, i: int, v: int) -> None:
+def _fuse(draft: OperatorGraphBuilder, i: int, v: int) -> None:
     """Fuse traced step `i` into operator `v`."""
     step, op = draft.recording.steps[i], draft.operators[v]
     op.kernels = (*step.kernels, *op.kernels)
@@ -300,7 +300,7 @@ def _join(draft: Draft, i: int, v: int) -> None:
     _connect(draft, i, v)
 
 
-def _connect(draft: Draft, i: int, v: int) -> None:
+def _connect(draft: OperatorGraphBuilder, i: int, v: int) -> None:
     step = draft.recording.steps[i]
     draft.of_step[i] = v
     read = {r.storage for r in step.reads}
@@ -320,7 +320,7 @@ def _connect(draft: Draft, i: int, v: int) -> None:
         draft.colours.union(*draft.readers[storage])
 
 
-def _views(draft: Draft) -> None:
+def _views(draft: OperatorGraphBuilder) -> None:
     """Assign views and other steps without work to the operator of their input."""
     for i, step in enumerate(draft.recording.steps):
         if step.kernels or i in draft.of_step:
@@ -333,7 +333,7 @@ def _views(draft: Draft) -> None:
             draft.anywhere.append(step.name)
 
 
-def add_backward(draft: Draft) -> None:
+def add_backward(draft: OperatorGraphBuilder) -> None:
     """Add backward operators, those that compute nothing skipped."""
     steps = draft.recording.backward
     number: dict[int, int] = {}
@@ -364,13 +364,15 @@ def add_backward(draft: Draft) -> None:
     hold_parameters(draft, deliverers)
 
 
-def _partner(draft: Draft, step: int) -> int:
+def _partner(draft: OperatorGraphBuilder, step: int) -> int:
     if step in draft.of_step:
         return draft.of_step[step]
     return draft.owner(r.storage for r in draft.recording.steps[step].reads)
 
 
-def _reached(draft: Draft, start: int, slot: int, number: dict[int, int]) -> list[tuple[int, int]]:
+def _reached(
+    draft: OperatorGraphBuilder, start: int, slot: int, number: dict[int, int]
+) -> list[tuple[int, int]]:
     """Backward operators and their inputs that a gradient reaches, handed on as it is."""
     found, waiting = [], [(start, slot)]
     seen = set(waiting)
@@ -386,7 +388,7 @@ def _reached(draft: Draft, start: int, slot: int, number: dict[int, int]) -> lis
     return sorted(found)
 
 
-def _gradients(draft: Draft, number: dict[int, int]) -> list[tuple[int, int]]:
+def _gradients(draft: OperatorGraphBuilder, number: dict[int, int]) -> list[tuple[int, int]]:
     """Return which backward operator delivers the gradient of which parameter, and adds it up."""
     pairs: list[tuple[int, int]] = []
     source: dict[int, int] = {}  # the last operator before each step that hands on
@@ -400,7 +402,7 @@ def _gradients(draft: Draft, number: dict[int, int]) -> list[tuple[int, int]]:
     return pairs
 
 
-def hold_parameters(draft: Draft, deliverers: Mapping[int, Sequence[int]]) -> None:
+def hold_parameters(draft: OperatorGraphBuilder, deliverers: Mapping[int, Sequence[int]]) -> None:
     """Hold each parameter by its first reader, its gradient and optimizer state behind that.
 
     `deliverers` of a gradient, by storage, are backward operators, −1 for none.
@@ -440,7 +442,7 @@ def optimizer_bytes(elements: float, size_bytes: float) -> float:
     return elements * (12.0 if size_bytes < 4 * elements else 8.0)
 
 
-def hold_memory(draft: Draft) -> None:
+def hold_memory(draft: OperatorGraphBuilder) -> None:
     """Hold each constant and saved tensor by one operator."""
     recording, kept = draft.recording, {s for step in draft.recording.steps for s in step.saved}
     inner = {
@@ -465,7 +467,7 @@ def hold_memory(draft: Draft) -> None:
         _kept_outputs(draft)
 
 
-def _kept_outputs(draft: Draft) -> None:
+def _kept_outputs(draft: OperatorGraphBuilder) -> None:
     """Count, for inference, the tensors that leave their module or the model."""
     kept = {
         f.tensor.storage

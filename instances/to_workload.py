@@ -13,8 +13,7 @@ from .common.units import ROOT_MODULE
 from .generate.roofline import CPU_CORE, Machine
 from .model.cluster import ACCELERATOR, CPU, Cluster, DeviceKind, Link
 from .model.contiguity import leads_to
-from .model.ties import Copy, Tie
-from .model.workload import Workload
+from .model.workload import Copy, Tie, Workload
 from .operator_graph import OperatorGraph, SharedWeight, TracedOperator
 
 

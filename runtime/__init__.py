@@ -9,8 +9,7 @@ from .verify.verify import evaluate, verify
 
 #: Module → the names that it gives when they are first used.
 _MODULES = {
-    "accuracy.calibrate": "calibrate",
-    "accuracy.join": "compare_run",
+    "accuracy.comparison": "calibrate compare_run",
     "verify.mapping": "stage_reports",
 }
 __getattr__ = loader(__name__, _MODULES)

@@ -111,7 +111,7 @@ def _whole(
     terms["gradients"] = max(exposed_traffic(layout, prices, one) for one in alike.values())
     terms["gradients"] += tied_all_reduce(layout, prices)
     terms["optimizer"] = max(
-        dense * sum(s.dense for s in one) + routed * sum(s.routed for s in one)
+        dense * sum(s.held.shared for s in one) + routed * sum(s.held.routed for s in one)
         for ((dense, routed), _), one in alike.items()
     )
     each = host_step(layout, prices)

@@ -24,12 +24,12 @@ from rich.text import Text
 from ...instances import InputError, Status
 from ...instances.common.escape import plain
 from ...instances.common.kernel import compiling
-from ...instances.common.quantities import parse_bytes as parse_bytes
-from ...instances.common.quantities import show_bytes as show_bytes
-from ...instances.common.quantities import show_count as show_count
-from ...instances.common.quantities import show_gap as show_gap
-from ...instances.common.quantities import show_percent as show_percent
-from ...instances.common.quantities import show_time as show_time
+from ...instances.common.units import parse_bytes as parse_bytes
+from ...instances.common.units import show_bytes as show_bytes
+from ...instances.common.units import show_count as show_count
+from ...instances.common.units import show_gap as show_gap
+from ...instances.common.units import show_percent as show_percent
+from ...instances.common.units import show_time as show_time
 from ...instances.formats.writing import PAGES, PICTURES, check_target
 
 if TYPE_CHECKING:
@@ -104,6 +104,12 @@ def check_outputs(
         if _identity(path) in seen:
             raise InputError(f"{path}: two outputs go there; give each a file of its own")
         seen.add(_identity(path))
+
+
+def check_plan_file(path: Path | None) -> None:
+    """Refuse, before the work, to write a plan into a file that is called a table."""
+    if path is not None and path.suffix.lower() == ".csv":
+        raise InputError(f"{path}: a plan is no table; write it to a file that ends in .json")
 
 
 def _identity(path: Path) -> object:
@@ -220,10 +226,10 @@ class _ProgressLine:
     def __init__(self, unit: str) -> None:
         self.unit = unit
         self.news: Progress | None = None
-        self.heard = time.monotonic()
+        self.updated = time.monotonic()
 
     def __call__(self, news: Progress) -> None:
-        self.news, self.heard = news, time.monotonic()
+        self.news, self.updated = news, time.monotonic()
 
     def __rich__(self) -> Text:
         if compiling():
@@ -231,7 +237,7 @@ class _ProgressLine:
         if self.news is None:
             return Text("loading …", style="dim")
         point = self.news.point
-        since = time.monotonic() - self.heard
+        since = time.monotonic() - self.updated
         best = show_time(point.objective, self.unit) if math.isfinite(point.objective) else "none"
         bound = f"{point.bound:.6g}" if math.isfinite(point.bound) else "none"
         left = self.news.seconds_left - since

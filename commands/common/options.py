@@ -1,23 +1,77 @@
-"""Options that several commands share, each with its one help text.
+"""Options that several commands share, each with its one help text, and names to complete.
 
-A command takes them as annotations of its parameters; what only one command has stays with it.
+A command takes them as annotations of its parameters; what only one command has stays with it. Help
+answers at once, so what is slow to import is imported when the shell completes a name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ...instances import Split
-from . import names
+from ...instances.common.choices import NAMED_SCHEDULES, PipelineSchedule
+
+Complete = Callable[[str], list[str]]
+
+#: Formats and launchers that `stagecut export` writes placements for.
+LAUNCHERS = ("python", "csv", "torchtitan", "megatron", "deepspeed", "vllm", "accelerate")
+
+
+def one_of(*names: str) -> Complete:
+    """Return a completion of beginnings of these names.
+
+    Examples
+    --------
+    >>> one_of("greedy", "gpipe", "milp")("g")
+    ['greedy', 'gpipe']
+    """
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
+def later(module: str, names: Callable[[Any], Iterable[str]]) -> Complete:
+    """Return a completion of names from a module of the package, imported at the first request."""
+    return lambda incomplete: one_of(*names(import_module(f"stagecut.{module}")))(incomplete)
+
+
+complete_method = later(
+    "solvers", lambda m: dict.fromkeys(name for methods in m.METHODS.values() for name in methods)
+)
+complete_simulated = later("runtime.schedules", lambda m: m.SCHEDULES)
+complete_topology = later(
+    "instances.topologies",
+    lambda m: (f"{kind}:" for kind in (*m.REGULAR, *m.RANDOM, "nvidia")),
+)
+complete_workload = later("instances.generate.catalogue", lambda m: sorted(m.CATALOGUE))
+complete_machine = later(
+    "instances.costs.clusters", lambda m: (device.name for device in m.accelerators())
+)
+complete_description = later("instances.costs.models", lambda m: m.shipped_models())
+complete_recipe = later("instances.costs.layout", lambda m: m.RECIPES)
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """Complete the last of methods separated by commas."""
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in complete_method(last)]
+
+
+LAUNCHER = one_of("run", *LAUNCHERS)
+PROBLEM = one_of("throughput", "pipeline", "latency", "mapping", "sharding")
+SCHEDULE = one_of(*NAMED_SCHEDULES, PipelineSchedule.STREAM, "all")
+RUN_SCHEDULE = one_of(*NAMED_SCHEDULES, "pipedream", "2bw")
+BATCH_SCHEDULE = one_of(*NAMED_SCHEDULES)
+
 
 # What is read
 WorkloadArgument = Annotated[
     str,
     typer.Argument(
-        autocompletion=names.complete_workload, help="A file, or the name of a shipped workload."
+        autocompletion=complete_workload, help="A file, or the name of a shipped workload."
     ),
 ]
 PlanArgument = Annotated[Path, typer.Argument(help="A plan file.")]
@@ -26,7 +80,7 @@ PlanArgument = Annotated[Path, typer.Argument(help="A plan file.")]
 ProblemName = Annotated[
     str | None,
     typer.Option(
-        autocompletion=names.PROBLEM,
+        autocompletion=PROBLEM,
         help="throughput, pipeline, latency, mapping, sharding, or a problem file: "
         "FILE.toml; default: by WORKLOAD.",
     ),
@@ -54,10 +108,10 @@ _SCHEDULES = (
     "stream (default with layer configurations), 1f1b (else), gpipe, interleaved, zb-h1, zb-h2, "
     "or a CSV file with a row of passes such as 0F0,0B0 per device"
 )
-Schedule = Annotated[str | None, typer.Option(autocompletion=names.SCHEDULE, help=f"{_SCHEDULES}.")]
+Schedule = Annotated[str | None, typer.Option(autocompletion=SCHEDULE, help=f"{_SCHEDULES}.")]
 ScheduleOrAll = Annotated[
     str | None,
-    typer.Option(autocompletion=names.SCHEDULE, help=f"{_SCHEDULES}; all: a table."),
+    typer.Option(autocompletion=SCHEDULE, help=f"{_SCHEDULES}; all: a table."),
 ]
 Mesh = Annotated[
     str | None,
@@ -67,7 +121,7 @@ For = Annotated[
     str | None,
     typer.Option(
         "--for",
-        autocompletion=names.LAUNCHER,
+        autocompletion=LAUNCHER,
         help="Plan what run, or this launcher of export, can take.",
     ),
 ]
@@ -85,7 +139,7 @@ SequenceTokens = Annotated[
 ClusterFile = Annotated[
     str | None,
     typer.Option(
-        autocompletion=names.complete_topology,
+        autocompletion=complete_topology,
         help="A cluster file; of a mapping torus2d:4x8, or its file.",
     ),
 ]

@@ -36,7 +36,7 @@ from ...instances import (
 )
 from ...instances.common.choices import Primitive, Rounds, Tied
 from ...instances.common.errors import quote
-from ...instances.common.quantities import parse_seconds
+from ...instances.common.units import parse_seconds
 from ...instances.formats.files import load_fixed, load_rules
 from ...instances.formats.problem_toml import (
     PROBLEMS,
@@ -82,8 +82,8 @@ OPTIONS = {
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The options that say what is planned, and where; None where one is not given."""
+class ProblemOptions:
+    """Options of the problem and its devices; None where one is not given."""
 
     problem: str | None = None  # name of a problem, or a problem file
     settings: Sequence[str] = ()  # of each ``--set``
@@ -125,15 +125,17 @@ class Statement:
         return next((name for name in ("topology", "mesh") if name in known), "")
 
 
-def state(asked: Asked, workload: Workload, others: Sequence[str] = (LIMITS, WORKERS)) -> Statement:
+def state(
+    requested: ProblemOptions, workload: Workload, others: Sequence[str] = (LIMITS, WORKERS)
+) -> Statement:
     """Return the problem that options and files state.
 
     `others` are the tables beside the problem's that ``--set`` may name. InputError if a file is
     broken, the problem does not exist or has no such field, or two say different things of a field.
     """
-    is_file = asked.problem is not None and asked.problem.lower().endswith(".toml")
-    file = str(asked.problem) if is_file else ""
-    name = asked.problem
+    is_file = requested.problem is not None and requested.problem.lower().endswith(".toml")
+    file = str(requested.problem) if is_file else ""
+    name = requested.problem
     tables: dict[str, Table] = {}
     if file:
         name, tables = read_tables(file, (LIMITS, WORKERS))
@@ -141,18 +143,18 @@ def state(asked: Asked, workload: Workload, others: Sequence[str] = (LIMITS, WOR
         raise InputError(
             f"--problem: {quote(name)} is not one of {', '.join(PROBLEMS)}, and no file FILE.toml"
         )
-    settings = _settings(asked.settings)
+    settings = _settings(requested.settings)
     apart = {table: settings.pop(table) for table in others if table in settings}
-    name = name or _usual_problem(workload, asked, settings)
+    name = name or _usual_problem(workload, requested, settings)
     told = tables.pop(name, {})
     fields = merged(told, settings, "--set {}", file)
     for table, values in apart.items():
         if not isinstance(values, dict):
             raise InputError(f"--set {table}: it has fields; write {table}.FIELD=VALUE")
         tables[table] = merged(tables.get(table, {}), values, f"--set {table}.{{}}", file)
-    for key, value in _said(asked, name).items():
+    for key, value in _fields_of_options(requested, name).items():
         fields = merged(fields, {key: value}, OPTIONS[key], file if key in told else "--set")
-    files = [path for path in (file, asked.cluster and file_of(asked.cluster)) if path]
+    files = [path for path in (file, requested.cluster and file_of(requested.cluster)) if path]
     fields, read = _with_schedule(name, fields)
     rules = fields.get("placement_rules")
     placed = rules.get("fixed") if isinstance(rules, dict) else None
@@ -160,15 +162,15 @@ def state(asked: Asked, workload: Workload, others: Sequence[str] = (LIMITS, WOR
     return Statement(name, fields, tables, file, files)
 
 
-def _usual_problem(workload: Workload, asked: Asked, settings: Table) -> str:
+def _usual_problem(workload: Workload, requested: ProblemOptions, settings: Table) -> str:
     """Return the name of the problem that is posed on such a workload if none is named."""
     if workload.layers is not None:
         return "pipeline"
     if workload.program is not None:
         return "sharding"
-    schedule = asked.schedule or settings.get("schedule")
+    schedule = requested.schedule or settings.get("schedule")
     given = isinstance(schedule, str) and names_file(schedule)
-    if asked.microbatches is None and "microbatches" not in settings and not given:
+    if requested.microbatches is None and "microbatches" not in settings and not given:
         return "throughput"
     if workload.backward.any():
         return "pipeline"
@@ -179,16 +181,16 @@ def _usual_problem(workload: Workload, asked: Asked, settings: Table) -> str:
     )
 
 
-def _said(asked: Asked, name: str) -> Table:
+def _fields_of_options(requested: ProblemOptions, name: str) -> Table:
     """Return the fields that options set; InputError if an option belongs to other problems."""
     known = PROBLEMS[name].__dataclass_fields__
     said: Table = {
-        key: getattr(asked, key) for key in ("split", "microbatches", "schedule", "mesh")
+        key: getattr(requested, key) for key in ("split", "microbatches", "schedule", "mesh")
     }
     if "topology" in known:
-        said["topology"] = asked.cluster
+        said["topology"] = requested.cluster
     if "memory_bytes" in known:
-        said["memory_bytes"] = parse_bytes(asked.memory, "--memory")
+        said["memory_bytes"] = parse_bytes(requested.memory, "--memory")
     said = {key: value for key, value in said.items() if value is not None}
     for key in said:
         if key not in known:
@@ -256,10 +258,11 @@ def _with_schedule(name: str, fields: Table) -> tuple[Table, str | None]:
     if "actions" not in PROBLEMS[name].__dataclass_fields__:
         raise InputError(f"--schedule: a file is for --problem pipeline, not {name}")
     order = given_order(read_source(schedule).text.splitlines(), schedule)
-    asked = fields.get("microbatches", order.microbatches)
-    if asked != order.microbatches:
+    microbatches = fields.get("microbatches", order.microbatches)
+    if microbatches != order.microbatches:
         raise InputError(
-            f"--microbatches: {quote(asked)}; {schedule} is of {order.microbatches}: leave it out"
+            f"--microbatches: {quote(microbatches)}; {schedule} is of {order.microbatches}: "
+            "leave it out"
         )
     given = {"schedule": PipelineSchedule.GIVEN, "microbatches": order.microbatches}
     return {**fields, **given, "actions": list(order.texts)}, schedule
@@ -288,7 +291,7 @@ def names_file(schedule: str) -> bool:
 
 
 def build(
-    statement: Statement, asked: Asked, workload: Workload
+    statement: Statement, requested: ProblemOptions, workload: Workload
 ) -> tuple[Workload, Problem, Cluster | None]:
     """Return the workload in the form that the problem counts, the problem, and its devices.
 
@@ -306,24 +309,24 @@ def build(
         fields["placement_rules"] = {key: rules[key] for key in rules if key != "fixed"}
     problem = make_record(kind, fields, statement.file, _texts(workload))
     if statement.has_devices:
-        _refuse_devices(statement, asked)
-        if isinstance(problem, DeviceMapping) and asked.memory is not None:
-            size = parse_bytes(asked.memory, "--memory")
+        _refuse_devices(statement, requested)
+        if isinstance(problem, DeviceMapping) and requested.memory is not None:
+            size = parse_bytes(requested.memory, "--memory")
             each = np.full(problem.topology.size, size, np.float64)
             problem = replace(problem, topology=replace(problem.topology, memory_bytes=each))
         return complete(workload, problem), problem, None
     cluster = choose_cluster(
         workload,
-        asked.cluster,
-        asked.accelerators,
-        asked.cpus,
-        parse_bytes(asked.memory, "--memory"),
+        requested.cluster,
+        requested.accelerators,
+        requested.cpus,
+        parse_bytes(requested.memory, "--memory"),
         statement.name,
     )
     workload = complete(workload, problem, cluster)
     if isinstance(problem, PipelineJob):
         problem = problem.for_workload(workload)
-    return workload, _with_rules(problem, cluster, asked.cluster, placed), cluster
+    return workload, _with_rules(problem, cluster, requested.cluster, placed), cluster
 
 
 def _texts(workload: Workload) -> FromText:
@@ -341,12 +344,12 @@ def _texts(workload: Workload) -> FromText:
     }
 
 
-def _refuse_devices(statement: Statement, asked: Asked) -> None:
+def _refuse_devices(statement: Statement, requested: ProblemOptions) -> None:
     """Raise InputError for options of devices where the problem says them."""
     known = PROBLEMS[statement.name].__dataclass_fields__
-    said: dict[str, object] = {"--accelerators": asked.accelerators, "--cpus": asked.cpus}
-    said |= {} if "topology" in known else {"--cluster": asked.cluster}
-    said |= {} if {"memory_bytes", "topology"} & known.keys() else {"--memory": asked.memory}
+    said: dict[str, object] = {"--accelerators": requested.accelerators, "--cpus": requested.cpus}
+    said |= {} if "topology" in known else {"--cluster": requested.cluster}
+    said |= {} if {"memory_bytes", "topology"} & known.keys() else {"--memory": requested.memory}
     refuse(said, f"{statement.name} is planned for the devices of its {statement.has_devices}")
 
 
@@ -371,7 +374,7 @@ def _with_rules(
 def limits_of(
     statement: Statement, seconds: float | None = None, gap: float | None = None
 ) -> Limits:
-    """Return the limits of a search: the problem's usual ones, but for what is given.
+    """Return the limits of a search: those given, else the problem's defaults.
 
     A gap that is given is where the search stops.
     """

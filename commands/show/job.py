@@ -153,7 +153,7 @@ def explanation_dict(why: JobExplanation, changes: Iterable[WhatIf]) -> dict[str
 
 
 def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
-    """Print what each decision of a plan is worth, what is usually done and what would help."""
+    """Print the value of each decision of a plan, the usual layouts, and helpful changes."""
     from ...instances.costs.layout import describe
 
     plan = why.plan
@@ -220,11 +220,11 @@ def print_difference(found: JobDifference, names: tuple[str, str]) -> None:
         OUT.say("both take the same seconds and bytes by term")
         return
     terms = new_table("more in the second", "term", ("s or bytes",))
-    for name, seconds in found.terms.items():
-        terms.add_row(TIME_TERMS[name], f"{seconds:+.4g} s")
+    rows = [(TIME_TERMS[name], s, f"{abs(s):.4g} s") for name, s in found.terms.items()]
     for name, size in found.memory.items():
-        sign = "+" if size > 0 else "−"
-        terms.add_row(MEMORY_TERMS.get(name, name), f"{sign}{show_bytes(abs(size))}")
+        rows.append((MEMORY_TERMS.get(name, name), size, show_bytes(abs(size))))
+    for name, difference, text in rows:
+        terms.add_row(name, ("+" if difference > 0 else "−") + text)
     OUT.print(terms)
 
 
@@ -275,7 +275,7 @@ def print_front(found: JobFront, rate: float | None = None) -> None:
 
 
 def print_comparison(name: str, plan: JobPlan, usual: Iterable[UsualChoice]) -> None:
-    """Print what is usually done beside a plan, and how far the plan is ahead of the best."""
+    """Print the usual layouts beside a plan, and its lead over the best of them."""
     from ...instances.costs.layout import describe
 
     usual = tuple(usual)

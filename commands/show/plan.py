@@ -1,16 +1,21 @@
-"""Output of results, of mappings and shardings too: tables, and the object that `--json` prints."""
+"""Output of results of any problem: tables, rankings of schedules, and the object of `--json`."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from ...api.gain import Gain, gain
 from ...instances import (
+    Cluster,
     DeviceMapping,
+    PipelineJob,
     PipelinePlacement,
     Problem,
     ReplicaPlacement,
@@ -21,19 +26,40 @@ from ...instances import (
     is_iteration,
     program_of,
 )
-from ...instances.common.quantities import show_proved
-from ...instances.common.units import TIME_UNITS
+from ...instances.common.units import TIME_UNITS, show_proved
 from ...instances.model.problem import objective_unit
 from ...instances.model.sharding import operator_groups
-from ...runtime import ShardingReport
+from ...runtime import Report, ShardingReport
+from ...runtime.simulate.simulator import simulate
 from ...runtime.verify.report import MappingReport
 from ...solvers import Result
-from ..common.console import ERR, OUT, new_table, show_bytes, show_count, show_time
-from .pipeline import Facts, facts_json, facts_rows, iteration_table
+from ..common.console import (
+    ERR,
+    INFEASIBLE,
+    NO_PLAN,
+    OUT,
+    end,
+    fold_titles,
+    new_table,
+    print_json,
+    progress,
+    show_bytes,
+    show_count,
+    show_gap,
+    show_percent,
+    show_time,
+)
 
 if TYPE_CHECKING:
     from ...instances.topologies import Topology
     from ...runtime import CallReport, DeviceReport, Report, StageReport
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ...solvers import Limits
+
+#: Devices named per stage; of more, the first ones and how many there are.
+NAMED = 4
 
 
 def as_dict(
@@ -250,10 +276,6 @@ def _call_table(report: Report, title: str, of_unit: str) -> Table:
     return table
 
 
-#: Devices named per stage; of more, the first ones and how many there are.
-NAMED = 4
-
-
 def _mapping(
     workload: Workload, problem: DeviceMapping, result: Result, report: MappingReport
 ) -> dict[str, Any]:
@@ -420,3 +442,161 @@ def collectives(report: ShardingReport) -> dict[tuple[str, int], tuple[int, floa
                     seconds + step.seconds,
                 )
     return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Speed-up and bubble of a plan."""
+
+    gain: Gain  # over one device
+    # of an iteration: the share of the devices' time in which they are idle
+    bubble: float | None = None
+    streams: bool = False  # whether to say what a plan of least max-load is good for
+
+
+def facts_of(workload: Workload, result: Result, *, objective_given: bool) -> Facts | None:
+    """Return the facts of a result's plan; None for other problems, and without a plan.
+
+    A user who asked for this objective need not be told what it is good for.
+    """
+    gained = gain(workload, result)
+    if gained is None or result.plan is None:
+        return None
+    if is_iteration(result.plan.problem):
+        return Facts(gained, simulate(workload, result.plan).bubble)
+    return Facts(gained, streams=not objective_given and bool(workload.backward.any()))
+
+
+def facts_json(facts: Facts, result: Result) -> dict[str, Any]:
+    """Return the facts as an object for `--json`."""
+    assert result.plan is not None
+    answer: dict[str, Any] = {
+        "one_device": facts.gain.one_device,
+        "speed_up": facts.gain.speed_up,
+        "no_gain_because": facts.gain.reason,
+    }
+    problem, solution = result.plan.problem, result.plan.solution
+    if is_iteration(problem) and isinstance(solution, PipelinePlacement):
+        answer |= {
+            "schedule": problem.schedule,
+            "microbatches": problem.batch,
+            "per_microbatch": result.plan.objective / problem.batch,
+            "bubble": facts.bubble,
+            "stages": list(solution.devices),
+        }
+    return answer
+
+
+def facts_rows(facts: Facts, unit: str) -> dict[str, str]:
+    """Return the lines below a table of devices, by name."""
+    rows = {}
+    if math.isfinite(facts.gain.speed_up):
+        rows["speed-up"] = facts.gain.text(unit)
+    if facts.bubble is not None:
+        rows["bubble"] = f"{show_percent(facts.bubble)} of the time of the devices in use"
+    if facts.streams:
+        rows["right for"] = (
+            "streams of microbatches without end; plan an iteration with --microbatches"
+        )
+    return rows
+
+
+def iteration_table(
+    report: Report, problem: PipelineJob, solution: PipelinePlacement, title: str, of_unit: str
+) -> Table:
+    """Return the table of devices in the order of their first stages; times per microbatch."""
+    numbers: dict[int, list[int]] = {}
+    for s, d in enumerate(solution.devices):
+        numbers.setdefault(d, []).append(s)
+    chain = problem.split == "contiguous"
+    first = "stages, device" if problem.chunks_per_device > 1 else "stage, device"
+    titles = ("nodes", "forward + backward", f"load{of_unit}", "peak memory", "of")
+    table = new_table(title, first if chain else "device", titles)
+    most = max((device.load for device in report.devices), default=0.0)
+    idle = [d for d in range(len(report.devices)) if d not in numbers]
+    for d in [*numbers, *idle]:
+        device = report.devices[d]
+        stages = f"{', '.join(map(str, numbers.get(d, ['–'])))}  " if chain else ""
+        table.add_row(
+            f"{stages}{device.name}",
+            str(len(device.nodes)),
+            f"{device.forward:.4g} + {device.backward:.4g}",
+            f"{device.load:.5g}",
+            show_bytes(device.memory_bytes),
+            show_bytes(device.capacity_bytes),
+            style="bold" if device.load == most else "",
+        )
+    fold_titles(table)
+    return table
+
+
+def schedule_table(ranked: pd.DataFrame, title: str, of_unit: str) -> Table:
+    """Return the table of schedules, the best first."""
+    titles = (f"makespan{of_unit}", "bound", "gap", "bubble", "peak memory", "fits")
+    table = new_table(title, "schedule", titles)
+    for row in ranked.to_dict("records"):
+        fits, known = bool(row["fits"]), math.isfinite(row["makespan"])
+        table.add_row(
+            str(row["schedule"]) + (f" × {row['chunks']}" if row["chunks"] > 1 else ""),
+            f"{row['makespan']:.6g}" if known else "",
+            f"{row['bound']:.6g}" if fits else "",
+            show_gap(row["gap"]) if fits else "",
+            show_percent(row["bubble"]) if known else "",
+            show_bytes(row["peak_bytes"]) if known else "",
+            "yes" if fits else "no" if row["status"] == "infeasible" else "?",
+        )
+    fold_titles(table)
+    return table
+
+
+def schedules_json(ranked: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the objects for `--json` of each schedule."""
+    rows = ranked.drop(columns="plan").to_dict("records")
+    return [{str(key): value for key, value in row.items()} for row in rows]
+
+
+def rank(
+    workload: Workload,
+    cluster: Cluster,
+    problem: PipelineJob,
+    chunks: int | None,
+    method: str,
+    limits: Limits,
+    output: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Plan an iteration under every schedule, show the table, and write the best plan that fits."""
+    from ...api.sweeps import rank_schedules
+    from ...instances.formats.files import save
+
+    with progress(workload.time_unit) as on_progress:
+        ranked = rank_schedules(
+            workload,
+            cluster,
+            problem,
+            chunks=chunks,
+            method=method,
+            limits=limits,
+            on_progress=on_progress,
+        )
+    best = ranked.iloc[0]
+    if best["fits"] and output is not None:
+        save(best["plan"], output, workload)
+    if as_json:
+        rows = schedules_json(ranked)
+        head = {"workload": workload.name, "problem": problem.name, "time_unit": workload.time_unit}
+        print_json({**head, "microbatches": problem.batch, "schedules": rows})
+    else:
+        title = f"{workload.name}: {show_count(problem.batch, 'microbatch')}"
+        unit = "" if workload.time_unit == "unspecified" else f" ({workload.time_unit})"
+        OUT.print(schedule_table(ranked, title, unit))
+        for row in ranked[~ranked["fits"].astype(bool)].to_dict("records"):
+            why = row["reason"] or "no plan found that fits; what is shown needs more memory"
+            OUT.say(f"{row['schedule']}: {why}")
+        if best["fits"] and output is not None:
+            OUT.say(f"written: {output}, {best['schedule']}")
+    if not best["fits"]:
+        infeasible = (ranked["status"] == "infeasible").all()
+        end(INFEASIBLE if infeasible else NO_PLAN)
+    end(0)

@@ -145,7 +145,8 @@ def _excess(space: JobSpace, rates: Rates, group: Ints) -> Floats:
     state, kept, saved = rows.state, rows.kept, rows.saved
     inside = np.maximum(np.where(there, rows.working, np.inf).min(axis=1), rows.last)
     free = rows.limit - rows.fixed[:, 0] - inside[:, None]
-    free[:, rows.head] -= np.maximum(rows.loss - inside, 0.0)
+    if flight[rows.head, -1]:  # else the loss is at another moment
+        free[:, rows.head] -= np.maximum(rows.loss - inside, 0.0)
 
     def room(kept: Floats) -> tuple[Floats, ...]:
         """Return sizes in layers of the heaviest type: each rank's room; all layers; such a unit in
@@ -365,7 +366,8 @@ def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
     for k, point in enumerate(first):
         costs = point_costs(space, int(point), prices)
         i, layout = int(space.setting[point]), costs.layout
-        held = np.einsum("kx,k->x", rates.weights[i], rates.count) + rates.ends_weights[i].sum(0)
+        held = np.einsum("kx,k->x", rates.held[i], rates.count)
+        held += rates.ends_of(i, layout.stages).sum(axis=0)
         on = set(costs.on)
         if waits_for_weights(layout):
             again = _least(costs.gather, held) * layout.reshard_after_forward

@@ -27,7 +27,7 @@ from ...instances import PipelineJob, Split, Throughput
 from ...instances.common.arrays import Floats
 from ...instances.common.kernel import NotCompiled, compiled_only_if
 from ...instances.model.workload import kept_bytes
-from ..linear_program import MatrixEntries, SolverError, least_cost
+from ..linear import MatrixEntries, SolverError, least_cost
 from ..task import Task, pose
 from ..throughput.certificate import PROOF_MARGIN
 from ..throughput.cheap_bounds import compute_bounds, units_of_split

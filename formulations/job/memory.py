@@ -8,8 +8,9 @@ If rank k holds n_sτ layers of type τ in each of its stages s, r_sτ of them r
 where memory_k is that of the rank's smallest device, a_s the microbatches of stage s in flight at
 each moment when the rank may hold most, x = 1 + `FRAGMENTATION`, c_k a constant, and X_k the bytes
 inside a layer's backward pass; for PyTorch's modules, the least bytes inside the layer with which
-the backward pass begins. With Megatron's kernels and ZeRO below 3 this equals `rank_memory`, term
-by term; with sharded weights it omits moments of the backward pass, and is a lower bound.
+the backward pass begins. The loss counts only at moments when the last stage has a microbatch in
+flight. With Megatron's kernels and ZeRO below 3 this equals `rank_memory`, term by term; with
+sharded weights it omits moments of the backward pass, and is a lower bound.
 """
 
 from __future__ import annotations
@@ -135,14 +136,13 @@ def memory_rows(space: JobSpace, rates: Rates, points: Ints | int) -> MemoryRows
     always = layout.recipe.bucket_bytes + rates.messages[s] * (layout.pipeline > 1)
     outputs = output[:, None, None] * flight.sum(axis=2) * (layout.stages > 1)
     fixed = CONTEXT_BYTES + loses * (always[:, None, None] + outputs)
-    ends = np.einsum("nex,nx->ne", rates.ends_held[s], per)
+    ends = np.einsum("nex,nx->ne", rates.ends_of(s, layout.stages), per)
     ends += state.gathered[:, None] * rates.ends_gathered[s]
     ends_kept = loses * (rates.ends_kept[s] - output[:, None])  # without their stages' output
     fixed[:, :, 0] += ends[:, :1] + flight[:, 0, 0] * ends_kept[:, :1]
     fixed[:, :, last] += ends[:, 1:] + flight[:, last, -1] * ends_kept[:, 1:]
     if layout.stages == 1:
-        tied, further = _copies_of_embedding(space, s)
-        fixed[:, 0, 0] -= (tied + further) * per[:, 0] + tied * state.gathered
+        fixed[:, 0, 0] -= rates.copies[s, 0] * state.gathered
     inside = rates.working[s] + rates.matrix[s] * (layout.microbatches > 1)
     each = {
         "fixed": fixed,
@@ -158,14 +158,3 @@ def memory_rows(space: JobSpace, rates: Rates, points: Ints | int) -> MemoryRows
         each = {name: values[0] for name, values in each.items()}
     limit = np.array(space.job.memory_limits(layout, space.cluster))
     return MemoryRows(limit=limit, flight=flight, head=last, **each)
-
-
-def _copies_of_embedding(space: JobSpace, settings: Ints) -> tuple[Floats, Floats]:
-    """Count the parameters of embedding copies on the last rank of a pipeline.
-
-    The first array is that of a tied head, the second that of multi-token prediction.
-    """
-    model = space.model
-    tensor = np.array([space.settings[i].tensor for i in settings])
-    table = model.vocabulary * model.hidden / tensor
-    return table * (model.tied and model.head), table * bool(model.mtp)

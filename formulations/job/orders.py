@@ -31,8 +31,7 @@ import numpy as np
 
 from ...instances import PipelineJob
 from ...instances.common.arrays import Floats, Ints
-from ...instances.model.chunk_schedules import interleaved_rows
-from ...instances.model.schedule import check_size
+from ...instances.model.schedule import check_size, interleaved_rows
 from . import chain_kernel
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from ...instances import PipelineJob
 from ...instances.common.arrays import Floats, Ints
 from ...instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
-from ...instances.model.chunk_schedules import v_rows
+from ...instances.model.schedule import v_rows
 from .orders import BACKWARD, FORWARD, INPUT, WEIGHT, Chain, ScheduleOrder, order_of
 
 #: Factor on the passes of one rank (for the first paths) or of one stage (for paths near a plan).

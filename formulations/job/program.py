@@ -234,11 +234,7 @@ class ProgramBuilder:
         self.z: Ints | None = None
         self.u: Ints | None = None
         self.busy, self.busy_more, self.busy_ends = self.collectives_of_stages()
-        self.ends_weights = rates.ends_weights[self.i].copy()
-        model = space.model
-        if model.tied and self.stages > 1:
-            self.ends_weights[1, 0] += model.vocabulary * model.hidden / self.layout.tensor
-
+        self.ends_held = rates.ends_of(self.i, self.stages)
         self.lines: dict[tuple[LinearTraffic, ...], tuple[list[float], list[float]]] = {}
         self.layers()
         self.one_number()
@@ -431,7 +427,7 @@ class ProgramBuilder:
                     factors += list(-a * rows.saved)
             free = rows.limit[k] - rows.fixed[moment, k]
             scale = 1 / rows.limit[k]
-            if k == rows.head and loss:
+            if k == rows.head and loss and rows.flight[moment, k, -1]:
                 self.build.row(
                     f"loss[{k},{moment}]", columns, np.array(factors) * scale, -np.inf,
                     (free - loss) * scale,
@@ -485,7 +481,7 @@ class ProgramBuilder:
                 )
                 once = lines[:1]  # of one unit: a layer's gather, or its gradients' reduction
                 there = np.flatnonzero(self.rates.count)
-                least = min(self._line(once, self.rates.weights[self.i, k]) for k in there)
+                least = min(self._line(once, self.rates.held[self.i, k]) for k in there)
                 self.build.row(f"unit[{s},{column}]", [self.wait[s, column]], [1.0], least, np.inf)
 
     def host_memory(self) -> None:
@@ -493,10 +489,10 @@ class ProgramBuilder:
         if self.wait is None or not self.hosts:
             return
         each = np.array(host_weights(self.layout))
-        moved = self.rates.weights[self.i] @ each + self.rates.away[self.i]
+        moved = self.rates.held[self.i] @ each + self.rates.away[self.i]
         if self.r is not None:
             moved = np.concatenate((moved, -self.rates.away_saved[self.i]))
-        ends = self.ends_weights @ each
+        ends = self.ends_held @ each
         for s, rank in enumerate(self.rank_of):
             prices = self.costs.on[rank]
             second = self.unit * prices.cluster.accelerator.host_bandwidth
@@ -520,7 +516,7 @@ class ProgramBuilder:
         factors: list[float] = []
         constant = sum(one.constant for one in lines)
         if (key := tuple(lines)) not in self.lines:
-            of = self.rates.weights[self.i], self.ends_weights
+            of = self.rates.held[self.i], self.ends_held
             own, ends = ([self._line(lines, w) for w in weights] for weights in of)
             self.lines[key] = own, ends
         own, ends = self.lines[key]

@@ -22,12 +22,12 @@ from itertools import combinations
 
 import numpy as np
 
-from ...instances.common.arrays import Floats
+from ...instances.common.arrays import Floats, Ints
 from ...instances.costs.activations import Tokens, element_bytes, fused
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.layers import LayerPrices, LayerTime
 from ...instances.costs.layout import Layout, Software
-from ...instances.costs.memory import RankStages, ends_held, loss_bytes, rank_parameters, stage_kept
+from ...instances.costs.memory import RankStages, ends_held, loss_bytes, stage_held, stage_kept
 from .space import JobSpace
 
 
@@ -60,18 +60,26 @@ class Rates:
     ends_kept: Floats
     #: Shape (S,): bytes of the loss.
     loss: Floats
-    #: Shape (S, K, 2): parameters h and q, as memory, and as traffic and optimizer count them.
+    #: Shape (S, K, 2): parameters h and q.
     held: Floats
-    weights: Floats
-    #: Shape (S, 2, 2): as `held` and `weights`, for the ends of the first and of the last stage.
+    #: Shape (S, 2, 2): as `held`, for the ends of the first and of the last stage in a pipeline.
     ends_held: Floats
-    ends_weights: Floats
     #: Shape (S, 2): parameters of embedding and head alone.
     ends_gathered: Floats
+    #: Shape (S, 2): parameters of the copies of the embedding that only pipelines have: for a tied
+    #: head, and for multi-token prediction.
+    copies: Floats
     #: Shape (S,): bytes of message buffers in a pipeline.
     messages: Floats
     #: Rates by the kinds of nodes on which a rank lies; empty if all nodes are of one kind.
     by_kinds: Mapping[tuple[int, ...], Rates] = field(default_factory=dict)
+
+    def ends_of(self, settings: Ints | int, stages: int) -> Floats:
+        """Return h and q for the ends of the first and last of `stages` stages, (..., 2, 2)."""
+        held = self.ends_held[settings].copy()
+        if stages == 1:
+            held[..., 1, 0] -= self.copies[settings].sum(axis=-1)
+        return held
 
     def on(self, kinds: tuple[int, ...]) -> Rates:
         """Return the rates of pipeline ranks that lie on these kinds of nodes."""
@@ -120,8 +128,8 @@ def _on_first(space: JobSpace, prices: LayerPrices, stopped: Callable[[], bool])
         np.zeros((s, kinds, 6)), np.zeros((s, kinds, 6)), np.zeros((s, 2, 6)),
         np.zeros((s, kinds)), np.zeros((s, kinds)), np.zeros((s, kinds)), np.zeros((s, kinds)),
         np.zeros((s, kinds)), np.zeros((s, kinds)), np.zeros((s, 2)), np.zeros(s),
-        np.zeros((s, kinds, 2)), np.zeros((s, kinds, 2)),
-        np.zeros((s, 2, 2)), np.zeros((s, 2, 2)), np.zeros((s, 2)), np.zeros(s),
+        np.zeros((s, kinds, 2)), np.zeros((s, 2, 2)), np.zeros((s, 2)), np.zeros((s, 2)),
+        np.zeros(s),
     )  # fmt: skip
     _time(out, space, prices, stopped)
     for i in range(s):
@@ -157,7 +165,7 @@ def _time(out: Rates, space: JobSpace, prices: LayerPrices, stopped: Callable[[]
 
 def _memory(out: Rates, i: int, space: JobSpace, model: ModelDescription) -> None:
     """Set parameters and bytes of setting i; the ends are those of stages without layers."""
-    setting, further = space.settings[i], model.types_of_layers[model.layers :]
+    setting = space.settings[i]
     by_layer = space.job.counts_layers(setting)
     ends = replace(setting, pipeline=2, stage_layers=(0, model.layers), recompute_layers=0)
     divided = RankStages.of(model, ends)
@@ -170,19 +178,14 @@ def _memory(out: Rates, i: int, space: JobSpace, model: ModelDescription) -> Non
         out.working[i, k] = plain.working if by_layer else again.working
         out.matrix[i, k] = element_bytes(setting) * plain.matrix
         out.held[i, k] = again.held.shared, again.held.routed
-        out.weights[i, k] = rank_parameters(model.layer_types[k], model.hidden, setting)
     empty = replace(divided, stages=((), ()))
     out.ends_kept[i] = [stage_kept(model, ends, stage, empty) for stage in (0, 1)]
     out.ends_gathered[i] = [ends_held(model, ends, stage) for stage in (0, 1)]
-    out.ends_held[i, :, 0] = out.ends_gathered[i]
-    for k in further:
-        out.ends_held[i, 1] += out.held[i, k]
-        out.ends_held[i, 1, 0] += (2 * model.hidden / setting.tensor + 3) * model.hidden
-        out.ends_held[i, 1, 0] += model.vocabulary / setting.tensor * model.hidden
-        out.ends_weights[i, 1] += out.weights[i, k]
-        out.ends_weights[i, 1, 0] += 2 * model.hidden**2 / setting.tensor
-    out.ends_weights[i, 0, 0] += model.embedding_parameters / setting.tensor
-    out.ends_weights[i, 1, 0] += model.head_parameters / setting.tensor
+    blocks = [size.held for size in divided.sizes]
+    held = (stage_held(model, ends, stage, (), blocks) for stage in (0, 1))
+    out.ends_held[i] = [(one.shared, one.routed) for one in held]
+    table = model.vocabulary * model.hidden / setting.tensor
+    out.copies[i] = table * (model.tied and model.head), table * bool(model.mtp)
     out.loss[i] = loss_bytes(model, setting)
     at = Tokens.of(setting)
     out.messages[i] = 2 * element_bytes(setting) * at.outer * model.hidden

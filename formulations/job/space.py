@@ -26,7 +26,7 @@ import numpy as np
 
 from ...instances.common.arrays import Ints
 from ...instances.common.errors import InputError
-from ...instances.common.quantities import show_count
+from ...instances.common.units import show_count
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import TrainingCluster
 from ...instances.costs.layout import (
@@ -43,7 +43,7 @@ from ...instances.costs.layout import (
 )
 from ...instances.job.launchers import runs
 from ...instances.job.problem import OPEN, TrainingJob
-from ...instances.model.chunk_schedules import V_CHUNKS
+from ...instances.model.schedule import V_CHUNKS
 
 #: Declared limits of the space, unless the job gives values: microbatches, chunks, and the least
 #: tokens of a context-parallel rank.
@@ -169,7 +169,7 @@ def _points(
                     fixed = np.array([k, pipeline, data, m])
                     rows.append(np.hstack([np.tile(fixed, (len(kinds), 1)), kinds]))
         settings += own
-    return settings, _runnable(job, model.layers, settings, schedules, np.concatenate(rows))
+    return settings, _runnable(model, job, settings, schedules, np.concatenate(rows))
 
 
 def _values(job: TrainingJob, name: str, otherwise: range | list[int]) -> list[int]:
@@ -312,8 +312,8 @@ def _pipelines(
 
 
 def _runnable(
+    model: ModelDescription,
     job: TrainingJob,
-    layers: int,
     settings: list[Layout],
     schedules: tuple[JobSchedule, ...],
     table: Ints,
@@ -339,7 +339,7 @@ def _runnable(
             layout = replace(
                 settings[i], pipeline=p, data=d, schedule=schedules[schedule], chunks=v, zero=z
             )
-            alike[key] = runs(job.launcher, layout, layers) is None
+            alike[key] = runs(job.launcher, layout, model) is None
         keep[k] = alike[key]
     return table[keep]
 

@@ -31,7 +31,7 @@ import numpy as np
 
 from ...instances import TIME_UNITS, InputError, Layers, PipelineJob, Stage, Workload, layers_of
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
-from ...instances.common.quantities import show_count
+from ...instances.common.units import show_count
 from ..rules.stages import StageRules, stage_rules
 from ..task import Task
 from ..throughput.whole_bytes import room_of

@@ -13,7 +13,7 @@ time for the rest of stage s. If a necessary condition fails at T, every mapping
 
 The *slack* of a stage is T less its compute. Where it has both terms, each may take what the lower
 bound of the other leaves of the slack. Stronger conditions hold where devices form blocks: see
-`solvers.mapping.segments`.
+`SegmentTest` of `solvers.mapping.state`.
 """
 
 from __future__ import annotations

@@ -59,9 +59,9 @@ from ...instances.common.units import TIME_UNITS
 from ...instances.model.stage_costs import parameter_bytes
 from ..program import Start, Value
 from ..task import Task
+from .all_cuts import Units, partition_units
 from .memory import device_rooms, held_bytes, relative_slowdowns
 from .milp import Places, add_places
-from .partition import Units, partition_units
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Integer program of the messages over some boundaries at a threshold: can all be sent?
+"""Integer program that decides whether all messages over some boundaries meet a threshold.
 
 Where all pairs in a block are admitted to a boundary, the block is a *cell* of it: any matching
 inside will do, and has no variables. Elsewhere each device is a cell of its own. For boundaries s
@@ -143,15 +143,15 @@ def _shape(admitted: dict[int, Bools], fits: Bools, block: Ints, rings: list[Sta
             split[t] |= ~is_cell[s]
     for ring in rings:
         is_gate[ring.stage, ring.two >= 0] = True
-    told = used
+    split_stages = used
     if rings:
         used = list(range(stages))
     for b in range(blocks):
-        rows = fits[told][:, block == b]
+        rows = fits[split_stages][:, block == b]
         rows = rows[rows.any(axis=1)]
         split[:, b] |= bool((rows != rows[:1]).any())  # fill might not find devices that fit
-    split[[s for s in used if s not in told]] = False
-    is_gate[told] |= split[told][:, block]
+    split[[s for s in used if s not in split_stages]] = False
+    is_gate[split_stages] |= split[split_stages][:, block]
     return _Shape(used, pairs, is_cell, split, is_gate & fits)
 
 

@@ -1,4 +1,4 @@
-"""Integer program of the rings of some stages at a threshold: do disjoint ones exist?
+"""Integer program that decides whether some stages have disjoint rings that meet a threshold.
 
 Devices that are admitted to one another are in one *cell*: a block, if all its pairs are, or one
 device. A ring may visit the devices of a cell in any order, so only links between cells have

@@ -26,7 +26,7 @@ class Pin:
 
     node: int
     number: int
-    said: str
+    rule: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class DeviceGroups:
     pins: tuple[tuple[Pin, ...], ...]  # the pins of each group
     # pairs of groups that share no device, the smaller number first, with the rule
     apart: dict[tuple[int, int], str]
-    # graph of nodes, with an edge for whatever keeps two nodes together, and its name as ``said``
+    # graph of nodes, with an edge for whatever keeps two nodes together, and its name as ``rule``
     joins: nx.Graph[int]
 
     def contradiction(self, *rules: str, between: tuple[int, int]) -> InfeasibleError:
@@ -48,7 +48,7 @@ class DeviceGroups:
         import networkx as nx
 
         path = nx.shortest_path(self.joins, *between)
-        also = [self.joins.edges[u, v]["said"] for u, v in pairwise(path)]
+        also = [self.joins.edges[u, v]["rule"] for u, v in pairwise(path)]
         named = [*dict.fromkeys((*rules, *also))]
         return InfeasibleError(f"{', '.join(named[:-1])} and {named[-1]} contradict each other")
 
@@ -68,25 +68,25 @@ def groups_of(workload: Workload, rules: PlacementRules, *, coloured: bool = Tru
         for label, members in zip(workload.colour_labels, workload.colour_classes, strict=True)
         if members
     ]
-    for said, members in (*(classes if coloured else ()), *rules.joined(workload)):
-        joins.add_edges_from(((members[0], v) for v in members[1:]), said=said)
+    for rule, members in (*(classes if coloured else ()), *rules.joined(workload)):
+        joins.add_edges_from(((members[0], v) for v in members[1:]), rule=rule)
     group_of = np.empty(workload.n, np.int64)
     parts = list(nx.connected_components(joins))
     for g, part in enumerate(parts):
         group_of[list(part)] = g
     pins: list[list[Pin]] = [[] for _ in parts]
-    for said, nodes, number in rules.numbered(workload):
+    for rule, nodes, number in rules.numbered(workload):
         for v in nodes:
-            pins[group_of[v]].append(Pin(v, number, said))
+            pins[group_of[v]].append(Pin(v, number, rule))
     found = DeviceGroups(frozen(group_of, np.int64), tuple(map(tuple, pins)), {}, joins)
-    for said, separate in rules.separated(workload):
+    for rule, separate in rules.separated(workload):
         first = [{int(group_of[v]): v for v in reversed(nodes)} for nodes in separate]
         for one, other in combinations(first, 2):
             for g, u in one.items():
                 if g in other:
-                    raise found.contradiction(said, between=(u, other[g]))
+                    raise found.contradiction(rule, between=(u, other[g]))
                 for h in other:
-                    found.apart.setdefault((min(g, h), max(g, h)), said)
+                    found.apart.setdefault((min(g, h), max(g, h)), rule)
     return found
 
 
@@ -118,7 +118,7 @@ def devices_of(task: Task[Problem], groups: DeviceGroups) -> Devices:
             d = int(place[_device(pin, len(place))])
             if not allowed[g, d]:
                 first = next(p for p in pins if place[p.number] != d)
-                raise groups.contradiction(first.said, pin.said, between=(first.node, pin.node))
+                raise groups.contradiction(first.rule, pin.rule, between=(first.node, pin.node))
             allowed[g] = False
             allowed[g, d] = True
     _check_support(task, groups, allowed)
@@ -130,7 +130,7 @@ def devices_of(task: Task[Problem], groups: DeviceGroups) -> Devices:
 
 def _device(pin: Pin, size: int) -> int:
     if not -size <= pin.number < size:
-        raise InputError(f"{pin.said}: there are devices 0 to {size - 1}; −1 is the last one")
+        raise InputError(f"{pin.rule}: there are devices 0 to {size - 1}; −1 is the last one")
     return pin.number % size
 
 
@@ -142,14 +142,14 @@ def _check_support(task: Task[Problem], groups: DeviceGroups, allowed: Bools) ->
             name = task.cluster.devices[int(allowed[g].argmax())].name
             node = task.workload.ids[v]
             raise InfeasibleError(
-                f"{groups.pins[g][0].said}: {name} does not support node {node}; pin it elsewhere"
+                f"{groups.pins[g][0].rule}: {name} does not support node {node}; pin it elsewhere"
             )
 
 
 def _check_apart(groups: DeviceGroups, allowed: Bools) -> None:
-    for (g, h), said in groups.apart.items():
+    for (g, h), rule in groups.apart.items():
         if groups.pins[g] and groups.pins[h] and (allowed[g] & allowed[h]).any():
-            named = dict.fromkeys((groups.pins[g][0].said, groups.pins[h][0].said, said))
+            named = dict.fromkeys((groups.pins[g][0].rule, groups.pins[h][0].rule, rule))
             raise InfeasibleError(f"{' and '.join(named)} contradict each other")
 
 
@@ -189,7 +189,7 @@ def _check_order(task: Task[Problem], groups: DeviceGroups, allowed: Bools) -> N
     ends = [waits.edges[arc]["ends"] for arc in arcs]
     ids = task.workload.ids
     feeds = " and ".join(f"{ids[a.node]} feeds {ids[b.node]}" for a, b in ends)
-    named = ", ".join(dict.fromkeys(pin.said for pair in ends for pin in pair))
+    named = ", ".join(dict.fromkeys(pin.rule for pair in ends for pin in pair))
     raise InfeasibleError(f"{feeds}, so {named} cannot hold with a contiguous split")
 
 

@@ -66,26 +66,26 @@ class StageRules:
             unit = int(self.unit_of[pin.node])
             own = pin.number + (size if pin.number < 0 else 0)
             if not 0 <= own < size:
-                return f"{pin.said}: there can be only {size} stages; take another, or fewer rules"
+                return f"{pin.rule}: there can be only {size} stages; take another, or fewer rules"
             if own != stage[unit]:
                 other = by_unit[unit]
                 return (
-                    f"{self._together(pin.node, other.node)}, so {pin.said} and {other.said} "
+                    f"{self._together(pin.node, other.node)}, so {pin.rule} and {other.rule} "
                     "cannot hold"
                 )
         device = self.devices_of(size)
-        for u, v, said in self.apart:
+        for u, v, rule in self.apart:
             a, b = int(self.unit_of[u]), int(self.unit_of[v])
             if a == b:
-                return f"{said} cannot hold: {self._together(u, v)}"
+                return f"{rule} cannot hold: {self._together(u, v)}"
             if {a, b} <= stage.keys() and device[stage[a]] == device[stage[b]]:
-                return f"{by_unit[a].said}, {by_unit[b].said} and {said} contradict each other"
+                return f"{by_unit[a].rule}, {by_unit[b].rule} and {rule} contradict each other"
         for unit, pin in by_unit.items():
             for behind in nx.descendants(self.ahead, unit) & stage.keys():
                 if stage[behind] < stage[unit]:
                     other = by_unit[behind]
                     return (
-                        f"{self._order(pin.node, other.node)}, so {pin.said} and {other.said} "
+                        f"{self._order(pin.node, other.node)}, so {pin.rule} and {other.rule} "
                         "cannot hold"
                     )
         return None
@@ -122,5 +122,5 @@ def stage_rules(
     groups: DeviceGroups = groups_of(workload, rules, coloured=coloured)
     first = {g: v for v, g in reversed(list(enumerate(groups.group_of.tolist())))}
     pins = tuple(pin for own in groups.pins for pin in own)
-    apart = tuple((first[g], first[h], said) for (g, h), said in groups.apart.items())
+    apart = tuple((first[g], first[h], rule) for (g, h), rule in groups.apart.items())
     return StageRules(workload, unit_of, ahead, pins, apart, devices_of, groups.group_of)

@@ -77,7 +77,7 @@ def without_costs(costs: ShardingCosts) -> ShardingCosts:
 
 
 def with_views(costs: ShardingCosts, chosen: Ints) -> Ints:
-    """Return the choices of `priced` that count what a plan holds; `without_views` goes back."""
+    """Return the choices of `priced` that count the bytes of a plan; `without_views` goes back."""
     operators, found = costs.program.operators, chosen.copy()
     kept = _kept(costs)
     for v in range(len(operators) - 1, -1, -1):
@@ -154,3 +154,42 @@ def _looks_at(costs: ShardingCosts, t: int) -> Floats:
 def _sizes(costs: ShardingCosts, t: int) -> Floats:
     """Return the bytes on a device of a tensor in each property."""
     return np.array([state_bytes(costs, t, b) for b in range(len(costs.conversions[t].states))])
+
+
+def no_sharding_fits(costs: ShardingCosts) -> str:
+    """Return the reason that no sharding may exist, for users."""
+    room = costs.problem.memory_bytes or 0.0
+    parameters, activations = least_bytes(costs)
+    return (
+        f"no sharding over {costs.problem.mesh.text} devices fits into {room:.0f} bytes: "
+        f"parameters with gradients and optimizer state take at least {parameters:.0f} on each, "
+        f"activations kept for the backward pass {activations:.0f}; give more memory or devices"
+    )
+
+
+def least_bytes(costs: ShardingCosts) -> tuple[float, float]:
+    """Return a lower bound on the bytes per device of every sharding: parameters, activations.
+
+    Of a tensor and what looks at it something is kept if a backward operator reads any of them.
+    """
+    operators, maker = costs.program.operators, costs.program.maker
+    parameters = sum(
+        min(own_bytes(costs, v)) for v, o in enumerate(operators) if o.role is Role.PARAMETER
+    )
+    root = list(range(len(maker)))
+    for operator in operators:
+        if operator.view:
+            for t in operator.outputs:
+                root[t] = root[operator.inputs[0]]
+    size: dict[int, float] = {}
+    for t, one in enumerate(root):
+        least = min(state_bytes(costs, t, b) for b in range(len(costs.conversions[t].states)))
+        size[one] = min(size.get(one, least), least)
+    read = {
+        root[t]
+        for operator in operators
+        if operator.backward
+        for t in operator.inputs
+        if not operators[maker[t]].backward and operators[maker[root[t]]].role is not Role.PARAMETER
+    }
+    return parameters, sum(size[t] for t in read)

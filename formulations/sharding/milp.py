@@ -53,7 +53,7 @@ no memory of its own.
 
 (8) over uses r by backward operators, (9) where v looks at S, (10) for what looks at another tensor
 and for parameters, (11) for all others. The bound of the strong form's relaxation is that of (4) of
-`network.py` with a flow for every use: what single uses of a tensor cost is exact.
+`CostNetwork` with a flow for every use: what single uses of a tensor cost is exact.
 """
 
 from __future__ import annotations

@@ -20,16 +20,20 @@ so that choices for which (8) is above the cost of a known plan are in no better
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from ...instances import Sharding
 from ...instances.common.arrays import Bools, Floats, Ints
-from .costs import ShardingCosts
+from ..task import Task
+from .costs import ShardingCosts, sharding_costs
 
 #: Potential of a property that no choice left has.
 GONE = -1e300
+#: Relative margin of a bound below the target of its certificate's check, for rounding.
+MARGIN = 1e-9
 
 
 class ShardingRows(NamedTuple):
@@ -187,3 +191,19 @@ def leave_out(flat: ShardingRows, at: Potentials, kept: Bools) -> None:
             has = np.zeros(len(potentials), np.bool_)
             has[classes[own]] = True
             potentials[~has] = GONE
+
+
+def evidence(costs: ShardingCosts, target: float) -> dict[str, object]:
+    """Return the certificate of `target`."""
+    return {"target": target} | ({"mixture": list(costs.mixture)} if costs.mixture else {})
+
+
+def sharding_cheap_bounds(task: Task[Sharding]) -> Iterator[tuple[float, str]]:
+    """Yield Σ over operators of the cost of their cheapest choice, conversions left out.
+
+    Where groups of devices work beside each other, a phase counts as the mean over its groups.
+    """
+    costs = sharding_costs(task)
+    mixed = costs if costs.ends is None else costs.mixed(costs.ends.weights)
+    least = sum(float(one.cost.min(initial=float("inf"))) for one in mixed.choices)
+    yield least * (1 - MARGIN), "cheapest signatures"

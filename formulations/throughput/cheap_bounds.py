@@ -53,7 +53,7 @@ import numpy as np
 
 from ...instances import Throughput
 from ...instances.common.arrays import Floats, Ints
-from ..linear_program import MatrixEntries, least_cost
+from ..linear import MatrixEntries, least_cost
 from ..task import Task
 from .certificate import PROOF_MARGIN
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units

@@ -13,7 +13,7 @@ import numpy as np
 from ...instances import Problem, Throughput, is_iteration
 from ...instances.common.arrays import Bools, Floats
 from ...instances.common.errors import quote
-from ...instances.common.quantities import show_bytes, show_count, show_percent
+from ...instances.common.units import show_bytes, show_count, show_percent
 from ...instances.model.contiguity import leads_to, pipeline_edges
 from ..task import Task
 from .cheap_bounds import units_of_split

@@ -31,9 +31,7 @@ def frozen(values: Iterable[Any] | NDArray[Any], dtype: DTypeLike) -> NDArray[An
 
 
 def rebuild(value: Any) -> tuple[type[Any], tuple[object, ...]]:
-    """Return what `__reduce__` of a dataclass with read-only mappings has to, as they are no
-    values that pickle or copy know.
-    """
+    """Return the `__reduce__` value of a dataclass, its read-only mappings made plain dicts."""
     return type(value), tuple(_plain(getattr(value, item.name)) for item in fields(value))
 
 

@@ -12,8 +12,9 @@ import shlex
 
 
 def plain(text: str) -> str:
-    """Return a text for terminals and pictures: line breaks stay, other control characters
-    (ANSI escapes, separators of lines, marks of direction) are written as numbers.
+    """Return a text for terminals and pictures, without control characters but line breaks.
+
+    ANSI escapes, separators of lines and marks of direction are written as numbers.
 
     Examples
     --------

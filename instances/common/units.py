@@ -1,9 +1,13 @@
-"""Units of time, limits of numbers, and the type of node ids."""
+"""Quantities: units, limits, and times, sizes, rates and percentages read and shown as text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+
+from .errors import InputError, quote
 
 NodeId = int | str
 
@@ -31,3 +35,141 @@ TO_RUN = (
 )
 #: Module name of the outermost module's own operators in workloads made from models.
 ROOT_MODULE = "model"
+
+
+_NUMBER = r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+_SIZE = re.compile(rf"{_NUMBER}\s*(?:([kKmMgGtTpP]?)([iI]?)(B|bit|b)(/s|ps)?)?")
+_TIME = re.compile(rf"{_NUMBER}\s*(s|ms|us|µs|ns|)")
+
+
+def parse_bytes(
+    text: str | None, option: str, example: str = "a size such as 16GiB, 80GB or 1e9"
+) -> float | None:
+    """Return the bytes that a text means, of a rate those of a second; None without a text.
+
+    In a rate such as ``400Gb/s`` a small b behind a capital letter stands for bits. InputError,
+    with the example of what to write, if the text is neither.
+
+    Examples
+    --------
+    >>> parse_bytes("16GiB", "--memory"), parse_bytes("400Gb/s", "--bandwidth")
+    (17179869184.0, 50000000000.0)
+    """
+    if text is None:
+        return None
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise InputError(f"{option}: {quote(text)}; write {example}")
+    number, prefix, binary, unit, rate = match.groups(default="")
+    size = float(number) * float(1024 if binary else 1000) ** " kmgtp".index(prefix.lower() or " ")
+    bits = unit == "bit" or (unit == "b" and rate and prefix == prefix.upper())
+    return size / 8 if bits else size
+
+
+def parse_seconds(text: str, option: str) -> float:
+    """Return the seconds that a text such as ``5us`` means; InputError if it means none."""
+    match = _TIME.fullmatch(text.strip())
+    if not match:
+        raise InputError(f"{option}: {quote(text)}; write a time such as 5us")
+    return float(match[1]) * TIME_UNITS[match[2].replace("µ", "u") or "s"]
+
+
+def show_bytes(size: float) -> str:
+    """Return a size as people read it.
+
+    Examples
+    --------
+    >>> show_bytes(3 * 2**30)
+    '3.00 GiB'
+    """
+    if math.isinf(size):
+        return "no limit"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.2f} {unit}"
+        size /= 1024
+    return f"{size:.2f} TiB"
+
+
+def show_count(count: int, noun: str) -> str:
+    """Return a count with its noun, given in the singular.
+
+    Examples
+    --------
+    >>> show_count(1, "microbatch"), show_count(2048, "microbatch"), show_count(0, "device")
+    ('1 microbatch', '2,048 microbatches', '0 devices')
+    """
+    ending = "" if count == 1 else "es" if noun.endswith(("s", "ch")) else "s"
+    return f"{count:,} {noun}{ending}"
+
+
+def show_time(value: float, unit: str) -> str:
+    """Return a time with its unit, where the workload names one; an infinite one is unknown."""
+    if math.isinf(value):
+        return "unknown"
+    return f"{value:.6g}" + ("" if unit == "unspecified" else f" {unit}")
+
+
+def show_percent(part: float, digits: int = 1, *, signed: bool = False) -> str:
+    """Return a part in per cent; one that is not finite is unknown.
+
+    Examples
+    --------
+    >>> show_percent(0.125), show_percent(-0.674, signed=True), show_percent(1e-9, signed=True)
+    ('12.5 %', '−67.4 %', '±0 %')
+    """
+    if not math.isfinite(part):
+        return "unknown"
+    text = f"{abs(100 * part):.{digits}f}"
+    if not float(text):
+        return "±0 %" if signed else f"{text} %"
+    sign = "−" if part < 0 else "+" if signed else ""
+    return f"{sign}{text} %"
+
+
+def show_gap(gap: float) -> str:
+    """Return a gap in per cent."""
+    return show_percent(gap, 3)
+
+
+def show_proved(gap: float, status: str) -> str:
+    """Return a gap as text, with its meaning for the plan."""
+    proved = "optimal" if status == "optimal" else "no plan is better by more"
+    return f"{show_gap(gap)} ({proved})"
+
+
+def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Return rows as lines of text, columns aligned: the first ones to the left, others right.
+
+    Examples
+    --------
+    >>> print(text_table(["device", "ms"], [["a", "1.5"], ["bcd", "12"]]))
+    device   ms
+    a       1.5
+    bcd      12
+    """
+    lines = [titles, *rows]
+    widths = [max(len(line[c]) for line in lines) for c in range(len(titles))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if c < left else cell.rjust(width)
+            for c, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def check_count(option: str, value: object, most: int = MOST_COUNT) -> None:
+    """Raise InputError unless `value` is a whole number from 1 to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{option}: {quote(value)}; it must be a whole number of at least 1")
+    if value > most:
+        raise InputError(f"{option}: {quote(value)}; it must be at most {most}")
+
+
+def check_counts(option: str, values: tuple[int, ...] | None) -> None:
+    """Raise InputError unless `values` is None or holds at least one count."""
+    for value in values or ():
+        check_count(option, value)
+    if values == ():
+        raise InputError(f"{option}: empty; allow at least one, or give None for all")

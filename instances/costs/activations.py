@@ -1,4 +1,4 @@
-"""Bytes of a block's activations for one microbatch: kept by module, and in use while it runs.
+"""Bytes of a block's activations for one microbatch: kept by module, in use, and moved.
 
 Which tensors are kept for the backward pass depends on the software. Megatron's fused layers keep
 only the local shard of a gathered input and gather it again, keep only the input and output of a
@@ -266,3 +266,47 @@ def largest_matrix(block: Block, hidden: int, layout: Layout) -> float:
         whole = block.experts.experts * block.experts.width * hidden
         sizes.append(whole / (layout.expert * layout.expert_tensor))
     return max(sizes)
+
+
+# What its pointwise operations move.
+
+
+def one_by_one(layout: Layout) -> bool:
+    """Whether pointwise operations run as PyTorch's, a kernel for each, and none is fused.
+
+    What these move is counted, and where their kernels reach less than the bandwidth, what others
+    would move in that time (`benchmarks/results/gpu_kernels.csv`).
+    """
+    eager = layout.software in (Software.TORCHTITAN, Software.STAGECUT)
+    return eager and not layout.compiled
+
+
+def norm_bytes(layout: Layout, kind: Norm, moved: float) -> tuple[float, float]:
+    """Return bytes of a norm of a tensor of so many in either pass."""
+    if one_by_one(layout):
+        return 3.2 * moved, 7.5 * moved
+    return 2 * moved, (5 if kind is Norm.LAYER else 4) * moved
+
+
+def activation_bytes(layout: Layout, gated: bool, moved: float) -> tuple[float, float, float]:
+    """Return bytes of an activation between two matrices in either pass, and its kernels.
+
+    `moved` are those of one tensor. One by one, a gate's activation is written and read again.
+    """
+    if gated and one_by_one(layout):
+        return 5 * moved, 9 * moved, 2
+    read = 2 if gated else 1
+    return (read + 1) * moved, (2 * read + 1) * moved, 1
+
+
+def loss_bytes(layout: Layout, logits: float) -> tuple[float, float]:
+    """Return bytes of the cross-entropy of so many logits in either pass.
+
+    32-bit logits: cast, maximum, difference, exponentials, sum, quotient, and the gradient; fused,
+    as by Megatron since it has fused attention, they move a third of it.
+    """
+    if one_by_one(layout):
+        return 25 * logits, 26 * logits
+    megatron = layout.software is Software.MEGATRON and layout.fused_attention
+    forward, backward = (12, 8) if layout.compiled or megatron else (34, 14)
+    return forward * logits, backward * logits

@@ -28,9 +28,8 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import asdict
 
-from ..common.errors import InputError, near_names, quote
-from ..common.quantities import parse_bytes, parse_seconds
-from ..common.units import MOST_COUNT
+from ..common.errors import InputError, near_names, prefix_errors, quote
+from ..common.units import MOST_COUNT, parse_bytes, parse_seconds
 from ..formats.source import Record, read_source
 from .hardware import (
     Accelerator,
@@ -143,7 +142,10 @@ def _find(name: str) -> _Entry:
             return entry
     known = [entry.accelerator.name for entry in _table()]
     begun = [one.partition("-")[0] for one in known]
-    others = f"known are {', '.join(known)}; or describe it in a cluster file"
+    others = (
+        f"known are {', '.join(known)}; for another give the nearest of them in a cluster file, "
+        "with its own numbers"
+    )
     hint = near_names(name.lower(), [*known, *begun], others)
     if "cpu" in words:  # near tpu
         hint = "jobs are planned for accelerators, such as h100:8, or those of a cluster file"
@@ -346,10 +348,13 @@ def load_training_cluster(path: Path) -> TrainingCluster:
     """
     source = read_source(path)
     source.table("a cluster file or a line like h100:8x16")
+    if source.format_name:
+        source.fail("it is no cluster of training jobs; name one, or a line like h100:8x16")
     file = source.convert(TrainingClusterFile)
     kinds = []
     for nodes in file.nodes:
-        entry = _find(nodes.accelerator)
+        with prefix_errors(str(path), ""):
+            entry = _find(nodes.accelerator)
         own = {key: value for key, value in asdict(nodes).items() if value is not None}
         del own["accelerator"]
         count, per_node = own.pop("count"), own.pop("per_node", entry.per_node)

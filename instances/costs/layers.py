@@ -16,7 +16,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from .activations import WIDE, fused
+from .activations import (
+    WIDE,
+    activation_bytes,
+    fused,
+    loss_bytes,
+    norm_bytes,
+    one_by_one,
+)
 from .calibration import (
     ELEMENT,
     Calibration,
@@ -65,7 +72,9 @@ class LayerPart:
     forward: float
     inputs: float = 0.0
     weights: float = 0.0
-    kernels: float = 1.0  # kernels of the forward pass; the backward pass has twice as many
+    # kernels of the forward pass, and of the backward pass; None: twice as many
+    kernels: float = 1.0
+    backward_kernels: float | None = None
     # seconds of each pass in which ranks wait for each other and no kernel runs
     wait: float = 0.0
     # links that a collective keeps busy, and its seconds in each pass, hidden ones included
@@ -126,10 +135,15 @@ def linear(
     m: float | None = None,
     *,
     precision: NumberFormat | None = None,
+    matrices: int = 1,
+    biased: bool = False,
 ) -> LayerPart:
-    """Return the part of a linear layer from k to n features, for m tokens (default: all)."""
+    """Return the part of linear layers from k to n features in all, for m tokens (default: all)."""
     one = Product(1, at.tokens if m is None else m, n, k)
-    return _products(at, module, one, precision or at.precision)
+    part = _products(at, module, one, precision or at.precision)
+    # Gradients of a matrix, of its input and its bias; those of one input are added up.
+    behind = (2 + biased) * matrices + matrices - 1
+    return in_modules(part, at, matrices, behind, matrices * (1 + biased))
 
 
 def _products(
@@ -159,21 +173,22 @@ def memory_bound(
     return LayerPart(module, "pointwise", ahead, behind, kernels=kernels)
 
 
-def one_by_one(layout: Layout) -> bool:
-    """Whether each pointwise operation is a PyTorch kernel of its own, without fusion.
+#: Kernels per parameter's gradient: a cast, and the addition to the accumulated gradient.
+GRADIENT_KERNELS = 2
 
-    Their byte counts in this module are fitted: for kernels that do not reach the bandwidth, they
-    are the bytes that could move in the same time (`benchmarks/results/gpu_kernels.csv`).
+
+def in_modules(
+    part: LayerPart, at: Setting, forward: float, backward: float, parameters: int = 0
+) -> LayerPart:
+    """Return a part with the kernel counts of PyTorch's modules, if the layout runs these.
+
+    The backward pass also has the kernels of its `parameters` gradients. Counted in the dispatched
+    operations of `runtime.execution.job.transformer`; attention's backward has two further kernels.
     """
-    eager = layout.software in (Software.TORCHTITAN, Software.STAGECUT)
-    return eager and not layout.compiled
-
-
-def norm_bytes(layout: Layout, kind: Norm, moved: float) -> tuple[float, float]:
-    """Return the bytes that a norm of a tensor of `moved` bytes moves forward and backward."""
-    if one_by_one(layout):
-        return 3.2 * moved, 7.5 * moved
-    return 2 * moved, (5 if kind is Norm.LAYER else 4) * moved
+    if not one_by_one(at.layout):
+        return part
+    behind = backward + GRADIENT_KERNELS * parameters
+    return replace(part, kernels=forward, backward_kernels=behind)
 
 
 def tensor_collective(
@@ -231,20 +246,22 @@ def attention_parts(
         yield linear(at, "linear", q_out, hidden)
         yield linear(at, "linear", kv_out, hidden, layout.microbatch * cross)
     else:
-        yield linear(at, "linear", q_out + kv_out, hidden)
+        yield linear(at, "linear", q_out + kv_out, hidden, matrices=3, biased=attention.bias)
     if attention.qk_norm:
         moved = 2 * tokens * (heads + kv) * key
-        yield memory_bound(at, "layernorm", *norm_bytes(layout, Norm.RMS, moved), 2)
+        norms = memory_bound(at, "layernorm", *norm_bytes(layout, Norm.RMS, moved), 2)
+        yield in_modules(norms, at, 4, 8, 2)  # of each head, copied before
     if rotary:
         moved = 2 * tokens * (heads + kv) * key
         if one_by_one(layout):
-            # Four products of halves with cosines and sines, a sum, a difference, a concatenation.
-            yield memory_bound(at, "linear", 15 * moved, 15.5 * moved, 24)
+            # Angles, their cosines and sines; then, for queries and for keys, four products of
+            # halves with these, a sum, a difference, a concatenation.
+            yield in_modules(memory_bound(at, "linear", 15 * moved, 15.5 * moved, 24), at, 33, 19)
         else:
             yield memory_bound(at, "linear", 2 * moved, 2 * moved, 2)
     yield core_attention(at, attention, cross)
     yield from context_exchange(at, attention)
-    yield linear(at, "linear", hidden, heads * value)
+    yield linear(at, "linear", hidden, heads * value, biased=attention.output_bias)
     yield tensor_collective(at, "tensor", hidden)
 
 
@@ -265,7 +282,9 @@ def core_attention(at: Setting, attention: Attention, cross: int = 0) -> LayerPa
         operations = 2 * layout.microbatch * heads * rows * visible * (key + value)
         forward = fused_attention(operations, False, device, precision, reach)
         backward = fused_attention(2.5 * operations, True, device, precision, reach)
-        return LayerPart("core_attn", "attention", forward, backward)
+        part = LayerPart("core_attn", "attention", forward, backward)
+        grouped = attention.kv_heads < attention.heads  # whose gradients are added up
+        return in_modules(part, at, 1, 7 if grouped else 5)
     count = layout.microbatch * heads
     scores = count * rows * seen
     whole = int(16 / ELEMENT[precision])
@@ -326,22 +345,12 @@ def feed_forward_parts(
     at: Setting, layer: FeedForward, hidden: int, tensor: int, tokens: float, module: str = "mlp"
 ) -> Iterator[LayerPart]:
     """Yield the parts of a feed-forward layer between norm and residual, without collectives."""
-    width = layer.width / tensor
-    yield linear(at, module, (2 if layer.gated else 1) * width, hidden, tokens)
+    width, into = layer.width / tensor, 2 if layer.gated else 1
+    yield linear(at, module, into * width, hidden, tokens, matrices=into, biased=layer.bias)
     moved = 2 * tokens * width
-    yield memory_bound(at, module, *activation_bytes(at.layout, layer.gated, moved))
-    yield linear(at, module, hidden, width, tokens)
-
-
-def activation_bytes(layout: Layout, gated: bool, moved: float) -> tuple[float, float, float]:
-    """Return the bytes of a feed-forward activation forward and backward, and its kernels.
-
-    `moved` is the bytes of one tensor. Unfused, a gate's activation is written and read again.
-    """
-    if gated and one_by_one(layout):
-        return 5 * moved, 9 * moved, 2
-    read = 2 if gated else 1
-    return (read + 1) * moved, (2 * read + 1) * moved, 1
+    between = memory_bound(at, module, *activation_bytes(at.layout, layer.gated, moved))
+    yield in_modules(between, at, into, 2 * into - 1)
+    yield linear(at, module, hidden, width, tokens, biased=layer.bias)
 
 
 def expert_parts(at: Setting, experts: Experts, hidden: int) -> Iterator[LayerPart]:
@@ -416,13 +425,14 @@ def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Ite
     outer = 2 * at.outer * hidden
     layer_norm = block.norm is Norm.LAYER
     for _ in range(block.norms):
-        yield memory_bound(at, "layernorm", *norm_bytes(at.layout, block.norm, outer))
+        norm = memory_bound(at, "layernorm", *norm_bytes(at.layout, block.norm, outer))
+        yield in_modules(norm, at, 1, 3, 2 if layer_norm else 1)
     mask = 0.5 if block.dropout else 0.0
     ahead, behind = 3 + mask, (3 if one_by_one(at.layout) else 2) + mask
     for attention, cross in ((block.attention, 0), (block.cross_attention, encoded)):
         if attention is not None:
             yield from attention_parts(at, attention, hidden, cross, rotary=not layer_norm)
-            yield memory_bound(at, "residual", ahead * outer, behind * outer)
+            yield in_modules(memory_bound(at, "residual", ahead * outer, behind * outer), at, 1, 1)
     if block.feed_forward is not None:
         t = at.layout.tensor
         yield from feed_forward_parts(at, block.feed_forward, hidden, t, at.tokens)
@@ -430,7 +440,7 @@ def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Ite
     if block.experts is not None:
         yield from expert_parts(at, block.experts, hidden)
     if block.feed_forward is not None or block.experts is not None:
-        yield memory_bound(at, "residual", ahead * outer, behind * outer)
+        yield in_modules(memory_bound(at, "residual", ahead * outer, behind * outer), at, 1, 1)
 
 
 def recomputed(part: LayerPart, layout: Layout) -> float:
@@ -467,10 +477,11 @@ def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
     inputs = sum(part.inputs for part in parts)
     weights = sum(part.weights for part in parts)
     repeated = sum(share * part.forward for part, share in again)
-    issued = host * sum(_issued(part, at) for part in parts)
-    issued_again = host * sum(share * _issued(part, at) for part, share in again)
-    if Recompute.OPERATORS in at.layout.recompute:
-        issued_again *= at.calibration.selective
+    kernels = [_issued(part, at) for part in parts]
+    issued, issued_behind = (host * sum(one[k] for one in kernels) for k in (0, 1))
+    issued_again = host * sum(s * own for (_, s), (own, _) in zip(again, kernels, strict=True))
+    if Recompute.OPERATORS in at.layout.recompute:  # each is asked for in both passes
+        issued_again = issued = at.calibration.selective * issued
     if host:
         issued_again += at.calibration.checkpointed * checkpointed_modules(parts, at.layout)
     placed = divided * sum(part.term == "products" for part in parts)
@@ -483,7 +494,7 @@ def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
     waits = wait + sum(share * part.wait for part, share in again)
     ahead = _both(forward - wait, issued + placed, at) + wait
     work = inputs + weights + repeated
-    backward = _both(work - waits, 2 * issued + issued_again + placed + placed_again, at) + waits
+    backward = _both(work - waits, issued_behind + issued_again + placed + placed_again, at) + waits
     terms["host"] = ahead - forward + backward - work
     busy = [0.0] * 6
     for part, share in again:
@@ -500,11 +511,12 @@ def _lengthened(part: LayerPart, factor: float) -> LayerPart:
     return replace(part, **longer)
 
 
-def _issued(part: LayerPart, at: Setting) -> float:
-    """Return the kernels of a part's forward pass that the host issues one by one."""
+def _issued(part: LayerPart, at: Setting) -> tuple[float, float]:
+    """Return the kernels of a part's passes that the host issues one by one."""
     if at.layout.graphs is Graphs.MODULES and part.module not in ("moe", "moe_act"):
-        return 0.0
-    return part.kernels
+        return 0.0, 0.0
+    behind = part.backward_kernels
+    return part.kernels, 2 * part.kernels if behind is None else behind
 
 
 def _both(device: float, host: float, at: Setting) -> float:
@@ -673,19 +685,6 @@ def head_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:
         yield linear(at, "head", rows, model.hidden)
         yield memory_bound(at, "head", *loss_bytes(at.layout, logits), 6)
         yield tensor_collective(at, "head", model.hidden, leaves=False)
-
-
-def loss_bytes(layout: Layout, logits: float) -> tuple[float, float]:
-    """Return the bytes that the cross-entropy of `logits` numbers moves forward and backward.
-
-    On 32-bit logits: cast, maximum, difference, exponentials, sum, quotient, gradient. Fused
-    kernels (compiled, or Megatron's in versions with fused attention) move less than half.
-    """
-    if one_by_one(layout):
-        return 25 * logits, 26 * logits
-    megatron = layout.software is Software.MEGATRON and layout.fused_attention
-    forward, backward = (12, 8) if layout.compiled or megatron else (34, 14)
-    return forward * logits, backward * logits
 
 
 def embedding_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from ..common.choices import Choice, choose
 from ..common.errors import InputError, quote
-from ..common.quantities import check_count, show_count
-from ..common.units import MOST_COUNT
-from ..model.chunk_schedules import V_CHUNKS
+from ..common.units import MOST_COUNT, check_count, show_count
+from ..model.schedule import V_CHUNKS
 from .description import Attention, ModelDescription
 from .hardware import NumberFormat, TrainingCluster
 
@@ -33,7 +32,7 @@ class JobSchedule(Choice):
     DUALPIPE_V = "dualpipe-v"
 
 
-#: Schedules with two stages per rank, placed in a V: `instances.model.chunk_schedules`.
+#: Schedules with two stages per rank, placed in a V: `instances.model.schedule`.
 V_SCHEDULES = frozenset({JobSchedule.ZB_V, JobSchedule.DUALPIPE_V})
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..model.chunk_schedules import interleaved_in_flight, v_in_flight
+from ..model.schedule import interleaved_in_flight, v_in_flight
 from .activations import Tokens, element_bytes, fused, kept, kept_by_module, largest_matrix, working
 from .description import Block, ModelDescription
 from .layout import V_SCHEDULES, JobSchedule, Layout, Software
@@ -30,6 +30,10 @@ FRAGMENTATION = 0.04
 #: bytes, if its segments do not grow: in PyTorch's launchers, and in Megatron's before fused
 #: attention. From torchtitan's runs of Llama 3 8B on 8 and 128 GPUs (16 to 26 % in all).
 CACHED = 0.16
+#: Fraction of a device's memory above which that allocator may free and request blocks in every
+#: step. Of the layouts trained whole on one GPU (`benchmarks/results/gpu_layouts.csv`), one that
+#: needs 0.95 of it took 14 % longer than one that needs 0.68; up to 0.83 no time was lost.
+NEARLY_FULL = 0.9
 
 
 @dataclass(frozen=True)
@@ -193,22 +197,32 @@ class RankStages:
 
 
 def stage_held(
-    model: ModelDescription, layout: Layout, stage: int, stages: RankStages | None = None
+    model: ModelDescription,
+    layout: Layout,
+    stage: int,
+    kinds: Iterable[int],
+    blocks: Sequence[Held],
 ) -> Held:
-    """Count the parameters of a model stage on one rank."""
-    stages = stages or RankStages.of(model, layout)
-    shared, routed = ends_held(model, layout, stage), 0.0
-    kinds = stages.stages[stage]
+    """Count the parameters of a model stage with layers of types `kinds`, on one rank.
+
+    `blocks` has the parameters of a layer by type, as from `block_held`.
+    """
+    own, shared = list(kinds), ends_held(model, layout, stage)
     if model.mtp and stage == layout.mtp_stage % layout.stages:
-        kinds += stages.mtp
+        own += [model.layer_types.index(block) for block in model.mtp]
         shared += len(model.mtp) * (2 * model.hidden / layout.tensor + 3) * model.hidden
         if layout.stages > 1 and stage != 0:  # with a copy of the embedding
             shared += model.vocabulary / layout.tensor * model.hidden
-    for kind in kinds:
-        held = stages.sizes[kind].held
-        shared += held.shared
-        routed += held.routed
-    return Held(shared, routed)
+    shared += sum(blocks[kind].shared for kind in own)
+    return Held(shared, sum(blocks[kind].routed for kind in own))
+
+
+def rank_held(model: ModelDescription, layout: Layout, rank: int, stages: RankStages) -> Held:
+    """Parameters of all model stages on a pipeline rank."""
+    blocks = [size.held for size in stages.sizes]
+    own = layout.rank_stages(rank)
+    each = (stage_held(model, layout, stage, stages.stages[stage], blocks) for stage in own)
+    return sum(each, Held(0.0, 0.0))
 
 
 def ends_held(model: ModelDescription, layout: Layout, stage: int) -> float:
@@ -246,18 +260,6 @@ def passes_in_flight(layout: Layout, rank: int) -> list[Mapping[int, int]]:
     else:
         moments = interleaved_in_flight(p, layout.chunks, rank, m)
     return [dict(zip(own, held, strict=True)) for held in moments]
-
-
-def rank_parameters(block: Block, hidden: int, layout: Layout) -> tuple[float, float]:
-    """Return the weights of a block on one rank: the dense ones, and those of routed experts.
-
-    All dense ones count as divided by the tensor degree, unlike in `block_held`.
-    """
-    if block.profiled is not None:
-        return block.profiled.weights * block.profiled.at(layout.tensor).held, 0.0
-    routed = block.routed_parameters(hidden)
-    dense = block.parameters(hidden) - routed
-    return dense / layout.tensor, routed / (layout.expert * layout.expert_tensor)
 
 
 # The rank.
@@ -317,7 +319,7 @@ def rank_memory(
     stages = stages or RankStages.of(model, layout)
     recipe = layout.recipe
     own = layout.rank_stages(rank)
-    held = sum((stage_held(model, layout, stage, stages) for stage in own), Held(0.0, 0.0))
+    held = rank_held(model, layout, rank, stages)
     shards = layout.shards
     routed_shards = max(1, min(shards, layout.expert_data)) if layout.zero else 1
 
@@ -336,12 +338,12 @@ def rank_memory(
     state = recipe.master_bytes + recipe.moment_bytes
     optimizer = divided(state, 1) * (1 - layout.offload_optimizer)
     kept = {stage: stage_kept(model, layout, stage, stages) for stage in own}
-    activations = max(
-        sum(count * kept[stage] for stage, count in moment.items())
+    held_at = [
+        (sum(count * kept[stage] for stage, count in moment.items()), moment.get(layout.stages - 1))
         for moment in passes_in_flight(layout, rank)
-    )
+    ]
+    activations = max(amount for amount, _ in held_at)
     layers = stages.of_rank(layout, rank)
-    logits = loss_bytes(model, layout) if layout.stages - 1 in own else 0.0
     at, each = Tokens.of(layout), element_bytes(layout)
     always = recipe.bucket_bytes
     if layout.pipeline > 1:  # a received tensor, and one to be sent
@@ -351,7 +353,9 @@ def rank_memory(
     before = Moment(gathered=gathered_always(model, layout, rank, held), communication=always)
     if not lazily:
         before = replace(before, gradients=gradients)
-    moments = [replace(before, activations=activations, logits=logits)]
+    # The loss is there from a forward pass of the last stage to the backward pass behind it.
+    logits = loss_bytes(model, layout)
+    moments = [replace(before, activations=some, logits=logits) for some, last in held_at if last]
     if (fused(layout) and layout.zero < 3) or not layers:
         heaviest = max((layer.working for layer in layers), default=0.0)
         moments.append(replace(before, activations=activations, workspace=heaviest))

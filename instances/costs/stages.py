@@ -20,7 +20,7 @@ from .collectives import Group, UsedLinks, all_gather, all_reduce, links_of, mes
 from .hardware import TrainingCluster
 from .layers import LayerPrices, LayerTimes
 from .layout import Layout, Recipe, axis_stride
-from .memory import RankStages, rank_parameters, stage_kept, stays_gathered
+from .memory import Held, RankStages, block_held, stage_held, stage_kept, stays_gathered
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,7 @@ class StageTime:
     backward: float
     weights: float
     gathered: float  # seconds of both passes that wait for gathered weights (ZeRO 3)
-    # dense, routed: numbers of weights on a rank: of all but routed experts, and of these
-    dense: float
-    routed: float
+    held: Held  # numbers of parameters on a rank
     terms: dict[str, float]  # seconds of both passes by term
     busy: tuple[float, ...]  # seconds of busy links, as in `LayerTime`
 
@@ -81,7 +79,7 @@ def _offloading(
     whole = replace(layout, offload_activations=0.0)
     waiting = []
     for number, stage in enumerate(stages):
-        away = each[0] * stage.dense + each[1] * stage.routed
+        away = each[0] * stage.held.shared + each[1] * stage.held.routed
         away += stage_kept(model, whole, number, divided)
         away -= stage_kept(model, layout, number, divided)
         moved = away / prices.cluster.accelerator.host_bandwidth
@@ -143,7 +141,7 @@ def device_memory(
 def _stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
     """Return the passes of each model stage at the given prices, including waits."""
     model, times = prices.model, prices.times(layout)
-    held = [rank_parameters(block, model.hidden, layout) for block in model.layer_types]
+    blocks = [block_held(block, model.hidden, layout) for block in model.layer_types]
     stages, start = [], 0
     further = layout.mtp_stage % layout.stages if model.mtp else -1
     known: dict[StageParts, StageTime] = {}
@@ -154,6 +152,7 @@ def _stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
         ends = (stage == 0, stage == layout.stages - 1, stage == further)
         parts = StageParts(own, again, *ends)
         if parts not in known:
+            held = stage_held(model, layout, stage, own, blocks)
             known[parts] = stage_time(layout, prices, times, held, parts)
         stages.append(known[parts])
     return _offloading(layout, prices, tuple(stages))
@@ -163,32 +162,22 @@ def stage_time(
     layout: Layout,
     prices: LayerPrices,
     times: LayerTimes,
-    held: list[tuple[float, float]],
+    held: Held,
     stage: StageParts,
 ) -> StageTime:
-    """Return the passes of a stage with the given contents.
-
-    `held` has, by layer type, the numbers of dense and of routed weights on a rank.
-    """
+    """Return the passes of a stage with these contents; `held` are its parameters on a rank."""
     model, own, again = prices.model, stage.layers, stage.recomputed
     counted = Counter(own[:again])
     parts = [(times.recomputed[which], count) for which, count in counted.items()]
     parts += [(times.blocks[which], count) for which, count in Counter(own[again:]).items()]
-    dense, routed = sum(held[i][0] for i in own), sum(held[i][1] for i in own)
     if stage.first:
         parts.append((times.embedding, 1))
-        dense += model.embedding_parameters / layout.tensor
     if stage.last:
         parts.append((times.head, 1))
-        dense += model.head_parameters / layout.tensor
-        if model.tied and layout.stages > 1:
-            dense += model.vocabulary * model.hidden / layout.tensor
     if stage.further:
         for block in model.mtp:
             which = model.layer_types.index(block)
             parts += [(times.recomputed[which], 1), (times.further, 1)]
-            dense += held[which][0] + 2 * model.hidden**2 / layout.tensor
-            routed += held[which][1]
     forward = sum(count * part.forward for part, count in parts)
     backward = sum(count * part.backward for part, count in parts)
     weights = sum(count * part.weights for part, count in parts)
@@ -203,7 +192,7 @@ def stage_time(
         terms["host"] += hooks
     gathered = 0.0
     if waits_for_weights(layout):
-        gather, reduce = replica_traffic(layout, prices, dense, routed)
+        gather, reduce = replica_traffic(layout, prices, held.shared, held.routed)
         table, both = prices.calibration, reduce + gather * layout.reshard_after_forward
         taken = blocked(layout, prices)
         computes = forward - sum(compress(busy[::2], taken))
@@ -213,7 +202,7 @@ def stage_time(
         gathered = wait_forward + wait_backward
         forward, backward = forward + wait_forward, backward + wait_backward
     terms["weights"] = gathered
-    return StageTime(forward, backward, weights, gathered, dense, routed, terms, busy)
+    return StageTime(forward, backward, weights, gathered, held, terms, busy)
 
 
 def waits_for_weights(layout: Layout) -> bool:
@@ -309,9 +298,8 @@ def exposed_traffic(layout: Layout, prices: LayerPrices, own: list[StageTime]) -
     """
     if waits_for_weights(layout):
         return 0.0
-    gather, reduce = replica_traffic(
-        layout, prices, sum(s.dense for s in own), sum(s.routed for s in own)
-    )
+    every = sum((stage.held for stage in own), Held(0.0, 0.0))
+    gather, reduce = replica_traffic(layout, prices, every.shared, every.routed)
     held, table, pieces = blocked(layout, prices), prices.calibration, max(8, len(own))
     if layout.overlap.gradients:
         computes = sum(stage.backward - sum(compress(stage.busy[1::2], held)) for stage in own)

@@ -15,7 +15,7 @@ from .activations import element_bytes, fused
 from .description import Block, ModelDescription
 from .experts import routed_rows
 from .layout import ContextKind, Layout, Recompute
-from .memory import Held, RankStages, ends_held, stage_held, stays_gathered, unit_held
+from .memory import RankStages, ends_held, rank_held, stays_gathered, unit_held
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,7 @@ def _of_data(
     recipe, own = layout.recipe, layout.rank_stages(rank)
     if layout.replicas == 1:
         return
-    whole = sum((stage_held(model, layout, stage, stages) for stage in own), Held(0.0, 0.0))
-    held = unit_held(whole, layout)
+    held = unit_held(rank_held(model, layout, rank, stages), layout)
     if layout.zero < 3:
         if layout.zero == 0:
             yield "data", "all-reduce", 1, recipe.reduce_bytes * held

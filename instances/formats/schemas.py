@@ -13,14 +13,16 @@ from typing import Any
 
 import msgspec
 
-from ..topologies.named import TopologyFile
-from .certificate import (
+from ..topologies import TopologyFile
+from .plan_json import (
     CHECKED,
+    CODECS,
+    STREAM,
     HubCertificate,
+    PlanFile,
     PriceCertificate,
     ShardingCertificate,
 )
-from .plan_json import CODECS, STREAM, PlanFile
 from .problem_toml import PROBLEMS
 from .stagecut_json import ClusterFile, WorkloadFile
 from .tensor_program_json import ProgramFile

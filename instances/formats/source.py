@@ -309,10 +309,10 @@ def _reason(error: str, data: object, kind: type[Any]) -> str:
         wanted = f"{side} {match[2].removesuffix('.0')}"
     else:
         return f"{begin}{message.replace('`', '')}; correct it"
-    said = f" {quote(value)}" if known else " a wrong value"
+    found = f" {quote(value)}" if known else " a wrong value"
     name = where[-1] if where else "the file"
     begin = f"{': '.join(where[:-1])}: " if where[:-1] else ""
-    return f"{begin}{name} is{said}; it must be {wanted}"
+    return f"{begin}{name} is{found}; it must be {wanted}"
 
 
 def _choices(kind: Type, steps: Sequence[tuple[str, str]]) -> list[str]:

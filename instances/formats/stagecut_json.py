@@ -18,8 +18,7 @@ from ..common.errors import prefix_errors, quote
 from ..common.units import NodeId
 from ..model.cluster import Cluster, DeviceKind, Link, PairLink
 from ..model.layers import PER_CONFIGURATION, Layers
-from ..model.ties import Copy, Tie
-from ..model.workload import Workload
+from ..model.workload import Copy, Tie, Workload
 from .solutions_json import RulesRecord
 from .source import CLUSTER, NEWEST, WORKLOAD, Record, Source, Whole, plain_id, read_file
 

@@ -139,8 +139,8 @@ def _record(operator: Operator, names: list[str]) -> OperatorRecord:
         "signatures": list(map(_written, operator.signatures)),
         "gradient": None if operator.gradient is None else names[operator.gradient],
     }
-    told = {key: value for key, value in values.items() if value or key in ("name", "ruled")}
-    return OperatorRecord(**told)
+    kept = {key: value for key, value in values.items() if value or key in ("name", "ruled")}
+    return OperatorRecord(**kept)
 
 
 def _written(signature: Signature) -> SignatureRecord | str:

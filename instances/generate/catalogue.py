@@ -15,7 +15,7 @@ from typing import Any
 
 from ..common.choices import Tied
 from ..common.errors import InputError, quote
-from ..common.quantities import check_count
+from ..common.units import check_count
 from ..model.workload import Workload
 from .architectures import ARCHITECTURES, Architecture
 from .architectures.lowering import Granularity, to_workload

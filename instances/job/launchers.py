@@ -1,7 +1,7 @@
 """Settings of launchers: the layouts of a training job that each launcher can run.
 
-Each fact has its source, by repository and commit: documentation, or the check in the launcher's
-own code. Whether a layout fits the model, the cluster or the memory is checked elsewhere.
+Each fact has its source: documentation or the check in the launcher's own code, by repository and
+commit. Whether a layout fits the cluster or the memory is not asked here.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from ..common.choices import Choice
 from ..common.errors import InputError, quote
+from ..costs.description import ModelDescription
 from ..costs.hardware import NumberFormat
 from ..costs.layout import (
     OFFLOAD,
@@ -77,6 +78,12 @@ class LauncherSettings:
     experts_in_data: bool = False
     # whether tensor or context parallelism requires ZeRO 1 or above
     always_sharded: bool = False
+    # whether each of several tensor-parallel ranks can have a copy of a key and value head
+    copies_key_heads: bool = True
+    # even_vocabulary, windows_in_context: whether tensor-parallel ranks must have equally many
+    # tokens of the vocabulary, and context-parallel ones can see sliding windows
+    even_vocabulary: bool = False
+    windows_in_context: bool = True
 
 
 # NVIDIA/Megatron-LM@d98e8a6. Schedules: megatron/core/pipeline_parallel/schedules.py. ZeRO 1 is
@@ -116,7 +123,8 @@ _MEGATRON = LauncherSettings(
 # parallelism yet") and distributed/activation_checkpoint.py (full, or
 # selective by operator, of all layers). Orders of zero-bubble schedules run as a table of actions,
 # `pipeline_parallel_schedule_csv`. Context parallelism is
-# torch.distributed.tensor.experimental's: all-gather, or a ring by `set_rotate_method`.
+# torch.distributed.tensor.experimental's: all-gather, or a ring by `set_rotate_method`. Key and
+# value heads are not copied: its pull request 2577.
 _TORCHTITAN = LauncherSettings(
     software=Software.TORCHTITAN,
     recipe="fsdp-bf16",
@@ -132,6 +140,7 @@ _TORCHTITAN = LauncherSettings(
     mtp_in_pipeline=False,
     dispatchers=frozenset(Dispatcher),
     graphs=frozenset({Graphs.NONE, Graphs.ITERATION}),
+    copies_key_heads=False,
 )
 
 # deepspeedai/DeepSpeed@edaa722: runtime/pipe/engine.py ("ZeRO-2 and ZeRO-3 are incompatible with
@@ -158,9 +167,10 @@ _DEEPSPEED = LauncherSettings(
 )
 
 # runtime/execution/job (docs/run.md, Training jobs): FSDP2, which in a pipeline of
-# torch.distributed.pipelining divides gradients only at the end of a batch, so that ZeRO 2 and 3
-# would keep more memory than they should; attention with gathered keys and values or exchanged
-# heads; the user names the modules to recompute.
+# torch.distributed.pipelining divides gradients at the end of a batch alone, so that ZeRO 2 and 3
+# would keep more there than they promise; attention by gathered keys and values or exchanged heads,
+# which has no mask of its own; modules to recompute are named by the user. DTensor divides key and
+# value projections and the vocabulary evenly.
 _STAGECUT = LauncherSettings(
     software=Software.STAGECUT,
     recipe="fsdp-bf16",
@@ -174,6 +184,9 @@ _STAGECUT = LauncherSettings(
     recompute=frozenset(Recompute)
     - {Recompute.CORE_ATTENTION, Recompute.MLA_UP_PROJECTION, Recompute.MOE_ACTIVATION},
     recompute_some=True,
+    copies_key_heads=False,
+    even_vocabulary=True,
+    windows_in_context=False,
 )
 
 # NVIDIA-NeMo/Megatron-Bridge runs Megatron-Core, with its names as fields
@@ -181,7 +194,8 @@ _STAGECUT = LauncherSettings(
 
 # huggingface/accelerate 1.15: parallelism_config.py (FSDP2 or HSDP, tensor parallelism by the
 # model's own plan, context parallelism by torch's `context_parallel`, which gathers or goes round a
-# ring; no pipeline in training, no expert parallelism), utils/dataclasses.py
+# ring; no pipeline in training, no expert parallelism; issue 48307 of huggingface/transformers: key
+# and value heads are not copied), utils/dataclasses.py
 # (`FullyShardedDataParallelPlugin`: weights are gathered until the backward pass, ZeRO 2, or not,
 # ZeRO 3; checkpointing of all wrapped layers).
 _ACCELERATE = LauncherSettings(
@@ -195,6 +209,7 @@ _ACCELERATE = LauncherSettings(
     context=frozenset({ContextKind.RING, ContextKind.ALL_GATHER}),
     expert=False,
     always_sharded=True,
+    copies_key_heads=False,
 )
 
 # AI-Hypercomputer/maxtext@000b810: src/maxtext/configs/base.yml. ZeRO 1 is
@@ -238,11 +253,11 @@ LAUNCHERS: Mapping[str, LauncherSettings] = MappingProxyType(
 )
 
 
-def runs(launcher: str, layout: Layout, layers: int | None = None) -> str | None:
+def runs(launcher: str, layout: Layout, model: ModelDescription | None = None) -> str | None:
     """Return why a launcher of `LAUNCHERS` cannot run a layout, in one line; None if it can.
 
-    `layers` is the model's number of layers, if known: some launchers offload only whole layers.
-    InputError if no launcher has that name.
+    Without a `model` neither its layers, heads nor vocabulary are asked. InputError if there is no
+    launcher of that name.
 
     Examples
     --------
@@ -254,8 +269,34 @@ def runs(launcher: str, layout: Layout, layers: int | None = None) -> str | None
     if known is None:
         raise InputError(f"launcher: {quote(launcher)} is not one of {', '.join(LAUNCHERS)}")
     found = _passes(known, layout) or _division(known, layout)
-    found = found or _kept(known, layout, layers)
-    return None if found is None else f"{found[0]}; {launcher} has {found[1]}"
+    found = found or _kept(known, layout, None if model is None else model.layers)
+    if found is not None:
+        return f"{found[0]}; {launcher} has {found[1]}"
+    return None if model is None else undivided(launcher, layout, model)
+
+
+def undivided(launcher: str, layout: Layout, model: ModelDescription) -> str | None:
+    """Return which part of a model a launcher cannot divide as a layout does; None if it can."""
+    known, t = LAUNCHERS[launcher], layout.tensor
+    if known.even_vocabulary and model.vocabulary % t:
+        return (
+            f"tensor: {t} does not divide the vocabulary of {model.vocabulary} of {model.name}; "
+            f"{launcher} has even parts alone"
+        )
+    for block in model.layer_types:
+        for one in (block.attention, block.cross_attention):
+            if one is not None and one.kv_heads % t and not known.copies_key_heads:
+                return (
+                    f"tensor: {t} does not divide the {one.kv_heads} key and value heads of "
+                    f"{model.name}; {launcher} has at most {one.kv_heads}"
+                )
+            windows = one is not None and one.window is not None and one.window < layout.sequence
+            if windows and layout.context > 1 and not known.windows_in_context:
+                return (
+                    f"context: {layout.context} with sliding windows of {model.name}; {launcher} "
+                    "has 1 there"
+                )
+    return None
 
 
 def layers_away(part: float, layers: int) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import InputError, quote
-from ..common.quantities import show_gap
+from ..common.units import show_gap
 from ..costs.calibration import Calibration, tables_by_kind
 from ..costs.description import ModelDescription
 from ..costs.hardware import TrainingCluster

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..common.choices import OrText
 from ..common.errors import InputError, quote
-from ..common.quantities import check_count, check_counts
+from ..common.units import check_count, check_counts
 from ..costs.description import ModelDescription
 from ..costs.hardware import TrainingCluster
 from ..costs.layout import OFFLOAD, RECIPES, ContextKind, JobSchedule, Layout, Recipe, Recompute
@@ -207,7 +207,7 @@ class TrainingJob:
             found += ["schedule"] * (layout.schedule not in self.orders)
         if layout.recompute and layout.recompute not in self.modes:
             found.append("recompute")
-        if not found and (reason := runs(self.launcher, layout, model.layers)) is not None:
+        if not found and (reason := runs(self.launcher, layout, model)) is not None:
             found.append(reason.partition(":")[0])
         return tuple(dict.fromkeys(found))
 

@@ -20,14 +20,15 @@ from importlib.resources import files
 from typing import Any
 
 from ..common.errors import InputError
-from ..common.quantities import show_bytes
+from ..common.units import show_bytes
 from ..costs.clusters import training_cluster
 from ..costs.description import ModelDescription
 from ..costs.hardware import NumberFormat, TrainingCluster
-from ..costs.layout import RECIPES, JobSchedule, Layout, Overlap, Recompute, check_layout
+from ..costs.layout import RECIPES, Layout, Overlap, Recompute, check_layout
 from ..costs.memory import fullest_rank
 from ..costs.models import shipped_model
 from ..costs.stages import device_memory
+from .problem import on_one_device
 
 #: Text of an empty collection: an empty column would stand for the default.
 NONE = "none"
@@ -176,11 +177,7 @@ def usual_layouts(
     ZeRO-3 over all devices 3 1 1
     tensor parallelism in the node, pipeline across 1 8 1
     """
-    common = replace(
-        base, tensor=1, sequence_parallel=False, context=1, pipeline=1, chunks=1, data=1, expert=1,
-        expert_tensor=1, zero=0, shard_group=0, microbatch=1, schedule=JobSchedule.ONE_F_ONE_B,
-        recompute=_NOTHING, recompute_layers=None, stage_layers=(), mtp_stage=-1,
-    )  # fmt: skip
+    common = replace(on_one_device(base), shard_group=0, mtp_stage=-1)
     rules = [
         ("ZeRO-3 over all devices", _sharded(common, cluster)),
         ("tensor parallelism in the node, pipeline across", _in_node(common, model, cluster)),

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..common.errors import InputError, quote
-from ..common.quantities import show_percent
-from ..common.units import LARGEST, SMALLEST, TIME_UNITS, UNSPECIFIED
+from ..common.units import LARGEST, SMALLEST, TIME_UNITS, UNSPECIFIED, show_percent
 from .cluster import ACCELERATOR, Cluster
 from .pipeline_job import PipelineJob, is_iteration, is_stream
 from .problem import DeviceMapping, Problem
@@ -151,8 +150,8 @@ def filled(
 
 def assumed(workload: Workload) -> list[str]:
     """Return what was assumed of a workload, a sentence each."""
-    said = workload.provenance.get(ASSUMED, "")
-    return said.split("; ") if said else []
+    noted = workload.provenance.get(ASSUMED, "")
+    return noted.split("; ") if noted else []
 
 
 def _noted(workload: Workload, note: str, **fields: Any) -> Workload:

@@ -21,8 +21,7 @@ from ..common.choices import (
     choose,
 )
 from ..common.errors import InputError, quote
-from ..common.quantities import check_count, check_counts
-from ..common.units import LARGEST, SMALLEST
+from ..common.units import LARGEST, SMALLEST, check_count, check_counts
 from .placement_rules import NO_RULES, PlacementRules
 from .schedule import GivenOrder, given_order
 from .summary import ByFields

@@ -8,8 +8,7 @@ from fnmatch import fnmatchcase
 
 from ..common.arrays import Ints, frozen
 from ..common.errors import InputError, near_names, quote
-from ..common.quantities import check_count
-from ..common.units import NodeId
+from ..common.units import NodeId, check_count
 from .cluster import Cluster
 from .summary import ByFields
 from .workload import Workload
@@ -96,19 +95,19 @@ class PlacementRules(ByFields):
             If a pattern matches no node, or a node does not exist.
         """
         for pattern, number in self.pins:
-            said = f"pin {quote(f'{pattern}={number}')}"
-            yield said, matching(pattern, workload, said), number
+            rule = f"pin {quote(f'{pattern}={number}')}"
+            yield rule, matching(pattern, workload, rule), number
         for node, number in self.fixed:
-            said = f"fixed {quote(f'{node}={number}')}"
+            rule = f"fixed {quote(f'{node}={number}')}"
             if node not in workload.index:
-                raise InputError(f"{said}: {workload.name} has no node {node!r}; use its ids")
-            yield said, [workload.index[node]], number
+                raise InputError(f"{rule}: {workload.name} has no node {node!r}; use its ids")
+            yield rule, [workload.index[node]], number
 
     def joined(self, workload: Workload) -> Iterator[tuple[str, list[int]]]:
         """Yield the nodes of each rule of `together`, with how users know it; as `numbered`."""
         for patterns in self.together:
-            said = f"together {quote(' '.join(patterns))}"
-            yield said, sorted({v for one in patterns for v in matching(one, workload, said)})
+            rule = f"together {quote(' '.join(patterns))}"
+            yield rule, sorted({v for one in patterns for v in matching(one, workload, rule)})
 
     def separated(self, workload: Workload) -> Iterator[tuple[str, list[list[int]]]]:
         """Yield the groups of each rule of `apart`, with how users know it; as `numbered`.
@@ -122,13 +121,13 @@ class PlacementRules(ByFields):
             As `numbered`, and if a node matches two patterns of a rule.
         """
         for patterns in self.apart:
-            said = f"apart {quote(' '.join(patterns))}"
-            groups = [matching(one, workload, said) for one in patterns]
+            rule = f"apart {quote(' '.join(patterns))}"
+            groups = [matching(one, workload, rule) for one in patterns]
             seen: set[int] = set()
             for nodes in groups:
                 if both := seen.intersection(nodes):
                     node = workload.ids[min(both)]
-                    raise InputError(f"{said}: node {node} matches two of its patterns")
+                    raise InputError(f"{rule}: node {node} matches two of its patterns")
                 seen.update(nodes)
             if len(groups) == 1:
                 of: dict[tuple[int, int], list[int]] = {}
@@ -136,17 +135,17 @@ class PlacementRules(ByFields):
                     colour = int(workload.colours[v])
                     of.setdefault((colour, v if colour < 0 else -1), []).append(v)
                 groups = list(of.values())
-            yield said, groups
+            yield rule, groups
 
 
 #: Placement rules of a problem by default: none.
 NO_RULES = PlacementRules()
 
 
-def matching(pattern: str, workload: Workload, said: str) -> list[int]:
+def matching(pattern: str, workload: Workload, rule: str) -> list[int]:
     """Return the nodes with an id or name equal to, or matched by, the pattern.
 
-    InputError, about the rule `said`, if there is none.
+    InputError, about the rule, if there is none.
     """
     found = [
         v
@@ -156,7 +155,7 @@ def matching(pattern: str, workload: Workload, said: str) -> list[int]:
     if not found:
         hint = near_names(pattern, (*map(str, workload.ids), *workload.names), "")
         raise InputError(
-            f"{said}: no node of {workload.name} has an id or name that matches {quote(pattern)}"
+            f"{rule}: no node of {workload.name} has an id or name that matches {quote(pattern)}"
             + (f"; {hint}" if hint else "")
         )
     return found

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..common.arrays import Ints, rebuild
 from ..common.errors import InputError, quote
-from ..common.quantities import show_gap
+from ..common.units import show_gap
 from .cluster import Cluster
 from .problem import DeviceMapping, Problem, objective_unit
 from .solution import Solution

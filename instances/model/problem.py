@@ -19,7 +19,7 @@ from ..common.choices import (
     choose,
 )
 from ..common.errors import InputError
-from ..common.quantities import check_count, show_count
+from ..common.units import check_count, show_count
 from .cluster import Cluster
 from .costs import price
 from .pipeline_job import PipelineJob

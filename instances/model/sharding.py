@@ -32,8 +32,7 @@ import numpy as np
 from ..common.arrays import Floats
 from ..common.choices import Optimizer, OrText, Primitive, Role, Rounds, ShardingObjective, choose
 from ..common.errors import InputError, quote
-from ..common.quantities import check_count
-from ..common.units import LARGEST, TIME_UNITS, NodeId
+from ..common.units import LARGEST, TIME_UNITS, NodeId, check_count
 from .cluster import ACCELERATOR, Cluster, Link
 from .summary import ByFields
 from .tensor_program import TensorProgram

@@ -338,15 +338,15 @@ def _check_signature(
     tensors: Sequence[Tensor], operator: Operator, signature: Signature, where: str
 ) -> None:
     sides = ((operator.inputs, signature.inputs), (operator.outputs, signature.outputs))
-    if any(len(held) != len(said) for held, said in sides):
+    if any(len(held) != len(properties) for held, properties in sides):
         raise InputError(
             f"{where}: signature {signature.text} is not for {len(operator.inputs)} inputs and "
             f"{len(operator.outputs)} outputs"
         )
     if not (signature.extent >= 1 and 0 <= signature.reduced_bytes <= LARGEST):
         raise InputError(f"{where}: signature {signature.text}: extent must be at least 1")
-    for held, said in sides:
-        for t, one in zip(held, said, strict=True):
+    for held, properties in sides:
+        for t, one in zip(held, properties, strict=True):
             if one >= len(tensors[t].shape):
                 raise InputError(
                     f"{where}: signature {signature.text}: {tensors[t].name} has no axis {one}"

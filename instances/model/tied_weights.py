@@ -1,4 +1,18 @@
-"""Conversion of tied weights: copies on several devices, or one shared under a colour."""
+"""Conversion of tied weights: copies on several devices, or one shared under a colour.
+
+*Colour.* All users of the weight share a device, which keeps it once.
+
+*Copies.* Each user keeps the weight, its gradient and its optimizer state, as pipelines do whose
+first and last stage hold the embedding each (Narayanan et al., "Efficient large-scale language
+model training on GPU clusters using Megatron-LM", SC 2021). Two copies on one device count twice,
+so memory is never counted too low. In training the gradients are added up before every step of
+the optimizer. For that a chain of *exchange nodes*, of no time and no memory, leads from each user
+that delivers a gradient to the next: node x has the colour of the one user and an edge to the
+other, and its output are the 2 b bytes that a ring all-reduce of b bytes moves over the links of
+two devices, there and back. Users on one device so exchange nothing, and any problem prices the
+all-reduce as it prices other data. It happens once per batch: of M microbatches, each bears a part,
+2 b / M. Without M a batch is one microbatch, and the price an upper bound.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +26,7 @@ from ..common.arrays import Floats, Ints
 from ..common.choices import Tied
 from ..common.errors import InputError
 from ..common.units import NodeId
-from .ties import Copy, Tie
-from .workload import Workload
+from .workload import Copy, Tie, Workload
 
 
 def tied_as(workload: Workload, tied: Tied | str, microbatches: int = 1) -> Workload:

@@ -268,11 +268,11 @@ class Topology(Summarised):
         return replace(self, excluded=(*self.excluded, *devices))
 
     def to_networkx(self) -> nx.Graph[int]:
-        """Return the graph: ``name``, ``device``, ``island``, ``memory_bytes`` and ``slowdown`` of
-        nodes, and ``latency_s`` and ``bytes_per_s`` of links.
+        """Return the topology as a graph with its data as attributes.
 
-        `topology_from_networkx` is the inverse, but for links that no route uses beside a better
-        one between the same two nodes, and the grid's shape.
+        Nodes have ``name``, ``device``, ``island``, ``memory_bytes`` and ``slowdown``, links
+        ``latency_s`` and ``bytes_per_s``. `topology_from_networkx` is the inverse, but for links
+        that no route uses beside a better one between the same two nodes, and the grid's shape.
         """
         import networkx as nx
 

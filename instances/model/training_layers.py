@@ -129,6 +129,8 @@ def _check(workload: Workload) -> None:
         raise InputError(f"{where}: its nodes are layers already")
     if not workload.backward.any():
         raise InputError(f"{where}: it has no backward pass; profile the model with --train")
+    if workload.backward.all():
+        raise InputError(f"{where}: all of its nodes are of the backward pass; mark fewer so")
     for key in ("activation_bytes", "weight_bytes"):
         if key not in workload.extra:
             raise InputError(f"{where}: it does not say {key}, which layers need")

@@ -129,8 +129,8 @@ def _placed(model: nn.Module, inputs: Any, dtype: str | None, device: str | None
         microbatches = (_called_with(tree_map(place, one)) for one in given)
         first = next(microbatches, None)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        told = " ".join(f"--{k} {v}" for k, v in (("dtype", dtype), ("device", device)) if v)
-        raise InputError(f"{told}: {reason_of(error, model)}") from None
+        options = " ".join(f"--{k} {v}" for k, v in (("dtype", dtype), ("device", device)) if v)
+        raise InputError(f"{options}: {reason_of(error, model)}") from None
     if first is None:
         raise InputError("model: the iterator of its inputs is empty; it must give one at least")
     return Made(model, *first, chain([first], microbatches))

@@ -20,9 +20,9 @@ from ..to_workload import (
     memory_bytes,
     suggested_cluster,
 )
-from .parts import ModelParts, plain, put_together, take_apart
-from .parts import Profile as Profile
-from .prices import measured_times
+from .operator_times import measured_times
+from .recorded_model import Profile as Profile
+from .recorded_model import RecordedModel, plain, profile_of, record_model
 from .tracing.traced import export_failure
 from .tracing.unchanged import unchanged
 
@@ -93,19 +93,19 @@ def profile(
     named = dict(kwargs or {})
     model = plain(model, args, named)
     with unchanged(model, (args, named)):
-        parts = take_apart(model, args, named, training)
+        recorded = record_model(model, args, named, training)
         if target is None:
-            times, notes = measured_times(parts, args, named, cache, fresh=fresh)
+            times, notes = measured_times(recorded, args, named, cache, fresh=fresh)
             cluster = Cluster(
                 (DeviceKind("process", _DEVICES, times=ACCELERATOR, link=times.link),)
             )
         else:
-            times, notes = estimated_times(parts.graph, target), []
-            cluster = suggested_cluster(target, memory_bytes(parts.graph))
-    grouping = grouped(parts.graph, depth)
-    if parts.traced.because:
-        notes = [export_failure(parts.traced), *notes]
-    return put_together(parts, grouping, times, cluster, tied=tied, name=name, notes=tuple(notes))
+            times, notes = estimated_times(recorded.graph, target), []
+            cluster = suggested_cluster(target, memory_bytes(recorded.graph))
+    grouping = grouped(recorded.graph, depth)
+    if recorded.traced.because:
+        notes = [export_failure(recorded.traced), *notes]
+    return profile_of(recorded, grouping, times, cluster, tied=tied, name=name, notes=tuple(notes))
 
 
 def matching(
@@ -126,8 +126,8 @@ def matching(
     named = dict(kwargs or {})
     model = plain(model, args, named)
     with unchanged(model, (args, named)):
-        parts = take_apart(model, args, named, training)
-    graph = parts.graph
+        recorded = record_model(model, args, named, training)
+    graph = recorded.graph
     wanted = set(ids)
     deepest = max(len(op.modules) for op in graph.operators)
     for depth in (None, *range(1, deepest + 1)):
@@ -140,11 +140,11 @@ def matching(
         if not named_nodes <= wanted:
             continue
         for tied in (Tied.COPIES, Tied.COLOUR):
-            found = _estimated(parts, grouping, tied)
+            found = _estimated(recorded, grouping, tied)
             own = zip(found.workload.ids, found.workload.backward.tolist(), strict=True)
             if wanted == {node for node, backward in own if not (layers and backward)}:
                 return found
-    raise InputError(_unknown(parts, ids))
+    raise InputError(_unknown(recorded, ids))
 
 
 def uncut(
@@ -160,28 +160,28 @@ def uncut(
     named = dict(kwargs or {})
     model = plain(model, args, named)
     with unchanged(model, (args, named)):
-        parts = take_apart(model, args, named, training, whole=True)
-    return _estimated(parts, grouped(parts.graph, None), Tied.COLOUR)
+        recorded = record_model(model, args, named, training, whole=True)
+    return _estimated(recorded, grouped(recorded.graph, None), Tied.COLOUR)
 
 
-def _estimated(parts: ModelParts, grouping: Grouping, tied: Tied) -> Profile:
+def _estimated(recorded: RecordedModel, grouping: Grouping, tied: Tied) -> Profile:
     """Return the profile with a roofline's times."""
     target = machine()
-    cluster = suggested_cluster(target, memory_bytes(parts.graph))
-    times = estimated_times(parts.graph, target)
-    return put_together(parts, grouping, times, cluster, tied=tied)
+    cluster = suggested_cluster(target, memory_bytes(recorded.graph))
+    times = estimated_times(recorded.graph, target)
+    return profile_of(recorded, grouping, times, cluster, tied=tied)
 
 
-def _unknown(parts: ModelParts, ids: Collection[NodeId]) -> str:
+def _unknown(recorded: RecordedModel, ids: Collection[NodeId]) -> str:
     """Return an error text about nodes that the model lacks, naming one."""
-    graph = parts.graph
+    graph = recorded.graph
     names = {op.name for op in graph.operators} | {m for op in graph.operators for m in op.modules}
     unknown = [
         node for node in ids if str(node).split("#")[0].removesuffix(".backward") not in names
     ]
     what = f"no {unknown[0]!r}" if unknown else "other nodes"
-    mode = "training" if parts.training else "inference"
+    mode = "training" if recorded.training else "inference"
     return (
-        f"{type(parts.model).__name__}: traced for {mode} it has {what}; the plan was made for "
+        f"{type(recorded.model).__name__}: traced for {mode} it has {what}; the plan was made for "
         "another model, or for other inputs: profile and plan again"
     )

@@ -1,8 +1,13 @@
-"""Recording of one pass over a traced model with fake tensors: kernels, reads, writes.
+"""Recording of one pass over a traced model with fake tensors: kernels, FLOPs, reads, writes.
 
 The backward pass is autograd's own: the traced forward graph is executed with autograd on, every
 autograd node is assigned to the step that made it, then the engine runs, and hooks on its nodes
 tell their kernels apart. So the recording has the kernels that torch runs, not a compiler's.
+
+FLOPs are by torch's own formulas, and by those here that it lacks or that differ: FlopCounterMode
+counts attention by the fused kernels of GPUs, though as if a causal mask saved nothing, but not by
+that of CPUs; no product of grouped matrices, as of mixtures of experts; and no layer of oneDNN's
+LSTM.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import Node, saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import flop_registry
 
 from ..common.errors import InputError
 from ..operator_graph import (
@@ -29,18 +36,20 @@ from ..operator_graph import (
     Recording,
     TensorValue,
 )
-from .flops import flops_of
-from .tracing.leaves import (
+from .tracing.traced import (
+    Traced,
     as_fake,
     has_no_data,
     loss_of,
     mode_of,
     plain,
+    quiet,
+    reason_of,
     size,
     swapped_tensors,
     tensors,
+    varying,
 )
-from .tracing.traced import Traced, quiet, reason_of, varying
 from .tracing.unchanged import unchanged
 
 #: Operators that make memory, look at it or check it, but compute nothing.
@@ -67,7 +76,7 @@ ON_CPUS = {
 Clock = Callable[[], Any]
 
 
-class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for mypy here
+class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for mypy here
     """Collects the kernels that run while it is active, or, with a clock, times them.
 
     `marks` then has signature, begin and end of each.
@@ -150,7 +159,7 @@ class Storages:
 class _Engine:
     """Recorder of autograd's engine, by hooks on its nodes."""
 
-    def __init__(self, watch: Watch, storages: Storages) -> None:
+    def __init__(self, watch: KernelRecorder, storages: Storages) -> None:
         self.watch = watch
         self.storages = storages
         self.order: list[Node] = []
@@ -195,7 +204,7 @@ class _RecordedPass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed
         self,
         module: fx.GraphModule,
         attributes: Mapping[str, Any],
-        watch: Watch,
+        watch: KernelRecorder,
         storages: Storages,
     ) -> None:
         super().__init__(module)
@@ -324,7 +333,7 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
     attributes, parameters, buffers = _attributes(traced, fake, storages)
     given = [tree_map(lambda x: _as_fake(x, fake), x) for x in traced.inputs]
     places = tuple(storages.number(x) for x in given if isinstance(x, torch.Tensor))
-    watch = Watch()
+    watch = KernelRecorder()
     run = _RecordedPass(traced.module, attributes, watch, storages)
     with ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(training))
@@ -416,7 +425,10 @@ def _modules(n: fx.Node) -> tuple[str, ...]:
 
 
 def run_backward(
-    made_by: Mapping[Node, int], roots: list[torch.Tensor], watch: Watch, storages: Storages
+    made_by: Mapping[Node, int],
+    roots: list[torch.Tensor],
+    watch: KernelRecorder,
+    storages: Storages,
 ) -> tuple[BackwardStep, ...]:
     """Run autograd's engine from roots and record the kernels of each of its nodes."""
     engine = _Engine(watch, storages)
@@ -514,3 +526,75 @@ def _word(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_word, value))}]"
     return str(value)
+
+
+def attention(name: str, *args: Any, **kwargs: Any) -> float:
+    """FLOPs of Q·Kᵀ and weights·V, each 2·pairs·width, over all heads.
+
+    Pairs are rows times columns; under a causal mask, which kernels skip above the diagonal, row i
+    has i of them. A mask that is a tensor saves nothing. Backward there are five products instead
+    of two, as the scores are computed again (Dao et al., NeurIPS 2022).
+    """
+    schema = getattr(torch.ops.aten, name).default._schema
+    named = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | kwargs
+    *heads, rows, width = named["query"].shape
+    columns, depth = named["key"].shape[-2], named["value"].shape[-1]
+    pairs = rows * columns
+    if named.get("is_causal", False):
+        square = min(rows, columns)
+        pairs = square * (square + 1) // 2 + (rows - square) * columns
+    products = 2 * torch.Size(heads).numel() * pairs * (width + depth)
+    return float(products) * (2.5 if name.endswith("_backward") else 1.0)
+
+
+def grouped_product(rows: Any, weights: Any, *_: Any, **__: Any) -> float:
+    """FLOPs of a product of each row with its group's matrix: 2·rows·in·out."""
+    return float(2 * rows.numel() * weights.shape[-1])
+
+
+def grouped_product_backward(first: Any, second: Any, *_: Any, **__: Any) -> float:
+    """FLOPs of the products for the gradient of the rows and for that of the weights."""
+    a, b = (first, second) if second.dim() == 3 else (second, first)
+    return 2.0 * grouped_product(a, b)
+
+
+def recurrent(rows: Any, first: Any, second: Any, *_: Any, **__: Any) -> float:
+    """FLOPs of an LSTM's layer: each row times the weights of input and state of all gates."""
+    return float(2 * rows.numel() // rows.shape[-1] * (first.numel() + second.numel()))
+
+
+def recurrent_backward(*args: Any, **kwargs: Any) -> float:
+    """FLOPs of an LSTM layer's backward pass, twice the forward pass's: of input and of weights."""
+    return 2.0 * recurrent(*args, **kwargs)
+
+
+def flops_of(func: Any, args: Any, kwargs: Any, out: Any) -> float:
+    """Return the FLOPs of a call of an operator that returned `out`; 0 of what is not counted."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return 0.0
+    if func._schema.name in FORMULAS:
+        return FORMULAS[func._schema.name](*args, **kwargs)
+    count = flop_registry.get(func.overloadpacket)
+    return 0.0 if count is None else float(count(*args, **kwargs, out_val=out))
+
+
+#: Formulas of operations by the operator's name, as its package may not be installed.
+FORMULAS: Mapping[str, Callable[..., float]] = {
+    **{
+        f"aten::_scaled_dot_product_{kernel}{end}": partial(
+            attention, f"_scaled_dot_product_{kernel}{end}"
+        )
+        for kernel in (
+            "flash_attention_for_cpu",
+            "flash_attention",
+            "efficient_attention",
+            "cudnn_attention",
+        )
+        for end in ("", "_backward")
+    },
+    "aten::mkldnn_rnn_layer": recurrent,
+    "aten::mkldnn_rnn_layer_backward": recurrent_backward,
+    "aten::_grouped_mm": grouped_product,
+    "transformers::grouped_mm_fallback": grouped_product,
+    "transformers::grouped_mm_fallback_backward": grouped_product_backward,
+}

@@ -15,9 +15,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
 from ..common.errors import InputError
-from .tracing.leaves import as_fake, loss_of, swapped_tensors, tensors
 from .tracing.trace import check_operators
-from .tracing.traced import as_exported, quiet, reason_of
+from .tracing.traced import (
+    as_exported,
+    as_fake,
+    loss_of,
+    quiet,
+    reason_of,
+    swapped_tensors,
+    tensors,
+)
 from .tracing.unchanged import unchanged
 
 

@@ -29,9 +29,7 @@ from ..model.tensor_program import (
 from ..model.workload import Workload
 from ..operator_graph import TensorValue
 from ..to_workload import suggested_cluster
-from .flops import flops_of
-from .parts import plain
-from .prices import (
+from .operator_times import (
     ASSUMED_LINKS,
     WARM_UP,
     clock_name,
@@ -39,10 +37,11 @@ from .prices import (
     machine_name,
     runs_to_time,
 )
+from .record import flops_of
+from .recorded_model import plain
 from .tensor_rules import CONSTANTS, VIEWS, name_of, signatures_of
 from .tensor_trace import TrainingGraph, fake_state, named_graph, swapped_state, training_graph
-from .tracing.leaves import tensors
-from .tracing.traced import reason_of
+from .tracing.traced import reason_of, tensors
 from .tracing.unchanged import unchanged
 
 #: Operators whose result is their input itself.

@@ -9,13 +9,12 @@ from matplotlib.figure import Figure
 
 from ...instances import InputError
 from ...instances.common.escape import plain
-from ...instances.common.quantities import show_count, show_percent
+from ...instances.common.units import show_count, show_percent
 from ...instances.model.schedule import COMPUTES
 from ..pictures.gantt import LANE_IN, WIDTH_IN, add_legend, draw_lanes
-from ..pictures.marks import MOST_BARS, Bar, Marks, marks_of, what_of
+from ..pictures.marks import MOST_BARS, Bar, Marks, marks_of, trace_events, track_events, what_of
 from ..pictures.style import names_as_they_are, save_picture
-from ..pictures.trace import trace_events, track_events
-from .join import Comparison
+from .comparison import Comparison
 
 #: Process id of what was measured; the simulation's are 1 and 2.
 MEASURED = 3

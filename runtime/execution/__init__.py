@@ -5,12 +5,12 @@ schedules and simulator); `stage.py` is a piece at work, with `backward.py` for 
 backward passes; `gradients.py` adds up what ranks share and clips. One loop (`own_loop/loop.py`)
 runs the pieces of a rank: `own_loop/transport.py` moves data in the order of the schedule,
 `own_loop/versions.py` keeps weights, `own_loop/teams.py` has who computes a stage of a tensor
-degree together. `guard/` keeps the ranks together and tells the first error; `checkpoint.py` writes
-and restores in `checkpoint_folder.py`; `trainer.py` runs batches, `run.py` is the front
-door.
+degree together. `trainer.py` runs batches, `run.py` is the front door.
 
 Layouts of training jobs run in `job/`, on torch's own parallelism; `torch_pipelining.py` is the
-only home of torch's private names. Shardings run in `sharded/`.
+only home of torch's private names. Shardings run in `sharded/`. All three take their steps in
+`steps.py`, with checkpoints of `checkpoint.py` in folders of `checkpoint_folder.py`; `guard/` keeps
+the ranks together and tells the first error.
 """
 
 from __future__ import annotations

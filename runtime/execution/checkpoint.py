@@ -1,14 +1,15 @@
-"""Checkpoints of plans' runs: parameters, buffers, optimizer state and random numbers.
+"""Checkpoints of runs: parameters, buffers, optimizer state and random numbers.
 
-Tensors are kept under the model's names, so that a run can go on with another plan of the same
-model. The two newest checkpoints are kept; `checkpoint_folder.py` writes and reads them.
+Tensors are kept under the model's names, so that a run can go on with another plan or layout of the
+same model. `checkpoint_folder.py` writes and reads them.
 """
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,38 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.tensor import DTensor
 
 from ...instances import InputError
-from .checkpoint_folder import Checkpoint, keep_newest, write_checkpoint
+from .checkpoint_folder import (
+    MANIFEST,
+    UNREADABLE,
+    Checkpoint,
+    checkpoints,
+    load_tensors,
+    read_checkpoint,
+    write_checkpoint,
+)
 
-#: Number of checkpoints that are kept, the newest.
-KEPT = 2
+
+@dataclass(frozen=True)
+class ModelState:
+    """The `state_dict` of the whole model: for each name what a checkpoint calls its tensor.
+
+    Tied names share a tensor; `untouched` are those that no piece has, which the forward pass does
+    not read.
+    """
+
+    tensors: Mapping[str, str]
+    untouched: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Trained:
     """Parameters, buffers and optimizers of this rank, by the model's names.
 
-    What pieces share is in it once. Where this rank has parts of tensors, `part` returns its part
-    of a whole one, by the name of the parameter or buffer that it has the shape of, and
-    `distributed` the DTensor of which it has a part; None if others have it.
+    What pieces share is in it once. Copies that stages of a job have of one weight have a name
+    each, of which `whole` says what a checkpoint calls them. Where this rank has parts of tensors
+    and they are no DTensors, `part` returns its part of a whole one, by the name of the parameter
+    or buffer that it has the shape of, and `distributed` the DTensor of which it has a part; None
+    if others have it.
     """
 
     parameters: Mapping[str, nn.Parameter]
@@ -39,6 +59,11 @@ class Trained:
     optimizers: Sequence[torch.optim.Optimizer]
     part: Callable[[str, Tensor], Tensor] | None = None
     distributed: Callable[[str, Tensor], Tensor | None] | None = None
+    whole: ModelState = ModelState({})
+
+    def called(self, name: str) -> str:
+        """Return what a checkpoint calls a parameter or buffer."""
+        return self.whole.tensors.get(name, name)
 
     def kept(self, name: str, own: Tensor) -> Tensor | None:
         """Return what a checkpoint has of a tensor that lies as a parameter or buffer does."""
@@ -52,18 +77,6 @@ class Trained:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     yield name_of[id(parameter)], parameter, optimizer, group
-
-
-@dataclass(frozen=True)
-class ModelState:
-    """The `state_dict` of the whole model: for each name what a checkpoint calls its tensor.
-
-    Tied names share a tensor; `untouched` are those that no piece has, which the forward pass does
-    not read.
-    """
-
-    tensors: Mapping[str, str]
-    untouched: Mapping[str, Tensor]
 
 
 def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -85,43 +98,36 @@ def state_held(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> ModelSt
     return ModelState(tensors, untouched)
 
 
-def save(
-    folder: Path,
-    step: int,
-    trained: Trained,
-    whole: ModelState,
-    *,
-    microbatches: int,
-    plan: str,
-    model: str,
-) -> None:
+def save(path: Path, trained: Trained, **manifest: Any) -> None:
     """Write a checkpoint into a folder that is `locked`; all ranks call this together.
 
-    For `microbatches`, `plan` and `model` see `Manifest`. What cannot be written is an
-    `InputError`, and the checkpoints before it stay as they are.
+    `manifest` has fields of `Manifest`. What cannot be written is an `InputError`, and the
+    checkpoints before it stay as they are.
     """
-    rank = dist.get_rank()
-    tensors = _there(trained, {**trained.parameters, **trained.buffers})
+    rank = str(dist.get_rank())
+    there = _there(trained, {**trained.parameters, **trained.buffers})
+    tensors = {trained.called(name): value for name, value in there.items()}
     optimizer: dict[str, dict[str, Any]] = {}
     options: dict[str, Any] = {}
     for name, parameter, owner, group in trained.learned():
-        if name in tensors:
-            options[name] = tuple((key, value) for key, value in group.items() if key != "params")
-            own = owner.state.get(parameter, {})
-            optimizer[name] = {k: _kept(trained, name, k, value) for k, value in own.items()}
-    if rank == 0:
+        if name in there:
+            called, own = trained.called(name), owner.state.get(parameter, {})
+            pairs = tuple((key, value) for key, value in group.items() if key != "params")
+            options[called] = type(owner).__name__, pairs
+            optimizer[called] = {k: _kept(trained, name, k, value) for k, value in own.items()}
+    whole = trained.whole
+    if rank == "0":
         tensors |= {name: x.detach() for name, x in whole.untouched.items()}
     state = {
         "model": tensors,
         "optimizer": optimizer,
         "options": options,
-        "random": {str(rank): _random()},
-        "buffers": {str(rank): dict(trained.buffers)},  # of replicas, each has its own
+        "random": {rank: _random()},
+        "buffers": {rank: dict(trained.buffers)},  # of replicas, each has its own
     }
-    state_dict = {**whole.tensors, **{name: name for name in whole.untouched}}
-    final = folder / f"step-{step:08}"
-    write_checkpoint(final, state, state_dict, microbatches=microbatches, plan=plan, model=model)
-    keep_newest(folder, KEPT)
+    write_checkpoint(
+        path, state, {**whole.tensors, **{name: name for name in whole.untouched}}, **manifest
+    )
 
 
 def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
@@ -135,18 +141,23 @@ def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
     ranks = sum(path[0] == "random" for path in paths.values())
     same = found.manifest.plan == plan and ranks == dist.get_world_size()
     own = str(dist.get_rank())
-    tensors = _there(trained, {**trained.parameters, **({} if same else trained.buffers)})
-    learned = {name for name, *_ in trained.learned()} & tensors.keys()
+    there = _there(trained, {**trained.parameters, **({} if same else trained.buffers)})
+    tensors = {trained.called(name): value for name, value in there.items()}
+    learned = {trained.called(n): n for n, *_ in trained.learned() if n in there}
     options: dict[str, Any] = {n: () for n in learned if f"options.{n}" in paths}
     optimizer: dict[str, dict[str, Any]] = {name: {} for name in options}
     for flat, path in paths.items():
         if path[0] == "optimizer" and path[1] in options and len(path) == 3:
-            value = _room(held.state_dict_metadata[flat], trained.parameters[path[1]], trained)
-            optimizer[path[1]][path[2]] = _kept(trained, path[1], path[2], value)
+            name = learned[path[1]]
+            value = _room(held.state_dict_metadata[flat], trained.parameters[name], trained)
+            optimizer[path[1]][path[2]] = _kept(trained, name, path[2], value)
     state = {"model": tensors, "optimizer": optimizer, "options": options}
     if same:
         state |= {"random": {own: ()}, "buffers": {own: dict(trained.buffers)}}
     found.load(state, held)
+    for name, value in there.items():
+        if value is not tensors[trained.called(name)]:  # another copy on this rank
+            value.copy_(tensors[trained.called(name)])
     for each in trained.optimizers:
         _restore(each, trained, optimizer, options)
     if same:
@@ -164,9 +175,10 @@ def _kept(trained: Trained, name: str, key: str, value: Any) -> Any:
 
     Raises InputError if it cannot be put together from parts, as it has another shape.
     """
-    if trained.distributed is None or not isinstance(value, Tensor) or not value.ndim:
+    parameter = trained.parameters[name]
+    if not isinstance(value, Tensor) or not value.ndim or not _is_parted(trained, parameter):
         return value
-    if value.shape != trained.parameters[name].shape:
+    if value.shape != parameter.shape:
         raise InputError(
             f"checkpoint: the optimizer keeps {key} of shape {tuple(value.shape)} for {name}, "
             "which is not that of its parameter: it cannot be put together; leave it out"
@@ -174,14 +186,17 @@ def _kept(trained: Trained, name: str, key: str, value: Any) -> Any:
     return trained.kept(name, value)
 
 
+def _is_parted(trained: Trained, parameter: Tensor) -> bool:
+    return trained.distributed is not None or isinstance(parameter, DTensor)
+
+
 def _room(kept: Any, parameter: Tensor, trained: Trained) -> Any:
     """Return a tensor of this rank for an optimizer's state; None for what is no tensor."""
     if not isinstance(kept, TensorStorageMetadata):
         return None
-    parted = trained.distributed is not None and len(kept.size)
-    shape = parameter.shape if parted else kept.size
-    device = parameter.device if parted else "cpu"  # optimizers move it, but their counts of steps
-    return torch.empty(shape, dtype=kept.properties.dtype, device=device)
+    if len(kept.size) and _is_parted(trained, parameter):
+        return torch.empty_like(parameter.detach(), dtype=kept.properties.dtype)
+    return torch.empty(kept.size, dtype=kept.properties.dtype)  # optimizers move it
 
 
 def _restore(
@@ -190,18 +205,30 @@ def _restore(
     state: Mapping[str, Mapping[str, Any]],
     options: Mapping[str, Any],
 ) -> None:
-    """Give an optimizer its state and options, by the names of its parameters."""
+    """Give an optimizer its state and options, by the names of its parameters.
+
+    Raises InputError if they are those of an optimizer of another kind.
+    """
+    own_kind = type(optimizer).__name__
     name_of = {id(x): name for name, x in trained.parameters.items()}
     whole = optimizer.state_dict()
     whole["state"] = {}
     for group, described in zip(optimizer.param_groups, whole["param_groups"], strict=True):
         for parameter, number in zip(group["params"], described["params"], strict=True):
             name = name_of[id(parameter)]
-            described.update(options.get(name, ()))
-            whole["state"][number] = {
-                key: value.to_local() if isinstance(value, DTensor) else value
-                for key, value in state.get(name, {}).items()
+            called = trained.called(name)
+            kind, pairs = options.get(called, (own_kind, ()))
+            if kind != own_kind:
+                raise InputError(
+                    f"checkpoint: it has the state of {kind} for {name}, and is of another model "
+                    f"or optimizer; go on with {kind}"
+                )
+            described.update(pairs)
+            own = {
+                key: x.to_local() if isinstance(x, DTensor) and trained.distributed else x
+                for key, x in state.get(called, {}).items()
             }
+            whole["state"][number] = own if name == called else copy.deepcopy(own)
     optimizer.load_state_dict(whole)
 
 
@@ -216,3 +243,79 @@ def _set_random(of_torch: Tensor, of_python: Any, cards: list[Tensor]) -> None:
     random.setstate(of_python)
     if cards:
         torch.cuda.set_rng_state_all(cards)
+
+
+def merge_checkpoint(folder: str | Path) -> dict[str, Tensor]:
+    """Return the model's `state_dict` from the checkpoint files of all ranks.
+
+    Parameters
+    ----------
+    folder
+        That of ``--checkpoint``, for its newest one; or one of the checkpoints in it.
+
+    Returns
+    -------
+    dict
+        The tensors on the CPU, under the model's names: ``model.load_state_dict`` takes it.
+        Tied weights share their memory; of replicas it is the first one's copy.
+
+    Raises
+    ------
+    InputError
+        If there is no checkpoint, or a file of it is missing or damaged.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.merge_checkpoint("kept")
+    Traceback (most recent call last):
+    stagecut.instances.common.errors.InputError: kept: no such folder
+    """
+    path = Path(folder)
+    try:
+        there = path.is_dir()
+    except (OSError, ValueError):  # no name that a folder could have
+        there = False
+    if not there:
+        raise InputError(f"{str(folder)[:200]}: no such folder")
+    if not (path / MANIFEST).exists() and not path.name.startswith("step-"):
+        found = checkpoints(path)
+        if not found:
+            raise InputError(f"{path}: it holds no checkpoint")
+        path = found[-1]
+    checkpoint = read_checkpoint(path)
+    held, names = checkpoint.contents(), checkpoint.manifest.state_dict
+    kept = {name: held.state_dict_metadata.get(f"model.{name}") for name in names.values()}
+    whole = {
+        name: torch.empty(tensor.size, dtype=tensor.properties.dtype)
+        if isinstance(tensor, TensorStorageMetadata) else torch.empty(0)
+        for name, tensor in kept.items()
+    }  # fmt: skip
+    checkpoint.load({"model": whole}, held, alone=True)
+    return {name: whole[tensor] for name, tensor in names.items()}
+
+
+def load_weights(model: nn.Module, file: Path) -> None:
+    """Give a model the weights of a file that holds its `state_dict`.
+
+    Raises InputError if the file is none of ``torch.save``, or its names or shapes are not the
+    model's.
+    """
+    try:
+        state = load_tensors(file)
+    except FileNotFoundError:
+        raise InputError(f"{file}: no such file") from None
+    except UNREADABLE:
+        raise InputError(
+            f"{str(file)[:200]}: it is no state_dict that torch.save wrote; let the "
+            "model's factory load it"
+        ) from None
+    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+        raise InputError(f"{file}: it is no state_dict; write torch.save(model.state_dict(), …)")
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        raise InputError(
+            f"{file}: not this model's weights: {lines[min(1, len(lines) - 1)]}"
+        ) from None

@@ -48,7 +48,7 @@ UNREADABLE = (
 )  # fmt: skip
 
 MANIFEST = "manifest.json"
-FORMAT = 4
+FORMAT = 5
 #: Name of the file with the metadata of `torch.distributed.checkpoint`.
 METADATA = ".metadata"
 #: Modules and names that its metadata is pickled with, beside types of numbers.
@@ -71,19 +71,18 @@ class _Format(msgspec.Struct):
 class Manifest(Record):
     """Manifest of a checkpoint.
 
-    `plan` and `model` are hashes of what it was written with, and `microbatches` how many were
-    taken from the data; of a training job they are empty, and `tokens` were taken. `files` has the
-    SHA-256 of each file, and `state_dict` what each name of the model's `state_dict` is called in
+    `plan` and `model` are hashes of what it was written with, of a training job its layout alone;
+    `taken` counts the microbatches that it has seen, of a job the tokens. `files` has the SHA-256
+    of each file, and `state_dict` what each name of the model's `state_dict` is called in
     the checkpoint.
     """
 
     format: int
-    microbatches: int
+    taken: int
     plan: str
     model: str
     files: dict[str, str]
     state_dict: dict[str, str]
-    tokens: int = 0
 
 
 def write_checkpoint(
@@ -91,10 +90,9 @@ def write_checkpoint(
     state: dict[str, Any],
     state_dict: Mapping[str, str],
     *,
-    microbatches: int = 0,
+    taken: int = 0,
     plan: str = "",
     model: str = "",
-    tokens: int = 0,
 ) -> None:
     """Write a checkpoint; all ranks call this together, each with the state that it has.
 
@@ -116,7 +114,7 @@ def write_checkpoint(
     if rank == 0:
         files, names = ({k: v for each in all_of for k, v in each.items()}
                         for all_of in zip(*everyone, strict=True))  # fmt: skip
-        manifest = Manifest(FORMAT, microbatches, plan, model, files, names, tokens)
+        manifest = Manifest(FORMAT, taken, plan, model, files, names)
         write_whole(unfinished / MANIFEST, layout(msgspec.to_builtins(manifest)))
         before = final.parent / f".{final.name}.before"
         with _told(final):
@@ -181,6 +179,11 @@ def _to_disk(folder: Path) -> None:
         os.close(descriptor)
 
 
+def step_path(folder: Path, step: int) -> Path:
+    """Return where a checkpoint is when so many steps are done."""
+    return folder / f"step-{step:08}"
+
+
 def checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, the newest last; a damaged name is an InputError."""
     found = {}
@@ -223,7 +226,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         raise InputError(f"{path / MANIFEST}: {_damaged(path)}") from None
     if (
-        min(manifest.microbatches, manifest.tokens) < 0
+        manifest.taken < 0
         or METADATA not in manifest.files
         or any(Path(name).name != name for name in manifest.files)
     ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,15 @@ from ...instances import (
     is_stream,
     layers_of,
 )
+from ...instances.costs.layout import JobSchedule
 from ..simulate.plan_stages import DEFAULT_MICROBATCHES, schedule_to_run
 from .chain import ASYNCHRONOUS, SYNCHRONOUS
 from .guard.failures import TIMEOUT_S
 
 #: Function that makes an optimizer of parameters, or of groups of them.
 MakeOptimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]
+#: Schedules that jobs alone may have.
+_OF_JOBS = (*JobSchedule, "looped-bfs", "interleaved-zb")
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
@@ -34,8 +37,8 @@ OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessOptions:
-    """Options of whatever runs on a group of processes.
+class RunOptions:
+    """Options of a run: of a plan, a sharding, or a training job.
 
     Parameters
     ----------
@@ -50,6 +53,36 @@ class ProcessOptions:
         Folder for checkpoints, written at the end and, if given, after every so many steps.
     resume
         Go on from the newest checkpoint.
+    steps
+        In all, those before a checkpoint included; None: as many as there are batches.
+    schedule, microbatches
+        Default: those that the plan was made for, if it is one for an iteration or for training,
+        else ``1f1b`` and 8; an iteration's plan is run with no other. Mappings: ``gpipe``, and
+        the plan's. Microbatches count per replica of the whole pipeline, a mapping's too; a
+        training plan's stages share theirs. Of jobs the layout says both; for a schedule in place
+        of its own see `RunningJob`.
+    replicas
+        Copies of the whole pipeline, each with microbatches of its own.
+    recompute
+        Keep only the inputs of each piece, and compute the rest again in the backward pass.
+    optimizer
+        ``sgd``, ``adam`` or ``adamw``, or what makes one of parameters, or of groups of them.
+    learning_rate
+        Of an optimizer by name.
+    record
+        File for what every rank did and when; of a job the last step by term.
+    check
+        Compare loss and gradients of the first step with those of one process, which every rank
+        computes; see `check_first_step`.
+    clip
+        Largest norm of all gradients of a job together; 0: they are not clipped.
+    measure
+        Whether the last step of a job is measured by term, which takes at least two.
+
+    Examples
+    --------
+    >>> RunOptions(clip=1.0).device
+    'auto'
     """
 
     device: str = "auto"
@@ -58,52 +91,7 @@ class ProcessOptions:
     checkpoint: Path | None = None
     every: int | None = None
     resume: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what no run can have."""
-        for what in ("threads", "every"):
-            value = getattr(self, what)
-            if value is not None and value < 1:
-                raise InputError(f"{what}: {value}; it must be at least 1")
-        if not self.timeout_s > 0:
-            raise InputError(f"timeout: {self.timeout_s:g}; it must be above 0")
-        if self.checkpoint is None and (self.every is not None or self.resume):
-            raise InputError("checkpoint: say in which folder checkpoints are")
-
-    def is_due(self, step: int) -> bool:
-        """Return whether a checkpoint is due when so many steps are done, before the last."""
-        return self.every is not None and step % self.every == 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions(ProcessOptions):
-    """Options of a plan's run, beside those of all.
-
-    Parameters
-    ----------
-    steps
-        Batches.
-    schedule, microbatches
-        Default: those that the plan was made for, if it is one for an iteration or for training,
-        else ``1f1b`` and 8; an iteration's plan is run with no other. Mappings: ``gpipe``, and
-        the plan's. Microbatches count per replica of the whole pipeline, a mapping's too; a
-        training plan's stages share theirs.
-    replicas
-        Copies of the whole pipeline, each with microbatches of its own.
-    recompute
-        Keep only the inputs of each piece, and compute the rest again in the backward pass.
-    optimizer
-        ``sgd``, ``adam`` or ``adamw``, or what makes one of parameters.
-    learning_rate
-        Of an optimizer by name.
-    record
-        File for what every rank did and when.
-    check
-        Compare loss and gradients of the first step with those of one process, which every rank
-        computes; see `check_first_step`.
-    """
-
-    steps: int = 10
+    steps: int | None = 10
     schedule: str | None = None
     microbatches: int | None = None
     replicas: int = 1
@@ -112,31 +100,49 @@ class RunOptions(ProcessOptions):
     learning_rate: float = 0.01
     record: Path | None = None
     check: bool = False
+    clip: float = 0.0
+    measure: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no run can have."""
-        super().__post_init__()
-        for what in ("steps", "microbatches", "replicas"):
+        for what in ("threads", "every", "steps", "microbatches", "replicas"):
             value = getattr(self, what)
             if value is not None and value < 1:
                 raise InputError(f"{what}: {value}; it must be at least 1")
+        if not self.timeout_s > 0:
+            raise InputError(f"timeout: {self.timeout_s:g}; it must be above 0")
+        if self.checkpoint is None and (self.every is not None or self.resume):
+            raise InputError("checkpoint: say in which folder checkpoints are")
         schedules = (*SYNCHRONOUS, *ASYNCHRONOUS)
-        if self.schedule is not None and self.schedule not in (*schedules, "given"):
+        if self.schedule is not None and self.schedule not in (*schedules, "given", *_OF_JOBS):
             raise InputError(f"schedule: {self.schedule!r} is not one of {', '.join(schedules)}")
         if isinstance(self.optimizer, str) and self.optimizer not in OPTIMIZERS:
             raise InputError(f"optimizer: {self.optimizer!r} is not one of {', '.join(OPTIMIZERS)}")
-        if not 0 <= self.learning_rate < math.inf:
-            raise InputError(f"lr: {self.learning_rate:g}; it must be a number of at least 0")
+        for what, number in (("lr", self.learning_rate), ("clip", self.clip)):
+            if not 0 <= number < math.inf:
+                raise InputError(f"{what}: {number:g}; it must be a number of at least 0")
         if self.check and (self.resume or self.schedule in ASYNCHRONOUS):
             raise InputError("check: only of a run from its beginning, by a synchronous schedule")
         if self.schedule in ASYNCHRONOUS:
             self._check_asynchronous()
 
+    def is_due(self, step: int) -> bool:
+        """Return whether a checkpoint is due when so many steps are done, before the last."""
+        return self.every is not None and step % self.every == 0
+
+    def leave_out(self, names: Sequence[str], why: str) -> None:
+        """Raise InputError if one of these options is given."""
+        for what in names:
+            if getattr(self, what) != getattr(RunOptions, what):
+                raise InputError(f"{what}: {why}; leave it out")
+
     def identity(self) -> dict[str, str]:
         """Return the values that must be equal on all ranks, by name."""
         names = ("steps", "schedule", "microbatches", "every", "resume", "check")
         alike = {f"--{name}": repr(getattr(self, name)) for name in names}
-        alike |= {f"--set {name}": repr(getattr(self, name)) for name in ("replicas", "recompute")}
+        rare = ("replicas", "recompute", "clip")
+        alike |= {f"--set {name}": repr(getattr(self, name)) for name in rare}
+        alike["--report"] = repr(self.measure)
         alike["--lr"] = repr(self.learning_rate)
         alike["--optimizer"] = self.optimizer if isinstance(self.optimizer, str) else "given"
         alike["--record"] = "none" if self.record is None else "given"
@@ -152,13 +158,10 @@ class RunOptions(ProcessOptions):
         InputError
             If something was said that the plan does not run with.
         """
+        self.leave_out(("clip", "measure"), "it is of training jobs alone")
         if isinstance(plan.problem, Sharding):
-            for what in ("schedule", "microbatches", "replicas", "recompute"):
-                if getattr(self, what) != getattr(RunOptions, what):
-                    raise InputError(
-                        f"{what}: a sharding runs each batch as a whole on all devices; leave it "
-                        "out"
-                    )
+            own = ("schedule", "microbatches", "replicas", "recompute")
+            self.leave_out(own, "a sharding runs each batch as a whole on all devices")
             return self
         of_stages = is_stream(plan.problem) or isinstance(plan.problem, DeviceMapping)
         if of_stages and self.replicas > 1:
@@ -193,6 +196,8 @@ class RunOptions(ProcessOptions):
             )
         if self.record is not None:
             raise InputError(f"record: no recording of the schedule {self.schedule}; use 1f1b")
+        if self.steps is None:
+            raise InputError(f"steps: the schedule {self.schedule} takes a number of them")
         if self.every is not None and not self.resume and self.steps % self.every:
             raise InputError(
                 f"every: {self.every} does not divide {self.steps} steps, as the schedule "

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from ...instances import (
@@ -38,6 +39,7 @@ from ...instances.pytorch.tracing.traced import export_failure, flat_inputs
 from ..simulate.pieces import groups_of
 from ..simulate.stages import StageGraph
 from .chain import executed_stages, ranks_of
+from .checkpoint import named_tensors
 from .guard.identity import graph_hash, plan_hash
 from .own_loop.loop import stage_chain
 from .own_loop.teams import Teams
@@ -380,34 +382,18 @@ def _recomputing(
 
 def _recomputed(layer: PieceModule) -> tuple[Any, tuple[str, ...]]:
     """Return a function that checkpoints a layer, and the tensors that it takes after inputs."""
-    graph = fx.Graph()
-    new: dict[fx.Node, Any] = {}
-    held: dict[str, fx.Node] = {}
-    nodes = list(layer.module.graph.nodes)
-    for node in nodes:
-        if node.op == "placeholder":
-            new[node] = graph.placeholder(node.name)
-    for node in nodes:
-        if node.op != "get_attr":
-            continue
-        if isinstance(operator.attrgetter(node.target)(layer.module), Tensor):
-            if node.target not in held:
-                held[node.target] = graph.placeholder(f"held_{len(held)}")
-            new[node] = held[node.target]
-    for node in nodes:
-        if node not in new and node.op != "output":
-            new[node] = graph.node_copy(node, new.__getitem__)
-    (ends,) = (node for node in nodes if node.op == "output")
-    graph.output(fx.map_arg(ends.args[0], new.__getitem__))
-    module = fx.GraphModule(layer.module, graph)
+    names = tuple(name for name, _ in named_tensors(layer.module))
 
     def recomputed(*tensors: Tensor) -> tuple[Tensor, ...]:
-        made: tuple[Tensor, ...] = checkpoint(module, *tensors, use_reentrant=False)
+        inputs, held = tensors[: len(layer.inputs)], tensors[len(layer.inputs) :]
+        given = layer.module, dict(zip(names, held, strict=True)), inputs
+        made: tuple[Tensor, ...] = checkpoint(functional_call, *given, use_reentrant=False)
         return made
 
-    # `place` moves what the graph makes itself, and asynchronous schedules refuse it
-    vars(recomputed).update(module=module, recomputes=True)
-    return recomputed, tuple(held)
+    # `place` moves what the graph makes itself, evaluations turn dropout off in it, and
+    # asynchronous schedules refuse it
+    vars(recomputed).update(module=layer.module, recomputes=True)
+    return recomputed, names
 
 
 def check_same(found: Workload, planned: Workload) -> None:

@@ -8,7 +8,7 @@ the device sent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -28,7 +28,6 @@ from ...instances.formats.source import (
 from ...instances.formats.writing import layout, write_whole
 from ..schedules.actions import Action, parse_action
 
-T = TypeVar("T", bound=Record)
 _parsed = lru_cache(maxsize=1 << 16)(parse_action)
 
 
@@ -84,6 +83,39 @@ class RunRecording(Record):
         for rank in self.ranks:
             yield from (done for done in rank.actions if done.step == step)
 
+    def check(self) -> None:
+        """Raise InputError if ranks are missing, or an action cannot have been so."""
+        if self.microbatches < 1:
+            raise InputError(f"microbatches is {self.microbatches}; it must be at least 1")
+        if not self.ranks:
+            raise InputError("ranks is empty; a run has at least one")
+        for number, rank in enumerate(self.ranks):
+            if rank.rank != number:
+                raise InputError(
+                    f"ranks[{number}] is of rank {rank.rank}; list ranks 0, 1, …, each once"
+                )
+            seen: set[tuple[int, Action]] = set()
+            for done in rank.actions:
+                where = f"rank {number}: step {done.step}: {done.name}"
+                if done.step < 0:
+                    raise InputError(f"{where}: steps number from 0 on")
+                if not (math.isfinite(done.start_s) and math.isfinite(done.end_s)):
+                    raise InputError(f"{where}: start_s and end_s must be finite numbers")
+                if done.end_s < done.start_s:
+                    raise InputError(
+                        f"{where}: it ends at {quote(done.end_s)}, before it begins at "
+                        f"{quote(done.start_s)}"
+                    )
+                with prefix_errors(f"rank {number}: step {done.step}", done.name):
+                    action = done.action
+                if action.microbatch >= self.microbatches:
+                    raise InputError(f"{where}: there are {self.microbatches} microbatches")
+                if (done.step, action) in seen:
+                    raise InputError(f"{where}: it occurs twice")
+                seen.add((done.step, action))
+        if not any(rank.actions for rank in self.ranks):
+            raise InputError("no rank did anything; record a run with at least one step")
+
 
 class RecordedEvent(NamedTuple):
     """Event of a device in the step `step`, from `start_s` to `end_s`.
@@ -126,6 +158,23 @@ class ShardedRecording(Record):
     format: Literal["stagecut-sharded-recording"] = "stagecut-sharded-recording"
     version: Literal[1] = 1
 
+    def check(self) -> None:
+        """Raise InputError if ranks are missing, or one did other things than the others."""
+        if [rank.rank for rank in self.ranks] != list(range(len(self.ranks) or 1)):
+            raise InputError("ranks: list ranks 0, 1, …, each once")
+        first = [event[:5] for event in self.ranks[0].events]
+        for rank in self.ranks:
+            if [event[:5] for event in rank.events] != first:
+                raise InputError(f"rank {rank.rank}: it did other things than rank 0; run again")
+            numbers = [number for event in rank.events for number in event[5:]]
+            if not all(map(math.isfinite, (*numbers, *self.step_s))):
+                raise InputError(f"rank {rank.rank}: times and bytes must be finite numbers")
+            if any(not event.start_s <= event.end_s for event in rank.events):
+                raise InputError(f"rank {rank.rank}: an event ends before it begins")
+
+
+T = TypeVar("T", RunRecording, ShardedRecording)
+
 
 def load_recording(path: str | Path) -> RunRecording:
     """Return the recording in a file.
@@ -152,85 +201,27 @@ def load_recording(path: str | Path) -> RunRecording:
     Traceback (most recent call last):
     stagecut.instances.common.errors.InputError: recording.json: no such file; check the path
     """
-    return _load(path, RunRecording, RECORDING, _check)
-
-
-def save_recording(recording: RunRecording, path: str | Path) -> None:
-    """Write a recording, whole or not at all."""
-    _save(recording, path, _check)
+    return _load(path, RunRecording, RECORDING)
 
 
 def load_sharded_recording(path: str | Path) -> ShardedRecording:
     """Return the recording of a sharding in a file; InputError if it is broken."""
-    return _load(path, ShardedRecording, SHARDED_RECORDING, _check_sharded)
+    return _load(path, ShardedRecording, SHARDED_RECORDING)
 
 
-def save_sharded_recording(recording: ShardedRecording, path: str | Path) -> None:
-    """Write a recording, whole or not at all; InputError if ranks did not do the same."""
-    _save(recording, path, _check_sharded)
-
-
-def _load(path: str | Path, kind: type[T], form: str, check: Callable[[T], None]) -> T:
+def _load(path: str | Path, kind: type[T], form: str) -> T:
     source = read_source(path)
     recording = read_file(source, kind, form)
     try:
-        check(recording)
+        recording.check()
     except InputError as error:
         source.fail(str(error))
     return recording
 
 
-def _save(recording: T, path: str | Path, check: Callable[[T], None]) -> None:
-    check(recording)
+def save_recording(recording: RunRecording | ShardedRecording, path: str | Path) -> None:
+    """Write a recording, whole or not at all; InputError if it says what cannot have been."""
+    recording.check()
     data: dict[str, Any] = msgspec.to_builtins(recording)
     head = {name: data.pop(name) for name in ("format", "version")}
     write_whole(path, layout({**head, **data, "ranks": list(data["ranks"])}))
-
-
-def _check(recording: RunRecording) -> None:
-    """Raise InputError if ranks are missing, or an action cannot have been so."""
-    if recording.microbatches < 1:
-        raise InputError(f"microbatches is {recording.microbatches}; it must be at least 1")
-    if not recording.ranks:
-        raise InputError("ranks is empty; a run has at least one")
-    for number, rank in enumerate(recording.ranks):
-        if rank.rank != number:
-            raise InputError(
-                f"ranks[{number}] is of rank {rank.rank}; list ranks 0, 1, …, each once"
-            )
-        seen: set[tuple[int, Action]] = set()
-        for done in rank.actions:
-            where = f"rank {number}: step {done.step}: {done.name}"
-            if done.step < 0:
-                raise InputError(f"{where}: steps number from 0 on")
-            if not (math.isfinite(done.start_s) and math.isfinite(done.end_s)):
-                raise InputError(f"{where}: start_s and end_s must be finite numbers")
-            if done.end_s < done.start_s:
-                raise InputError(
-                    f"{where}: it ends at {quote(done.end_s)}, before it begins at "
-                    f"{quote(done.start_s)}"
-                )
-            with prefix_errors(f"rank {number}: step {done.step}", done.name):
-                action = done.action
-            if action.microbatch >= recording.microbatches:
-                raise InputError(f"{where}: there are {recording.microbatches} microbatches")
-            if (done.step, action) in seen:
-                raise InputError(f"{where}: it occurs twice")
-            seen.add((done.step, action))
-    if not any(rank.actions for rank in recording.ranks):
-        raise InputError("no rank did anything; record a run with at least one step")
-
-
-def _check_sharded(recording: ShardedRecording) -> None:
-    """Raise InputError if ranks are missing, or one did other things than the others."""
-    if [rank.rank for rank in recording.ranks] != list(range(len(recording.ranks) or 1)):
-        raise InputError("ranks: list ranks 0, 1, …, each once")
-    first = [event[:5] for event in recording.ranks[0].events]
-    for rank in recording.ranks:
-        if [event[:5] for event in rank.events] != first:
-            raise InputError(f"rank {rank.rank}: it did other things than rank 0; run again")
-        numbers = [number for event in rank.events for number in event[5:]]
-        if not all(map(math.isfinite, (*numbers, *recording.step_s))):
-            raise InputError(f"rank {rank.rank}: times and bytes must be finite numbers")
-        if any(not event.start_s <= event.end_s for event in rank.events):
-            raise InputError(f"rank {rank.rank}: an event ends before it begins")

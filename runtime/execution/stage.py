@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch.utils.checkpoint import checkpoint
 
 from ...instances import StagecutError
-from ...instances.pytorch.tracing.leaves import loss_of
+from ...instances.pytorch.tracing.traced import loss_of
 from ..measure.group import idle_at
 from ..schedules.actions import Action, Kind
 from .backward import Halves
@@ -214,10 +214,13 @@ def register(root: nn.Module, name: str, value: nn.Module | torch.Tensor) -> Non
 def place(module: fx.GraphModule, device: torch.device) -> None:
     """Move a piece to a device, with the tensors that its graph creates."""
     module.to(device)
-    for n in module.graph.nodes:
-        if isinstance(n.kwargs.get("device"), torch.device):
-            n.kwargs = {**n.kwargs, "device": device}
-        within = getattr(n.target, "module", None)  # of a layer that is computed again
-        if isinstance(within, fx.GraphModule):
-            place(within, device)
-    module.recompile()
+    for each in module.modules():  # also what is under autocast, which is a graph of its own
+        if not isinstance(each, fx.GraphModule):
+            continue
+        for n in each.graph.nodes:
+            if isinstance(n.kwargs.get("device"), torch.device):
+                n.kwargs = {**n.kwargs, "device": device}
+            within = getattr(n.target, "module", None)  # of a layer that is computed again
+            if isinstance(within, fx.GraphModule):
+                place(within, device)
+        each.recompile()

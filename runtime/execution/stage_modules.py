@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -247,14 +248,26 @@ def _outputs_in_one_block(
     return tuple(t.contiguous() for t in outputs)
 
 
-def _set_mode(module: fx.GraphModule, training: bool) -> None:
+def _set_mode(
+    module: fx.GraphModule, training: bool, counters: frozenset[fx.Node] = frozenset()
+) -> None:
     """Set dropout and norms to evaluation, or to their traced mode.
 
-    Norms without running statistics take those of the batch in both.
+    Norms without running statistics take those of the batch in both. `counters` are the inputs of
+    the graph that count batches.
     """
     for n in module.graph.nodes:
         if n.op != "call_function":
             continue
+        within = getattr(n.target, "module", None)  # of a layer that is computed again
+        if isinstance(within, fx.GraphModule):
+            _set_mode(within, training)
+        for k, part in enumerate(n.args):  # what is under autocast is a graph of its own
+            inner = _attribute(module, part)
+            if isinstance(inner, fx.GraphModule):
+                read = zip(inner.graph.find_nodes(op="placeholder"), n.args[k + 1 :], strict=True)
+                counting = frozenset(p for p, x in read if _counts_batches(x, counters))
+                _set_mode(inner, training, counting)
         names = _argument_names(n.target)
         given: dict[str, Any] = dict(zip(names, n.args, strict=False)) | n.kwargs
         if "running_mean" in names and given.get("running_mean") is None:
@@ -264,7 +277,7 @@ def _set_mode(module: fx.GraphModule, training: bool) -> None:
         )
         for name, value in told.items():
             _tell(n, names, name, value if training else _OFF[name])
-        if n.target is torch.ops.aten.add_.Tensor and _counts_batches(n):
+        if n.target is torch.ops.aten.add_.Tensor and _counts_batches(n.args[0], counters):
             n.args = (n.args[0], int(training))
     module.recompile()
 
@@ -286,6 +299,12 @@ def _argument_names(target: Any) -> list[str]:
         return []
 
 
-def _counts_batches(n: fx.Node) -> bool:
-    read = n.args[0]
-    return isinstance(read, fx.Node) and str(read.target).endswith("num_batches_tracked")
+def _attribute(module: nn.Module, part: Any) -> Any:
+    is_one = isinstance(part, fx.Node) and part.op == "get_attr"
+    return attrgetter(str(part.target))(module) if is_one else None
+
+
+def _counts_batches(read: Any, counters: frozenset[fx.Node]) -> bool:
+    if not isinstance(read, fx.Node):
+        return False
+    return read in counters or str(read.target).endswith("num_batches_tracked")

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...instances import InputError, StagePlacement
-from ...instances.common.quantities import show_count
+from ...instances.common.units import show_count
 from ..measure.group import of_all_ranks, rank_device
 from ..schedules import Action, Schedule, make_schedule
 from ..schedules.actions import schedule_of
@@ -58,7 +58,7 @@ class PipelineTrainer:
                 f"{f', {replicas} times' * (replicas > 1)}: start {replicas * len(used)}"
             )
         asynchronous = name in ASYNCHRONOUS
-        self.at_once = (options.every or options.steps) if asynchronous else 1
+        self.at_once = (options.every or options.steps or 1) if asynchronous else 1
         self.per_batch = options.microbatches * replicas
         self.schedule = _schedule(prepared, name, options.microbatches * self.at_once)
         self.recorder = Recorder(self.device) if options.record is not None else None
@@ -102,13 +102,13 @@ class PipelineTrainer:
         """Return parameters, buffers and optimizer of this rank."""
         optimizers, parts = list(self.loop.optimizers.values()), self.parts
         if parts is not None:
-            return own_parts(parts, optimizers)
+            return own_parts(parts, optimizers, self.whole)
         parameters: dict[str, nn.Parameter] = {}
         buffers: dict[str, torch.Tensor] = {}
         for piece in self.pieces:
             parameters |= piece.parameters
             buffers |= dict(piece.module.named_buffers())
-        return Trained(parameters, buffers, optimizers)
+        return Trained(parameters, buffers, optimizers, whole=self.whole)
 
     def actions(self) -> int:
         """Return how many actions this rank has done."""

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from ...instances import InputError
 from ...instances.common.errors import quote
 from ...instances.common.escape import one_line
-from ...instances.common.quantities import show_count
+from ...instances.common.units import show_count
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import NumberFormat
 from ...instances.costs.layout import (
@@ -119,7 +119,7 @@ def job_files(launcher: str, model: ModelDescription, layout: Layout) -> dict[st
         check(model, layout)
     check_batch(layout)
     layout = without_counts(model, layout)
-    why = runs("any" if launcher == "csv" else launcher, layout, model.layers)
+    why = runs("any" if launcher == "csv" else launcher, layout, model)
     if why is not None:
         raise InputError(f"{why}; plan with --for {launcher}" if launcher != "csv" else why)
     if model.encoder and layout.pipeline > 1 and launcher != "csv":

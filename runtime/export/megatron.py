@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from ...instances import InputError, Plan, Workload
 from ...instances.common.escape import docstring, one_line, shell
-from ...instances.common.quantities import show_count
+from ...instances.common.units import show_count
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import NumberFormat
 from ...instances.costs.layout import (

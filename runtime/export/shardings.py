@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 
 from ...instances import InputError, Plan, Role, Sharding, TensorSharding, Workload, program_of
-from ..verify.sharding import Lying, ShardingReport, check
+from ..verify.sharding import Properties, ShardingReport, check
 from .torchtitan import assigned, configured
 
 _HEAD = '''"""{title}.
@@ -119,7 +119,7 @@ def _row(tensors: list[list[str]]) -> str:
     return "[" + ", ".join(map(_placements, tensors)) + "]"
 
 
-def _placements(how: Lying | list[str]) -> str:
+def _placements(how: Properties | list[str]) -> str:
     words = {"B": "Replicate()", "P": "Partial()"}
     return "[" + ", ".join(words.get(one) or f"Shard({one[1:]})" for one in how) + "]"
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...instances import InputError, Plan, Workload
 from ...instances.common.escape import docstring
-from ...instances.common.quantities import show_count
+from ...instances.common.units import show_count
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import NumberFormat
 from ...instances.costs.layout import ContextKind, Dispatcher, Graphs, Layout, Recompute

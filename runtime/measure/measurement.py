@@ -10,7 +10,7 @@ import numpy as np
 from ...instances import Cluster, DeviceKind, Link, PairLink
 from ...instances.common.arrays import Floats, frozen
 from ...instances.common.choices import Choice
-from ...instances.common.quantities import show_percent
+from ...instances.common.units import show_percent
 from ...instances.model.cluster import ACCELERATOR
 from ...instances.topologies import Topology
 from .fit import Fit, fit_postal, fit_ring

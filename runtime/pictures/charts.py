@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 
 from ...instances import Latency, Plan, Planned, is_iteration, plan_of
 from ...instances.common.escape import plain
-from ...instances.common.quantities import show_bytes, show_count, show_percent
+from ...instances.common.units import show_bytes, show_count, show_percent
 from ...instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 from ..verify.report import Load, Report, loads_of
 from .style import (
@@ -292,7 +292,7 @@ def _span(plan: Plan) -> str:
 
 
 def _draw_memory(axes: Axes, rows: Sequence[Load]) -> None:
-    """Draw how full the memories are; where there is no limit anywhere, what is used of them."""
+    """Draw the share of each memory in use; the bytes where no device has a limit."""
     limited = [math.isfinite(row.capacity_bytes) for row in rows]
     if any(limited):
         shares = [

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ...instances.common.escape import plain
-from ...instances.common.quantities import show_count, show_percent, show_time
+from ...instances.common.units import show_count, show_percent, show_time
 from ..schedules.actions import parse_action
 from ..simulate.result import Simulation
 from .marks import Bar, Marks, bands, drawn, marks_of, rows, what_of

@@ -1,26 +1,36 @@
-"""The marks of a timeline: lanes, bars, arrows, lines of memory, and what they say.
+"""Timelines: bars, arrows and lines of memory, as a trace for Perfetto or a page to zoom into.
 
-Whatever shows something over time is drawn from these: `gantt` writes a picture (SVG, PNG, PDF),
-`html_page` a page to zoom into, `trace` a file for Perfetto. They decide how marks look, never what
-there is. Marks are made here of a simulation, of a sharding, and in
-`runtime.accuracy.chart` of a recorded run.
+Whatever shows something over time is drawn from these *marks*, made here of a simulation or of a
+sharding, and in `runtime.accuracy.chart` of a recorded run. `gantt` draws them as a picture (SVG,
+PNG, PDF). Traces are in the Chrome JSON format, for Perfetto (ui.perfetto.dev) and
+chrome://tracing; a page is one HTML file that needs nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...instances import InputError
-from ...instances.common.escape import plain
+from ...instances.common.escape import markup, plain, script
+from ...instances.common.units import (
+    TIME_UNITS,
+    UNSPECIFIED,
+    show_bytes,
+    show_count,
+    show_percent,
+    show_time,
+)
 from ..schedules.actions import Action, Kind
 from ..simulate.result import Simulation
 from ..simulate.sharded import ShardedTimeline
-from .style import COLLECTIVES
+from .style import COLLECTIVES, COLOURS, line_of
 
 #: Most bars of a picture.
 MOST_BARS = 60_000
@@ -30,6 +40,11 @@ MOST_LINKS = 16
 MOST_DEVICES = 64
 #: Steps of a critical path that are marked, the last ones.
 MOST_STEPS = 20_000
+DEVICES, LINKS = 1, 2  # process ids
+#: Most actions of a trace: its file has some 500 bytes for each.
+MOST_TRACED = 500_000
+#: The page without its data; what stands between @ signs is filled in.
+PAGE = Path(__file__).with_name("simulation_page.html")
 
 
 class Bar(NamedTuple):
@@ -84,7 +99,7 @@ class Marks:
         return len(pairs) > len({lane for lane, _ in pairs})
 
     def label(self, bar: Bar) -> str:
-        """Return what a bar is called in little room; nothing if its colour says enough."""
+        """Return a bar's short label; empty if its colour says enough."""
         if bar.what not in ("F", "B", "I", "W", "message") or bar.microbatch < 0:
             return ""
         return f"{bar.stage}·{bar.microbatch}" if self.by_stage else str(bar.microbatch)
@@ -273,3 +288,206 @@ def sharded_marks(timeline: ShardedTimeline) -> Marks:
         span=timeline.makespan,
         time_unit=timeline.time_unit,
     )
+
+
+def trace_events(simulation: Simulation) -> dict[str, Any]:
+    """Return the trace of a simulation as a JSON object; InputError if it has too many events."""
+    if simulation.schedule.size > MOST_TRACED:
+        raise InputError(
+            f"trace: {simulation.schedule.size} actions are too many (most: {MOST_TRACED}); "
+            "simulate fewer microbatches"
+        )
+    about = {
+        "schedule": simulation.schedule.name,
+        "microbatches": simulation.schedule.microbatches,
+        "time_per_sample": simulation.time_per_sample,
+    }
+    return trace_of(marks_of(simulation), about)
+
+
+def trace_of(marks: Marks, about: dict[str, Any]) -> dict[str, Any]:
+    """Return marks as a JSON object, with what else there is to say about the whole.
+
+    A track per device and per link; a slice per action with its reception, computation and sending
+    inside; arrows from where data is produced to where it is used; counters of memory. Times are in
+    microseconds; a workload without a time unit counts as if in milliseconds.
+    """
+    unit = marks.time_unit
+    scale = 1e6 * TIME_UNITS["ms" if unit == UNSPECIFIED else unit]
+    events = track_events(marks, scale, DEVICES, "devices")
+    events += _link_events(marks, scale)
+    for number, arrow in enumerate(marks.arrows, 1):
+        events += _flow(arrow, number, scale)
+    for level in marks.memory:
+        for time, size in zip(level.times, level.sizes, strict=True):
+            events.append(
+                {
+                    "ph": "C", "name": f"memory of {level.name}", "pid": DEVICES,
+                    "ts": time * scale, "args": {"bytes": size},
+                }
+            )  # fmt: skip
+    other = {"time_unit": unit, "makespan": marks.span} | about
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
+
+
+def track_events(marks: Marks, scale: float, process: int, name: str) -> list[dict[str, Any]]:
+    """Return the tracks of the devices as one process of a trace.
+
+    `scale` is the microseconds in the marks' unit of time.
+    """
+    events = _named(process, name, marks.lanes[: marks.devices])
+    for parts in _actions(bar for bar in marks.bars if bar.lane < marks.devices):
+        main = max(parts, key=lambda bar: bar.what in "FBIW")
+        whole = main._replace(start=parts[0].start, end=parts[-1].end)
+        events.append(_slice(whole, whole.whole, process, whole.lane, scale))
+        for bar in parts if len(parts) > 1 else ():
+            events.append(_slice(bar, COLOURS[bar.what][1], process, bar.lane, scale))
+    return events
+
+
+def _actions(bars: Iterable[Bar]) -> Iterator[list[Bar]]:
+    """Yield the parts of one action after the other: they follow each other without a break."""
+    parts: list[Bar] = []
+    for bar in bars:
+        if parts and (parts[-1].lane, parts[-1].whole, parts[-1].end) != (
+            bar.lane, bar.whole, bar.start,
+        ):  # fmt: skip
+            yield parts
+            parts = []
+        parts.append(bar)
+    if parts:
+        yield parts
+
+
+def _link_events(marks: Marks, scale: float) -> list[dict[str, Any]]:
+    """Return the tracks of links: messages that share one overlap, which takes more tracks."""
+    found = tuple(bar for bar in marks.bars if bar.lane >= marks.devices)
+    if not found:
+        return []
+    places = sorted({(bar.lane, row) for bar, row in zip(found, rows(found), strict=True)})
+    track = {place: number for number, place in enumerate(places)}
+    names = [
+        f"{marks.lanes[lane]} ({row + 1})" if row else marks.lanes[lane] for lane, row in places
+    ]
+    events = _named(LINKS, "links", names)
+    for bar, row in zip(found, rows(found), strict=True):
+        events.append(_slice(bar, bar.whole, LINKS, track[bar.lane, row], scale))
+    return events
+
+
+def _named(process: int, name: str, tracks: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the names of a process and its tracks, in their order."""
+
+    def said(what: str, track: int, **args: object) -> dict[str, Any]:
+        return {"ph": "M", "name": what, "pid": process, "tid": track, "args": args}
+
+    events = [said("process_name", 0, name=name)]
+    for track, text in enumerate(tracks):
+        events.append(said("thread_name", track, name=text))
+        events.append(said("thread_sort_index", track, sort_index=track))
+    return events
+
+
+def _slice(bar: Bar, name: str, process: int, track: int, scale: float) -> dict[str, Any]:
+    """Return a bar as a slice, with what is known of it."""
+    known = {"stage": bar.stage, "microbatch": bar.microbatch, "bytes": bar.bytes}
+    args = {key: value for key, value in known.items() if value != (0.0 if key == "bytes" else -1)}
+    if bar.critical:
+        args["critical"] = True
+    return {
+        "ph": "X", "name": name, "cat": COLOURS[bar.what][1], "pid": process, "tid": track,
+        "ts": bar.start * scale, "dur": (bar.end - bar.start) * scale, "args": args,
+    }  # fmt: skip
+
+
+def _flow(arrow: Arrow, number: int, scale: float) -> list[dict[str, Any]]:
+    """Return an arrow: it begins inside the producer's slice and ends inside the consumer's."""
+    shared = {"name": "data", "cat": "data", "id": number, "pid": DEVICES}
+    leave = arrow.begin + 0.99 * (arrow.end - arrow.begin)
+    arrive = arrow.start + 0.01 * (arrow.finish - arrow.start)
+    return [
+        {"ph": "s", "tid": arrow.source, "ts": leave * scale, **shared},
+        {"ph": "f", "bp": "e", "tid": arrow.target, "ts": arrive * scale, **shared},
+    ]
+
+
+def html_page(simulation: Simulation, *, title: str = "") -> str:
+    """Return the page of a simulation; InputError if there is too much to draw."""
+    schedule = simulation.schedule
+    name = title or f"{schedule.name}, {show_count(schedule.microbatches, 'microbatch')}"
+    marks = marks_of(simulation, picture=True)
+    return page_of(marks, name, _facts(simulation), _table(simulation))
+
+
+def page_of(marks: Marks, title: str, facts: dict[str, str], table: str = "") -> str:
+    """Return the page of any marks, with facts by name first, and rows of a table as HTML."""
+    kinds = [what for what in COLOURS if any(bar.what == what for bar in marks.bars)]
+    data = {
+        "lanes": marks.lanes,
+        "kinds": [COLOURS[what] for what in kinds],
+        "bars": [
+            [
+                *(b.lane, kinds.index(b.what), b.whole, b.stage, b.microbatch, b.start, b.end),
+                *(*band, b.critical, b.bytes, bool(marks.label(b) or b.microbatch < 0)),
+            ]
+            for b, band in zip(marks.bars, bands(marks.bars), strict=True)
+        ],
+        "arrows": marks.arrows,
+        "span": marks.span,
+        "unit": "" if marks.time_unit == "unspecified" else marks.time_unit,
+        "memory": [
+            {
+                "name": level.name,
+                "colour": line_of(i)[0],
+                "dashes": {"-": [], "--": [7, 4], ":": [2, 3]}[line_of(i)[1]],
+                "steps": list(zip(level.times, level.sizes, strict=True)),
+            }
+            for i, level in enumerate(marks.memory)
+        ],
+    }
+    filled = {
+        "TITLE": markup(title),
+        "FACTS": "".join(
+            f"<div><dt>{markup(name)}</dt><dd>{markup(value)}</dd></div>"
+            for name, value in facts.items()
+        ),
+        "TABLE": table,
+        "DATA": script(data),
+    }
+    page = PAGE.read_text(encoding="utf-8")
+    return re.sub("@(TITLE|FACTS|TABLE|DATA)@", lambda found: filled[found[1]], page)
+
+
+def _facts(simulation: Simulation) -> dict[str, str]:
+    unit = simulation.stages.time_unit
+    return {
+        "makespan": show_time(simulation.makespan, unit),
+        "time per microbatch, steady state": show_time(simulation.time_per_sample, unit),
+        "bubble": show_percent(simulation.bubble),
+        "highest memory": show_bytes(max(m.peak for m in simulation.memory)),
+    }
+
+
+def _table(simulation: Simulation) -> str:
+    frame = simulation.to_pandas().iloc[simulation.used]
+    columns = {
+        "compute": "compute", "transfer": "transfer", "idle": "idle", "bubble": "bubble",
+        "in_flight": "in flight", "weight_bytes": "kept always",
+        "version_bytes": "further versions", "activation_bytes": "activations, peak",
+        "peak_bytes": "memory, peak",
+    }  # fmt: skip
+    head = "".join(f"<th>{text}</th>" for text in ["device", *columns.values()])
+    rows = []
+    for name, row in frame.iterrows():
+        cells = [f"<th>{markup(str(name))}</th>"]
+        for column in columns:
+            value = float(row[column])
+            if column.endswith("_bytes"):
+                text = show_bytes(value)
+            elif column == "bubble":
+                text = show_percent(value)
+            else:
+                text = f"{value:.6g}"
+            cells.append(f"<td>{text}</td>")
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    return f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"

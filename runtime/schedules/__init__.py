@@ -23,14 +23,18 @@ from .actions import (
     schedule_of,
     write_csv,
 )
-from .cyclic import flushed, gpipe, inference, pipedream, pipedream_2bw
 from .patterns import (
     at_the_end,
+    flushed,
+    gpipe,
     held,
+    inference,
     interleaved,
     is_interleaved,
     is_plain,
     list_schedule,
+    pipedream,
+    pipedream_2bw,
     plain_1f1b,
     plain_zero_bubble,
     single,

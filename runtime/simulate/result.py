@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ...instances.common.arrays import Floats, Ints, frozen
-from ...instances.common.quantities import show_bytes, show_percent
+from ...instances.common.units import show_bytes, show_percent
 from ...instances.model.schedule import MOST_ACTIONS
 from ...instances.model.summary import Summarised
 from ..schedules import SCHEDULES
@@ -25,6 +25,9 @@ from .stages import BACKWARD, FORWARD, StageGraph
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: Share of the makespan below which a link carries nothing but rounding.
+UNOCCUPIED = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,12 +293,17 @@ class Simulation(Summarised):
 
     @property
     def busiest_link(self) -> tuple[str, float] | None:
-        """The link with most work, and the share of the makespan that it takes; None if unused."""
+        """The link with most work, and the share of the makespan that it takes.
+
+        None if no link is used, or none is occupied, as those of training jobs, whose messages are
+        latencies alone.
+        """
         table = self.link_load
         if isinstance(self.network, HostMemory) or table.empty:
             return None
         most = int(table["busy"].to_numpy().argmax())
-        return str(table.index[most]), float(table["utilisation"].to_numpy()[most])
+        share = float(table["utilisation"].to_numpy()[most])
+        return (str(table.index[most]), share) if share > UNOCCUPIED else None
 
     def critical_path(self) -> list[CriticalStep]:
         """Return what decided the makespan, from the beginning to the end.

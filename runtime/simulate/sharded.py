@@ -1,4 +1,4 @@
-"""A sharding over time: every device computes its parts, and all exchange what is converted.
+"""A sharding over time: computation on all devices, and the collectives between.
 
 The devices do the same at the same time, so that one timeline is that of all: a lane for computing,
 and one for each axis of the mesh. As the objective has it, nothing overlaps, and a tensor is

@@ -126,7 +126,7 @@ class StageGraph:
 
 
 def line_of(count: int, trains: bool) -> tuple[list[tuple[int, int]], Bools, Ints]:
-    """Return what a chain of stages is: its waits, the passes it has, and the tasks' positions.
+    """Return the structure of a chain of stages: its edges, its passes, and the tasks' positions.
 
     Waits are pairs of tasks: forward up the line, backward down it, forward before backward. Every
     stage takes part in both passes, (P, 2), if there are two. Positions are topological, (2P,).

@@ -22,18 +22,18 @@ from ...instances import (
     Workload,
     layers_of,
 )
-from ...instances.common.quantities import show_count
-from ..simulate.job_stages import (
+from ...instances.common.units import show_count
+from ..simulate.network import HostMemory
+from ..simulate.plan_stages import (
     iteration_schedule,
     microbatches_and_bandwidth,
-    stage_reports,
     stages_of_iteration,
+    stream_reports,
 )
-from ..simulate.network import HostMemory
 from ..simulate.simulator import simulate_stages
 from ..simulate.stages import BACKWARD, FORWARD
 from .report import DeviceReport, Report
-from .rules import over_memory, torn_colours, unsupported
+from .rules import divided_colours, over_memory, unsupported
 from .throughput import not_contiguous
 
 
@@ -90,7 +90,7 @@ def check_iteration(
         for d, device in enumerate(cluster.devices)
     )
     violations = [
-        *torn_colours(workload, [cluster.devices[d].name for d in where]),
+        *divided_colours(workload, [cluster.devices[d].name for d in where]),
         *over_memory(devices),
     ]
     if problem.split == "per-device":
@@ -110,7 +110,7 @@ def _not_a_pipeline(
     broken = _not_of_schedule(problem, devices)
     if broken or problem.split != "contiguous":
         return broken
-    return _against_the_line(workload, cluster, solution)
+    return _edge_against_order(workload, cluster, solution)
 
 
 def _not_of_schedule(problem: PipelineJob, devices: Sequence[int]) -> list[str]:
@@ -141,7 +141,7 @@ def _not_of_schedule(problem: PipelineJob, devices: Sequence[int]) -> list[str]:
     return []
 
 
-def _against_the_line(
+def _edge_against_order(
     workload: Workload, cluster: Cluster, solution: PipelinePlacement
 ) -> list[str]:
     """Return a message for the first edge from a later stage to an earlier one, if any."""
@@ -173,7 +173,7 @@ def check_stream(
     if wrong:
         return Report(math.inf, (), tuple(wrong))
     stages = solution.stages
-    reports = stage_reports(workload, cluster, problem, stages)
+    reports = stream_reports(workload, cluster, problem, stages)
     times = [report.time for report in reports]
     objective = max(times, default=0.0)
     violations = [
@@ -281,13 +281,13 @@ def _configurations(
                     f"the stage has {stage.degree}"
                 )
             recomputation = problem.recomputation
-            asked: list[PipelineJob | LayerRule] = [problem, *rules[v]]
-            for said in asked:
-                if said.degrees is not None and stage.degree not in said.degrees:
+            limits: list[PipelineJob | LayerRule] = [problem, *rules[v]]
+            for limit in limits:
+                if limit.degrees is not None and stage.degree not in limit.degrees:
                     broken.append(f"{where}tensor degree {stage.degree} is not allowed")
-                if said.replicas is not None and stage.replicas not in said.replicas:
+                if limit.replicas is not None and stage.replicas not in limit.replicas:
                     broken.append(f"{where}{stage.replicas} replicas are not allowed")
-                recomputation = said.recomputation or recomputation
+                recomputation = limit.recomputation or recomputation
             again = bool(layers.recomputes[c])
             other = any(
                 layers.node[o] == v

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...instances import CallPlacement, Cluster, Costs, Latency, Workload
 from .report import CallReport, DeviceReport, Report
-from .rules import over_memory, torn_colours, unsupported
+from .rules import divided_colours, over_memory, unsupported
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -97,10 +97,10 @@ def check(
     ]
     violations = [
         *unsupported(workload, cluster, costs, device),
-        *torn_colours(workload, places),
+        *divided_colours(workload, places),
         *over_memory(devices),
         *_too_many_calls(cluster, problem, counts),
-        *_circle(workload, cluster, circle),
+        *_waiting_cycle(workload, cluster, circle),
     ]
     objective = math.inf if circle else max(finish.values())
     calls.sort(key=lambda c: (c.start, c.finish, c.device, c.number))
@@ -177,7 +177,7 @@ def _too_many_calls(cluster: Cluster, problem: Latency, counts: dict[int, int]) 
     ]
 
 
-def _circle(workload: Workload, cluster: Cluster, circle: list[Item]) -> list[str]:
+def _waiting_cycle(workload: Workload, cluster: Cluster, circle: list[Item]) -> list[str]:
     """Return a message on calls and nodes that wait for each other in a circle."""
     if not circle:
         return []

@@ -21,7 +21,7 @@ from ...instances import (
     Workload,
 )
 from ...instances.common.arrays import Floats
-from ...instances.common.quantities import show_bytes
+from ...instances.common.units import show_bytes
 from ...instances.model.placement_rules import places
 from ...instances.model.problem import names_stages
 from .report import DeviceReport, StageReport
@@ -31,21 +31,21 @@ from .report import DeviceReport, StageReport
 RELATIVE_SLACK, MOST_SLACK, EXACT = 1e-9, 0.5, 2.0**53
 
 
-def allowed(memory_bytes: float) -> float:
+def usable_bytes(memory_bytes: float) -> float:
     """Return how many bytes a device may hold whose memory has so many.
 
     Examples
     --------
-    >>> allowed(3.0), allowed(12e9), allowed(math.inf)
+    >>> usable_bytes(3.0), usable_bytes(12e9), usable_bytes(math.inf)
     (3.000000003, 12000000000.5, inf)
     """
     slack = RELATIVE_SLACK * memory_bytes
     return memory_bytes + (min(slack, MOST_SLACK) if memory_bytes < EXACT else slack)
 
 
-def allowed_each(memory_bytes: Floats) -> Floats:
+def usable_bytes_each(memory_bytes: Floats) -> Floats:
     """Return the same for each of several memories."""
-    return np.array([allowed(one) for one in memory_bytes.tolist()])
+    return np.array([usable_bytes(one) for one in memory_bytes.tolist()])
 
 
 def unsupported(workload: Workload, cluster: Cluster, costs: Costs, where: list[int]) -> list[str]:
@@ -57,7 +57,7 @@ def unsupported(workload: Workload, cluster: Cluster, costs: Costs, where: list[
     ]
 
 
-def torn_colours(workload: Workload, places: Sequence[str]) -> list[str]:
+def divided_colours(workload: Workload, places: Sequence[str]) -> list[str]:
     """Colours whose nodes are in several places; `places` names the place of each node."""
     torn = []
     for colour, members in enumerate(workload.colour_classes):
@@ -75,14 +75,14 @@ def over_memory(devices: Sequence[DeviceReport | StageReport]) -> list[str]:
         f"{show_bytes(d.memory_bytes - d.capacity_bytes)} more than its "
         f"{show_bytes(d.capacity_bytes)}"
         for d in devices
-        if d.memory_bytes > allowed(d.capacity_bytes)
+        if d.memory_bytes > usable_bytes(d.capacity_bytes)
     ]
 
 
 def broken_rules(
     workload: Workload, cluster: Cluster, problem: Problem, solution: Solution
 ) -> list[str]:
-    """Return what a plan breaks of the problem's rules for placements, a line for each.
+    """Return the violated placement rules of a problem, a line for each.
 
     Written apart from what solvers compute with, on purpose.
     """
@@ -105,25 +105,25 @@ def broken_rules(
     rules, ids = problem.placement_rules, workload.ids
     numbered, joined, separated = _resolved(rules, workload)
     broken = []
-    for said, nodes, wanted in numbered:
+    for rule, nodes, wanted in numbered:
         to = wanted + count if wanted < 0 else wanted
         to = place[to] if things == "devices" and 0 <= to < count else to
         wrong = [v for v in nodes if number[v] != to]
         if wrong:
             broken.append(
-                f"{said}: node {ids[wrong[0]]} is in {things[:-1]} {number[wrong[0]]} of {count}"
+                f"{rule}: node {ids[wrong[0]]} is in {things[:-1]} {number[wrong[0]]} of {count}"
             )
-    for said, nodes in joined:
+    for rule, nodes in joined:
         wrong = [v for v in nodes if number[v] != number[nodes[0]]]
         if wrong:
-            broken.append(f"{said}: nodes {ids[nodes[0]]} and {ids[wrong[0]]} are not together")
-    for said, groups in separated:
+            broken.append(f"{rule}: nodes {ids[nodes[0]]} and {ids[wrong[0]]} are not together")
+    for rule, groups in separated:
         first: dict[int, tuple[int, int]] = {}  # place: group and node that has it
         for g, nodes in enumerate(groups):
             for v in nodes:
                 other, u = first.setdefault(where[v], (g, v))
                 if other != g:
-                    broken.append(f"{said}: nodes {ids[u]} and {ids[v]} are not apart")
+                    broken.append(f"{rule}: nodes {ids[u]} and {ids[v]} are not apart")
     if rules.max_stages is not None and used > rules.max_stages:
         broken.append(f"{used} {things}, {used - rules.max_stages} more than allowed")
     return broken

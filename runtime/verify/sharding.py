@@ -27,10 +27,10 @@ from ...instances.common.choices import Primitive
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.sharding import conversion_places, gradient_buckets, operator_groups, phases
 from .report import Report
-from .rules import allowed
+from .rules import usable_bytes
 
 #: Properties of a tensor: a text such as ``S0`` for each axis of the mesh.
-Lying = tuple[str, ...]
+Properties = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ConversionStep:
     collective: str
     axis: int  # of the mesh, along which it runs
     # how the tensor lies then; ``I`` is whole on the first device of the axis, ``I1`` on the second
-    after: Lying
+    after: Properties
     bytes: float  # that all devices send
     seconds: float  # by latency and bandwidth of the axis
 
@@ -55,8 +55,8 @@ class Converted:
     """A tensor that is converted, once for all that read it so."""
 
     tensor: int  # its number in the program
-    before: Lying  # before, after: how it lies
-    after: Lying
+    before: Properties  # before, after: how it lies
+    after: Properties
     steps: tuple[ConversionStep, ...]  # first to last
     # numbers of the operators that read it so; of a gradient, its parameter
     readers: tuple[int, ...]
@@ -99,7 +99,7 @@ class ShardingReport(Report):
 
     times: tuple[float, ...] = ()
     added: tuple[tuple[float, float], ...] = ()
-    lying: tuple[Lying, ...] = ()
+    lying: tuple[Properties, ...] = ()
     converted: tuple[Converted, ...] = ()
     parameter_bytes: float = 0.0
     activation_bytes: float = 0.0
@@ -128,13 +128,13 @@ def check(
         return ShardingReport(math.inf, (), tuple(broken))
     rows = solution.signature.tolist()
     groups = operator_groups(program, problem.placement)
-    ways = [lying_of(*one) for one in zip(program.operators, rows, groups, strict=True)]
+    ways = [properties_of(*one) for one in zip(program.operators, rows, groups, strict=True)]
     read, made = [way[0] for way in ways], [way[1] for way in ways]
     for v, operator in enumerate(program.operators):
         broken += broken_rules(program, problem, operator, rows[v], (read[v], made[v]), groups[v])
     if broken:
         return ShardingReport(math.inf, (), tuple(broken))
-    lying: list[Lying] = [()] * len(program.tensors)
+    lying: list[Properties] = [()] * len(program.tensors)
     for v, operator in enumerate(program.operators):
         for t, how in zip(operator.outputs, made[v], strict=True):
             lying[t] = how
@@ -155,7 +155,7 @@ def check(
         (_memory(program, problem, read, made, lying, j) for j in each), key=sum
     )
     room = problem.memory_bytes
-    if room is not None and parameters + activations > allowed(room):
+    if room is not None and parameters + activations > usable_bytes(room):
         broken.append(
             f"each device holds {parameters + activations:.0f} bytes, "
             f"{parameters + activations - room:.0f} more than it has"
@@ -252,10 +252,10 @@ def _malformed(
 
 
 def _conversions(
-    program: TensorProgram, problem: Sharding, read: list[list[Lying]], lying: list[Lying]
+    program: TensorProgram, problem: Sharding, read: list[list[Properties]], lying: list[Properties]
 ) -> Iterator[Converted]:
-    """Yield what is converted: for each tensor each way that somebody reads it otherwise."""
-    wanted: list[dict[Lying, list[int]]] = [{} for _ in program.tensors]
+    """Yield the conversions of each tensor: one for each other property in which it is read."""
+    wanted: list[dict[Properties, list[int]]] = [{} for _ in program.tensors]
     for v, operator in enumerate(program.operators):
         for t, how in zip(operator.inputs, read[v], strict=True):
             wanted[t].setdefault(how, []).append(v)
@@ -273,9 +273,9 @@ def _conversions(
 def _memory(
     program: TensorProgram,
     problem: Sharding,
-    read: list[list[Lying]],
-    made: list[list[Lying]],
-    lying: list[Lying],
+    read: list[list[Properties]],
+    made: list[list[Properties]],
+    lying: list[Properties],
     group: int,
 ) -> tuple[float, float]:
     """Return the bytes of parameters with what belongs to them, and of activations kept.
@@ -288,7 +288,7 @@ def _memory(
     mesh = problem.mesh.shape
     parameters = 0.0
 
-    def is_here(how: Lying) -> bool:
+    def is_here(how: Properties) -> bool:
         return how[0][0] != "I" or how[0] == on_group(group)
 
     for v, operator in enumerate(program.operators):
@@ -297,7 +297,7 @@ def _memory(
             parameters += copies * local_bytes(
                 program.tensors[operator.outputs[0]], made[v][0], mesh
             )
-    kept: set[tuple[int, Lying]] = set()
+    kept: set[tuple[int, Properties]] = set()
     waiting = [
         (t, how)
         for v, operator in enumerate(program.operators)
@@ -319,9 +319,9 @@ def _memory(
     return parameters, total
 
 
-def lying_of(
+def properties_of(
     operator: Operator, row: Sequence[int], group: int | None
-) -> tuple[list[Lying], list[Lying]]:
+) -> tuple[list[Properties], list[Properties]]:
     """Return how an operator reads and makes its tensors, by a signature along each axis.
 
     One that is placed on a group of devices has copies along the first axis there alone.
@@ -343,10 +343,10 @@ def broken_rules(
     problem: Sharding,
     operator: Operator,
     row: Sequence[int],
-    sides: tuple[Sequence[Lying], Sequence[Lying]],
+    sides: tuple[Sequence[Properties], Sequence[Properties]],
     group: int | None,
 ) -> Iterator[str]:
-    """Yield what a choice breaks: placement, sizes that divide, what can be read, fixed choices.
+    """Yield the violated rules of a choice: placement, divisibility, readability, fixed choices.
 
     `sides` say how it reads its inputs and makes its outputs; `group` is the one that it is placed
     on, None for all devices.
@@ -381,8 +381,8 @@ def broken_rules(
             yield f"operator {operator.name} is fixed to {fixed}"
 
 
-def _arrival(program: TensorProgram, operator: Operator, mesh: Sequence[int]) -> Lying:
-    """Return how an input arrives: split by axis 0 wherever that divides what is left of it."""
+def _arrival(program: TensorProgram, operator: Operator, mesh: Sequence[int]) -> Properties:
+    """Return the property of an input: split by axis 0 wherever that divides its rest."""
     can = any(signature.text == "->S0" for signature in operator.signatures)
     shape = program.tensors[operator.outputs[0]].shape
     left, how = shape[0] if can else 1, []
@@ -398,7 +398,7 @@ def own_cost(
     problem: Sharding,
     operator: Operator,
     row: Sequence[int],
-    how: Sequence[Lying],
+    how: Sequence[Properties],
     time_unit: str,
 ) -> tuple[float, float]:
     """Return an operator's cost without conversions, and its time, by how its tensors lie."""
@@ -413,7 +413,7 @@ def own_cost(
 
 
 def _elements(
-    program: TensorProgram, problem: Sharding, tensors: Sequence[int], how: Sequence[Lying]
+    program: TensorProgram, problem: Sharding, tensors: Sequence[int], how: Sequence[Properties]
 ) -> int:
     """Return the elements of some tensors on one device."""
     parts = [
@@ -428,7 +428,7 @@ def _time(
     problem: Sharding,
     operator: Operator,
     row: Sequence[int],
-    how: Sequence[Lying],
+    how: Sequence[Properties],
 ) -> float:
     """Return the seconds of an operator on one device, without conversions."""
     mesh = problem.mesh.shape
@@ -443,7 +443,7 @@ def _time(
 
 
 def added(
-    problem: Sharding, operator: Operator, row: Sequence[int], how: Lying
+    problem: Sharding, operator: Operator, row: Sequence[int], how: Properties
 ) -> tuple[float, float]:
     """Return bytes and seconds of the all-reduces inside an operator.
 
@@ -465,7 +465,7 @@ def added(
     return bytes_sent, seconds
 
 
-def part_of(tensor: Tensor, how: Lying, mesh: Sequence[int]) -> list[int] | None:
+def part_of(tensor: Tensor, how: Properties, mesh: Sequence[int]) -> list[int] | None:
     """Return the shape of what a device has, None if an axis does not divide."""
     shape = list(tensor.shape)
     for one, p in zip(how, mesh, strict=True):
@@ -477,7 +477,7 @@ def part_of(tensor: Tensor, how: Lying, mesh: Sequence[int]) -> list[int] | None
     return shape
 
 
-def local_bytes(tensor: Tensor, how: Lying, mesh: Sequence[int]) -> float:
+def local_bytes(tensor: Tensor, how: Properties, mesh: Sequence[int]) -> float:
     """Return the bytes of a tensor on one device."""
     part = part_of(tensor, how, mesh)
     assert part is not None
@@ -494,7 +494,7 @@ def latency_shares(program: TensorProgram, problem: Sharding) -> dict[int, float
 
 
 def path(
-    tensor: Tensor, before: Lying, after: Lying, problem: Sharding, share: float = 1.0
+    tensor: Tensor, before: Properties, after: Properties, problem: Sharding, share: float = 1.0
 ) -> tuple[ConversionStep, ...]:
     """Return the cheapest steps from one way of lying to another; see `paths`."""
     for _, here, steps in paths(tensor, before, problem, share):
@@ -504,15 +504,15 @@ def path(
 
 
 def paths(
-    tensor: Tensor, before: Lying, problem: Sharding, share: float = 1.0
-) -> Iterator[tuple[float, Lying, tuple[ConversionStep, ...]]]:
+    tensor: Tensor, before: Properties, problem: Sharding, share: float = 1.0
+) -> Iterator[tuple[float, Properties, tuple[ConversionStep, ...]]]:
     """Yield all ways of lying with their cost and cheapest steps, nearest first, by Dijkstra.
 
     `share` is the part of latencies that the tensor pays.
     """
     by_time = problem.objective == "time"
-    queue: list[tuple[float, int, Lying, tuple[ConversionStep, ...]]] = [(0.0, 0, before, ())]
-    settled: set[Lying] = set()
+    queue: list[tuple[float, int, Properties, tuple[ConversionStep, ...]]] = [(0.0, 0, before, ())]
+    settled: set[Properties] = set()
     count = 0
     while queue:
         cost, _, here, steps = heapq.heappop(queue)
@@ -528,7 +528,7 @@ def paths(
 
 
 def _steps(
-    tensor: Tensor, here: Lying, problem: Sharding, share: float
+    tensor: Tensor, here: Properties, problem: Sharding, share: float
 ) -> Iterator[ConversionStep]:
     """Yield the steps by which a tensor can change its property along one axis."""
     mesh = problem.mesh.shape
@@ -556,7 +556,7 @@ def one_step(
     d: int,
     among: float,
     problem: Sharding,
-    lying: Lying,
+    lying: Properties,
     share: float = 1.0,
 ) -> ConversionStep:
     """Return a step along axis d on tensors of so many bytes in each group of devices."""
@@ -596,7 +596,7 @@ def collective_between(before: str, after: str) -> str:
 
 
 def collective_rounds(mesh: DeviceMesh, name: str, d: int) -> tuple[float, float, float]:
-    """Return rounds, what they pass on one after the other, and what all devices of a group send.
+    """Return rounds of a collective, bytes passed on in sequence, and bytes sent by a group.
 
     The last two as parts of the tensor.
     """

@@ -13,7 +13,7 @@ from ...instances import Cluster, Costs, NodeId, Placement, Throughput, Workload
 from ...instances.common.arrays import Ints
 from ...instances.model.contiguity import pipeline_edges, quotient_cycle
 from .report import DeviceReport, Report
-from .rules import over_memory, torn_colours, unsupported
+from .rules import divided_colours, over_memory, unsupported
 
 
 def check(
@@ -81,7 +81,7 @@ def check(
     )
     violations = [
         *unsupported(workload, cluster, costs, where),
-        *torn_colours(workload, [cluster.devices[d].name for d in where]),
+        *divided_colours(workload, [cluster.devices[d].name for d in where]),
         *over_memory(devices),
         *not_contiguous(workload, cluster, costs, problem, placement),
     ]

@@ -1,4 +1,4 @@
-"""Entry of the verifier: values of plans by definition, apart from what a solver claims."""
+"""Entry of the verifier: values of plans by definition, apart from a solver's claims."""
 
 from __future__ import annotations
 

@@ -8,9 +8,8 @@ scheduler per thread, so the number of threads that other code of the process ch
 
 "Optimal" is only a claim of HiGHS: each solution must be evaluated from the problem's definition.
 
-HiGHS 1.12 prints a line (`OWN_LINE`) whatever its options, directly to file descriptor 1. During a
-solve that descriptor is a pipe; a thread forwards everything but this line to the real standard
-output, so that what other threads print is kept.
+HiGHS 1.12 prints a line about repaired solutions with C's `puts`, whatever its options. While it
+runs, the output of C code is discarded; Python's output does not pass through C's streams.
 """
 
 from __future__ import annotations
@@ -18,13 +17,16 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import platform
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from functools import cache
+from typing import Literal
 
 import highspy
 import numpy as np
@@ -34,13 +36,9 @@ from ...instances import StagecutError
 from ...instances.common.arrays import Floats
 from .search import PERIOD_S, S, Search
 
-#: Seconds that HiGHS gets to return once it was asked to stop, before it is abandoned; and that the
-#: pipe gets to drain at the end of a solve. HiGHS ignores requests while it solves the first
-#: relaxation, though it keeps its time limit then.
+#: Seconds that HiGHS gets to return once it was asked to stop, before it is abandoned. It ignores
+#: requests while it solves the first relaxation, though it keeps its time limit then.
 PATIENCE_S = 1.0
-
-#: Line that HiGHS prints whatever its options say.
-OWN_LINE = b"HighsMipSolverData::transformNewIntegerFeasibleSolution tmpSolver.run();\n"
 
 
 class Monitor:
@@ -95,19 +93,11 @@ class Monitor:
             self.stop.set()
 
 
-class _Pipe(NamedTuple):
-    """A pipe in place of standard output: a duplicate of that, the reading thread, the inode."""
-
-    beyond: int
-    reader: threading.Thread
-    inode: int
-
-
 _lock = threading.Lock()
 
-_running = 0  # number of solves under way: the first makes the pipe, the last removes it
+_running = 0  # solves at this moment: the first redirects C's standard output, the last restores it
 
-_piped: _Pipe | None = None
+_printing: int | None = None  # C's standard output before the first of them
 
 #: The presolve of HiGHS 1.12 can call a feasible program infeasible where columns have no bound
 #: (rule 6, "forcing row"). Switching off that rule alone can corrupt the memory of the process, so
@@ -377,60 +367,37 @@ def whole(linear: Linear, x: Floats) -> Floats:
     return np.where(linear.integer, np.round(x), x)
 
 
+@cache
+def _c_stdout() -> tuple[ctypes.c_void_p, int | None] | None:
+    """Return C's variable of its standard output, and a stream that discards what is printed.
+
+    None where C has no such variable, or a constant in its place; HiGHS's line is printed there.
+    """
+    name = {"darwin": "__stdoutp", "linux": "stdout"}.get(sys.platform)
+    if name is None or (sys.platform == "linux" and platform.libc_ver()[0] != "glibc"):
+        return None
+    library = ctypes.CDLL(None)
+    library.fopen.restype = ctypes.c_void_p
+    return ctypes.c_void_p.in_dll(library, name), library.fopen(os.devnull.encode(), b"w")
+
+
 @contextmanager
 def _without_own_line() -> Iterator[None]:
-    """Filter HiGHS's own line out of standard output."""
-    global _running, _piped
+    """Discard what C code prints meanwhile."""
+    global _running, _printing
+    found = _c_stdout()
+    if found is None:
+        yield
+        return
+    stdout, discarding = found
     with _lock:
         _running += 1
         if _running == 1:
-            with suppress(OSError):  # standard output is closed
-                _piped = _pipe()
+            _printing, stdout.value = stdout.value, discarding
     try:
         yield
     finally:
         with _lock:
             _running -= 1
-            if _running == 0 and _piped is not None:
-                _flush_c()
-                with suppress(OSError):  # closed meanwhile
-                    if os.fstat(1).st_ino == _piped.inode:
-                        os.dup2(_piped.beyond, 1)
-                os.close(_piped.beyond)
-                _piped.reader.join(PATIENCE_S)  # endless if a child process holds the pipe
-                _piped = None
-
-
-def _pipe() -> _Pipe:
-    """Put a pipe in place of standard output."""
-    beyond, ours = os.dup(1), os.dup(1)
-    read, write = os.pipe()
-    _flush_c()
-    os.dup2(write, 1)
-    os.close(write)
-    reader = threading.Thread(target=_pass_on, args=(read, ours), name="stdout", daemon=True)
-    reader.start()
-    return _Pipe(beyond, reader, os.fstat(1).st_ino)
-
-
-def _pass_on(read: int, to: int) -> None:
-    """Copy the pipe to standard output, but for HiGHS's own lines."""
-    kept = b""
-    with open(read, "rb", buffering=0) as source, open(to, "wb") as target:
-        while found := source.read(1 << 16):
-            kept = (kept + found).replace(OWN_LINE, b"")
-            some = next(
-                (n for n in range(len(OWN_LINE) - 1, 0, -1) if kept.endswith(OWN_LINE[:n])), 0
-            )
-            ready, kept = kept[: len(kept) - some], kept[len(kept) - some :]
-            with suppress(OSError):
-                target.write(ready)
-                target.flush()
-        with suppress(OSError):
-            target.write(kept)
-
-
-def _flush_c() -> None:
-    """Flush the output buffers of C code."""
-    if os.name == "posix":
-        ctypes.CDLL(None).fflush(None)
+            if _running == 0:
+                stdout.value = _printing

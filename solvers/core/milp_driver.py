@@ -31,8 +31,7 @@ from typing import Any, Generic
 import numpy as np
 from pyomo.common.gc_manager import PauseGC
 
-from ...formulations.linear import Linear
-from ...formulations.linear_program import SolverError
+from ...formulations.linear import Linear, SolverError
 from ...formulations.program import Program
 from ...instances import InfeasibleError, StagecutError
 from ...instances.common.arrays import Floats

@@ -29,8 +29,7 @@ from fractions import Fraction
 import highspy
 import numpy as np
 
-from ...formulations.linear import Linear
-from ...formulations.linear_program import run_here
+from ...formulations.linear import Linear, run_here
 from ...instances.common.arrays import Floats
 from .highs import load
 from .tighten import EPS, entries_of, tighten

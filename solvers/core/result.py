@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...instances import Limit, Plan, Status
-from ...instances.common.quantities import show_gap
+from ...instances.common.units import show_gap
 from ...instances.model.summary import Summarised
 from .search import Point
 

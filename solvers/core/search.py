@@ -411,6 +411,13 @@ class Search(Clock, Generic[S]):
             return True
         return self.hit != Limit.NONE
 
+    def is_over(self) -> bool:
+        """Whether to stop, or the incumbent is optimal up to the tolerance `OPTIMAL_GAP`.
+
+        Certificates leave a margin for rounding, so that a gap of 0 is never reached.
+        """
+        return self.should_stop() or self.gap <= OPTIMAL_GAP
+
     @property
     def done(self) -> bool:
         """Whether the gap asked for is reached, or no solution can beat `cutoff` by that gap.
@@ -450,6 +457,13 @@ class Search(Clock, Generic[S]):
                 f"gap: {gap} after {reached}; {least} is dear: not reached in {more} "
                 f"(--gap {self.limits.least_gap:g} goes on)"
             )
+
+    def out_of_nodes(self, count: int) -> bool:
+        """Whether so many nodes or rounds reach the limit of nodes, which is recorded then."""
+        if self.limits.nodes is None or count < self.limits.nodes:
+            return False
+        self.hit = Limit.NODES
+        return True
 
     def stop_for(self, limit: Limit | str) -> None:
         """Record that a solver stopped by itself at a limit."""

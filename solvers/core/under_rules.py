@@ -8,7 +8,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any, cast
 
-from ...formulations.linear_program import SolverError
+from ...formulations.linear import SolverError
 from ...formulations.rules.cases import RuleCase, stage_task, why_no_case, without_rules
 from ...formulations.task import Task
 from ...instances import InfeasibleError, Limit, Problem, Solution, is_stream
@@ -82,7 +82,7 @@ _CHEAP_BOUNDS = {
     "stream": "job.stream_bounds.stream_cheap_bounds",
     "pipeline": "job.iteration_bounds.iteration_cheap_bounds",
     "mapping": "mapping.bound.mapping_cheap_bounds",
-    "sharding": "sharding.bounds.sharding_cheap_bounds",
+    "sharding": "sharding.relaxation.sharding_cheap_bounds",
 }
 
 

@@ -14,7 +14,7 @@ from ...instances import PipelineJob, PlacementRules, Solution, is_stream
 from ...instances.common.errors import quote
 from ..core.method import READS_SOLVER, Method, SolverName, Strategy
 from ..core.search import Search
-from ..learned.options import LEARNED_OPTIONS, no_policy
+from ..learned import LEARNED_OPTIONS, no_policy
 
 #: Name of the annealing that runs beside `auto`.
 ANNEALING = "annealing"
@@ -186,13 +186,9 @@ METHODS: dict[str, Method[PipelineJob]] = {
     **{
         name: Method(
             SolverName("stagecut.solvers.job.iteration.frameworks.default_split", (name,)),
-            refuses=(_iterations_alone, _no_rules),
+            {"type": ()} if name == "deepspeed-type" else {},
+            refuses=(_iterations_alone, _no_regex, _no_rules),
         )
         for name in RULES
     },
-    "deepspeed-type": Method(
-        SolverName("stagecut.solvers.job.iteration.frameworks.default_split", ("deepspeed-type",)),
-        {"type": ()},
-        refuses=(_iterations_alone, _no_regex, _no_rules),
-    ),
 }

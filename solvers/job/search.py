@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import permutations
 
 import highspy
 import numpy as np
@@ -95,8 +94,6 @@ PROGRAM_S = 20.0
 RELAXED_ROUNDS, CLOSE = 12, 2e-4
 #: Most solutions of one point's program.
 ROUNDS = 40
-#: Most stages for which repair of a plan that does not fit moves layers between any two stages.
-MANY_STAGES = 16
 
 
 @dataclass(frozen=True)
@@ -402,8 +399,7 @@ class _Points:
             if end.x is None:
                 break
             plan = program.plan(builder.layout, end.x)
-            if not np.isfinite(search.consider([plan])[0]):  # (5) is only a lower bound
-                search.consider(_near(plan, search.space))
+            search.consider([plan])
             stages = stage_times(plan, search.prices)
             passes = np.array([[s.forward, s.backward, s.weights] for s in stages])
             known = len(paths.found)
@@ -439,22 +435,3 @@ class _Points:
             else:
                 fewest = middle
         return best
-
-
-def _near(plan: Layout, space: JobSpace) -> list[Layout]:
-    """Return neighbours of a plan: a layer moved to another stage, or more layers recomputed."""
-    least, most = stage_range(space.model, plan)
-    counts = plan.layers_of_stages(space.model.layers)
-    found = []
-    for a, b in permutations(range(plan.stages), 2):
-        close = plan.stages <= MANY_STAGES or abs(a - b) == 1
-        if close and counts[a] > least[a] and counts[b] < most[b]:
-            moved = [count - (s == a) + (s == b) for s, count in enumerate(counts)]
-            found.append(replace(plan, stage_layers=tuple(moved)))
-    again = plan.recompute_layers
-    if isinstance(again, tuple):
-        fuller = [tuple(min(x + k, n) for x, n in zip(again, counts, strict=True)) for k in (1, 2)]
-        found += [replace(plan, recompute_layers=one) for one in fuller]
-    elif again is not None:
-        found += [replace(plan, recompute_layers=min(again + k, min(counts))) for k in (1, 2)]
-    return found

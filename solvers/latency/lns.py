@@ -65,8 +65,7 @@ def improve(task: Task[Latency], search: Search[Solution]) -> None:
     failed, rounds = 0, 0
     moves = max(100, SLICE_VISITS // (task.workload.n + len(task.workload.edges)) // 10)
     while failed < PATIENCE * len(groups) and not search.should_stop():
-        if search.limits.nodes is not None and rounds >= search.limits.nodes:
-            search.stop_for("nodes")
+        if search.out_of_nodes(rounds):
             return
         rounds += 1
         draws = rng.random((moves, 4))

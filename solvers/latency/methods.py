@@ -8,7 +8,7 @@ from ...formulations.task import Task
 from ...instances import Latency, Solution
 from ..core.method import READS_SOLVER, Method, SolverName, Strategy
 from ..core.search import Search
-from ..learned.options import LEARNED_OPTIONS, no_policy
+from ..learned import LEARNED_OPTIONS, no_policy
 
 GREEDY = SolverName("stagecut.solvers.latency.greedy.greedy")
 

@@ -33,7 +33,7 @@ MOST_SHOWN = 4.0
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
+class Observation:
     """Units, nets and devices of a task, relative to an even load; U units, E nets, K kinds."""
 
     graph: Hypergraph  # the hypergraph form of the task
@@ -85,8 +85,8 @@ class Scene:
         return nx.condensation(graph)
 
 
-def scene(task: Task[Problem], graph: Hypergraph, edges: Ints | None = None) -> Scene:
-    """Return the scene of a task, with the edges of chains, or others, between units."""
+def observation(task: Task[Problem], graph: Hypergraph, edges: Ints | None = None) -> Observation:
+    """Return the observation of a task, with the edges of chains, or others, between units."""
     costs = task.costs
     used = costs.count > 0
     with np.errstate(all="ignore"):
@@ -103,7 +103,7 @@ def scene(task: Task[Problem], graph: Hypergraph, edges: Ints | None = None) -> 
         compute = _relative(np.where(supported, total, np.inf), even)
         cut = _relative(graph.weight.sum(axis=1), even)
     edges = _edges(task, graph) if edges is None else edges
-    partial = Scene(
+    partial = Observation(
         graph=graph,
         even_load=even,
         compute=compute,
@@ -140,7 +140,7 @@ def _edges(task: Task[Problem], graph: Hypergraph) -> Ints:
     return np.array(between, np.int64).reshape(-1, 2)
 
 
-def _kind_features(of: Scene) -> Floats:
+def _kind_features(of: Observation) -> Floats:
     devices, moved = of.count.sum(), of.cut.sum(axis=1)
     with np.errstate(all="ignore"):
         room = np.nan_to_num(of.room * devices / of.memory.sum(), nan=_MOST_ROOM)
@@ -157,7 +157,7 @@ def _kind_features(of: Scene) -> Floats:
     )
 
 
-def _unit_features(of: Scene, task: Task[Problem]) -> Floats:
+def _unit_features(of: Observation, task: Task[Problem]) -> Floats:
     size = of.graph.size
     weights = np.zeros(size)
     spread = np.zeros(size)
@@ -194,7 +194,7 @@ def _unit_features(of: Scene, task: Task[Problem]) -> Floats:
     )
 
 
-def _depths(of: Scene) -> tuple[Floats, Floats]:
+def _depths(of: Observation) -> tuple[Floats, Floats]:
     """Return the longest way to each unit, and from it to an end, as parts of the longest path."""
     blocks = of.blocks
     ahead, behind = np.zeros(len(blocks)), np.zeros(len(blocks))

@@ -18,7 +18,7 @@ import networkx as nx
 import numpy as np
 
 from ...instances.common.arrays import Bools, Floats, Ints
-from .features import MOST_SHOWN, Scene
+from .features import MOST_SHOWN, Observation
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ GROUP_FEATURES = 10
 
 
 @dataclass(frozen=True)
-class Rules:
+class GroupRules:
     """Rules for the groups that a unit may join."""
 
     groups: int  # number of groups, G
@@ -53,7 +53,7 @@ class Partitions:
     in the time of what is quickest at each unit.
     """
 
-    def __init__(self, of: Scene, rules: Rules, target: Floats) -> None:
+    def __init__(self, of: Observation, rules: GroupRules, target: Floats) -> None:
         self.of, self.rules, self.target = of, rules, target
         batch, groups, nets = len(target), rules.groups, len(of.graph.pins)
         self.group = np.full((batch, of.graph.size), -1, np.int64)
@@ -140,17 +140,17 @@ class Partitions:
         self.group[:, unit] = chosen
 
 
-def group_costs(of: Scene, group: Ints, groups: int) -> GroupCosts:
+def group_costs(of: Observation, group: Ints, groups: int) -> GroupCosts:
     """Return the costs of partitions, given by the group of each unit, shape (B, U)."""
     member = (group[:, None, :] == np.arange(groups)[:, None]).astype(np.float64)  # (B, G, U)
     compute = member @ np.where(of.supported > 0, of.compute, 0.0).T
-    compute += incident(of, member) @ of.cut.T
+    compute += cut_nets(of, member) @ of.cut.T
     lacking = member @ (1 - of.supported).T
     number = np.maximum(member.sum(axis=2, keepdims=True), 1)
     return GroupCosts(compute, member @ of.memory, lacking < 0.5, member / number)
 
 
-def incident(of: Scene, member: Floats) -> Floats:
+def cut_nets(of: Observation, member: Floats) -> Floats:
     """Return which nets each set of units cuts, (…, E); sets are (…, U)."""
     starts = np.cumsum([0, *(len(pins) for pins in of.graph.pins)])[:-1]
     if not len(starts):
@@ -161,7 +161,7 @@ def incident(of: Scene, member: Floats) -> Floats:
     return ((held > 0) & (held < sizes)).astype(np.float64)
 
 
-def random_order(of: Scene, rng: np.random.Generator) -> Ints:
+def random_order(of: Observation, rng: np.random.Generator) -> Ints:
     """Return a topological order of the units, drawn at random, that keeps branches together.
 
     A depth-first search from the sinks against the edges; units that wait for each other are
@@ -179,7 +179,7 @@ def random_order(of: Scene, rng: np.random.Generator) -> Ints:
     return _units(of, nx.dfs_postorder_nodes(before, sort_neighbors=by_priority), rng)
 
 
-def interleaved_order(of: Scene, rng: np.random.Generator) -> Ints:
+def interleaved_order(of: Observation, rng: np.random.Generator) -> Ints:
     """Return a topological order of the units, drawn at random, that mixes branches.
 
     The next unit is any one whose predecessors have been; units that wait for each other are
@@ -190,7 +190,7 @@ def interleaved_order(of: Scene, rng: np.random.Generator) -> Ints:
     return _units(of, sequence, rng)
 
 
-def together(of: Scene, order: Ints, group: Ints) -> Ints:
+def grouped_order(of: Observation, order: Ints, group: Ints) -> Ints:
     """Return an order with the units of each group, (U,), side by side, else as in an order.
 
     Groups that wait for each other in a circle leave the order as it is.
@@ -204,7 +204,7 @@ def together(of: Scene, order: Ints, group: Ints) -> Ints:
     return order[np.argsort([place[p] for p in group[order].tolist()], kind="stable")]
 
 
-def _units(of: Scene, blocks: Iterable[int], rng: np.random.Generator) -> Ints:
+def _units(of: Observation, blocks: Iterable[int], rng: np.random.Generator) -> Ints:
     """Return the units of blocks in their order; those of a block in any."""
     members = [sorted(of.blocks.nodes[b]["members"]) for b in blocks]
     return np.array([u for units in members for u in rng.permutation(units).tolist()], np.int64)

@@ -10,11 +10,10 @@ from ...formulations.task import Task
 from ...instances import Latency, PipelineJob, Solution, Throughput
 from ...instances.common.arrays import Floats, Ints
 from ..core.search import Search
-from .groups import interleaved_order, random_order, together
-from .policy import Drawn, draw_placements, one_thread
+from .environments import PlacementEnvironment, environment
+from .groups import grouped_order, interleaved_order, random_order
+from .policy import SampledPlacements, draw_placements, one_thread
 from .policy_file import policy_of, read_policy
-from .rewards import subject
-from .subject import Subject
 from .train import FineTuning, targets
 
 #: Placements of a batch. A step takes about as long for 32 as for 8, and 1.4 times as long for 128.
@@ -43,7 +42,7 @@ def learned(task: Task[Throughput | PipelineJob | Latency], search: Search[Solut
 def _learned(task: Task[Throughput | PipelineJob | Latency], search: Search[Solution]) -> None:
     with search.phase("load"):
         policy = policy_of(read_policy(task.options.get("policy")))
-        of = subject(task)
+        of = environment(task)
     if not of.rules:
         return
     rng = np.random.default_rng(search.limits.seed)
@@ -57,7 +56,7 @@ def _learned(task: Task[Throughput | PipelineJob | Latency], search: Search[Solu
         if left <= 0:
             search.stop_for("nodes")
             return
-        batch = min(left, BATCH, max(1, MOST_DECISIONS // of.scene.graph.size))
+        batch = min(left, BATCH, max(1, MOST_DECISIONS // of.observation.graph.size))
         with search.phase("solve"):
             aims = _aims(of, search.objective / of.unit, int(batch), rng)
             order = _order(of, group, number, rng)
@@ -84,19 +83,21 @@ def _most(search: Search[Solution]) -> float:
     return search.limits.nodes
 
 
-def _aims(of: Subject, best: float, count: int, rng: np.random.Generator) -> Floats:
+def _aims(of: PlacementEnvironment, best: float, count: int, rng: np.random.Generator) -> Floats:
     if math.isinf(best):
         return targets(of, count, rng)
     return best * rng.uniform(LOWEST_AIM, HIGHEST_AIM, count)
 
 
-def _order(of: Subject, group: Ints | None, number: int, rng: np.random.Generator) -> Ints | None:
+def _order(
+    of: PlacementEnvironment, group: Ints | None, number: int, rng: np.random.Generator
+) -> Ints | None:
     """Return the order of a batch, if it matters: contiguous groups are intervals of it."""
     if not of.rules[0].contiguous:
         return None
     interleaved = number % INTERLEAVED == 1
-    order = (interleaved_order if interleaved else random_order)(of.scene, rng)
-    return order if group is None or number % KEPT else together(of.scene, order, group)
+    order = (interleaved_order if interleaved else random_order)(of.observation, rng)
+    return order if group is None or number % KEPT else grouped_order(of.observation, order, group)
 
 
 class _Stopped(Exception):
@@ -108,7 +109,7 @@ def _check(search: Search[Solution]) -> None:
         raise _Stopped
 
 
-def _offer(of: Subject, drawn: Drawn, search: Search[Solution]) -> None:
+def _offer(of: PlacementEnvironment, drawn: SampledPlacements, search: Search[Solution]) -> None:
     """Offer the placements that seem better than all before, until the verifier takes one."""
     for i in np.argsort(drawn.values, kind="stable").tolist():
         if not drawn.values[i] * of.unit < search.objective or search.should_stop():

@@ -31,9 +31,9 @@ import torch
 
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances.common.arrays import Bools, Floats, Ints
-from .features import KIND_FEATURES, LARGEST, MOST_SHOWN, UNIT_FEATURES, Scene
-from .groups import GROUP_FEATURES, GroupCosts, Partitions, Rules, group_costs, random_order
-from .subject import Subject
+from .environments import PlacementEnvironment
+from .features import KIND_FEATURES, LARGEST, MOST_SHOWN, UNIT_FEATURES, Observation
+from .groups import GROUP_FEATURES, GroupCosts, GroupRules, Partitions, group_costs, random_order
 
 #: Features of a device.
 DEVICE_FEATURES = 8
@@ -43,7 +43,7 @@ DEVICE_FEATURES = 8
 class Decisions:
     """Decisions of B samples in T steps, each of at most C choices."""
 
-    subject: Ints  # (B, T): what each decision is about: a unit, or a group
+    item: Ints  # (B, T): what each decision is about: a unit, or a group
     features: Floats  # (B, T, C, F)
     allowed: Bools  # (B, T, C)
     chosen: Ints  # (B, T)
@@ -52,7 +52,7 @@ class Decisions:
     def take(self, rows: Ints) -> Decisions:
         """Return the decisions of some samples."""
         return Decisions(
-            self.subject[rows],
+            self.item[rows],
             self.features[rows],
             self.allowed[rows],
             self.chosen[rows],
@@ -71,8 +71,8 @@ ACCELERATORS_ALONE = 0.75
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
-    """B placements of one subject, drawn at once: all take the units in one order."""
+class SampledPlacements:
+    """B placements of one environment, drawn at once: all take the units in one order."""
 
     group: Ints  # group, device: shapes (B, U) and (B, G): groups of units, and devices of groups
     device: Ints
@@ -87,9 +87,9 @@ class Drawn:
         both = (self.partition.log_probability, self.schedule.log_probability)
         return np.concatenate(both, axis=1)
 
-    def take(self, rows: Ints) -> Drawn:
+    def take(self, rows: Ints) -> SampledPlacements:
         """Return some of the placements."""
-        return Drawn(
+        return SampledPlacements(
             self.group[rows],
             self.device[rows],
             self.values[rows],
@@ -125,14 +125,14 @@ def new_policy(seed: int, width: int = WIDTH) -> Any:
 
 def draw_placements(
     policy: Any,
-    of: Subject,
+    of: PlacementEnvironment,
     target: Floats,
     rng: np.random.Generator,
     *,
     order: Ints | None = None,
     schedules: int = 1,
     check: Callable[[], None] = lambda: None,
-) -> Drawn:
+) -> SampledPlacements:
     """Draw placements from a policy, `schedules` for each of B partitions.
 
     `target`, shape (B,), is the load, relative to an even one, that each partition is told to aim
@@ -142,11 +142,11 @@ def draw_placements(
     fewest = len(of.rules) == 1 or rng.random() < ACCELERATORS_ALONE
     rules = of.rules[0 if fewest else int(rng.integers(1, len(of.rules)))]
     if order is None:
-        order = random_order(of.scene, rng)
+        order = random_order(of.observation, rng)
     aims = target[:, None] * shares(of, rules, len(target), rng)
-    groups = Partitions(of.scene, rules, aims)
+    groups = Partitions(of.observation, rules, aims)
     with torch.no_grad():
-        embedded = encode(policy["encoder"], of.scene)
+        embedded = encode(policy["encoder"], of.observation)
     made = partition(policy["partitioner"], embedded, groups, order, rng, check)
     rows = np.repeat(np.arange(len(target)), schedules)
     return _scheduled(policy, of, embedded, groups.group[rows], made.take(rows), target[rows], rng)
@@ -154,15 +154,15 @@ def draw_placements(
 
 def as_drawn(
     policy: Any,
-    of: Subject,
+    of: PlacementEnvironment,
     target: Floats,
     rng: np.random.Generator,
     *,
-    rules: Rules,
+    rules: GroupRules,
     order: Ints,
     group: Ints,
     device: Ints,
-) -> Drawn:
+) -> SampledPlacements:
     """Return a plan as if a policy had drawn it once for each target.
 
     The groups of units, (U,), are numbered as they come in the order; a device is that of a group,
@@ -170,10 +170,10 @@ def as_drawn(
     """
     share = shares(of, rules, len(target), rng)
     if not of.one_after_another:
-        share[:, device >= 0] = of.scene.speed[of.scene.kind_of[device[device >= 0]]]
-    groups = Partitions(of.scene, rules, target[:, None] * share)
+        share[:, device >= 0] = of.observation.speed[of.observation.kind_of[device[device >= 0]]]
+    groups = Partitions(of.observation, rules, target[:, None] * share)
     with torch.no_grad():
-        embedded = encode(policy["encoder"], of.scene)
+        embedded = encode(policy["encoder"], of.observation)
     given = np.tile(group, (len(target), 1))
     made = partition(policy["partitioner"], embedded, groups, order, given)
     return _scheduled(policy, of, embedded, given, made, target, device)
@@ -181,21 +181,23 @@ def as_drawn(
 
 def _scheduled(
     policy: Any,
-    of: Subject,
+    of: PlacementEnvironment,
     embedded: Any,
     group: Ints,
     made: Decisions,
     target: Floats,
     rng: np.random.Generator | Ints,
-) -> Drawn:
-    costs = group_costs(of.scene, group, made.features.shape[2])
+) -> SampledPlacements:
+    costs = group_costs(of.observation, group, made.features.shape[2])
     device, placed = schedule(
-        policy["scheduler"], embedded, of.scene, costs, target, rng, most=of.most
+        policy["scheduler"], embedded, of.observation, costs, target, rng, most=of.most
     )
-    return Drawn(group, device, of.values(group, device), made, placed, costs.part_of)
+    return SampledPlacements(group, device, of.values(group, device), made, placed, costs.part_of)
 
 
-def shares(of: Subject, rules: Rules, count: int, rng: np.random.Generator) -> Floats:
+def shares(
+    of: PlacementEnvironment, rules: GroupRules, count: int, rng: np.random.Generator
+) -> Floats:
     """Return the part of a target that each group is told to aim at, `count` times, (B, G).
 
     They are the speeds of devices in a random order, so that each group is made for some device;
@@ -204,19 +206,21 @@ def shares(of: Subject, rules: Rules, count: int, rng: np.random.Generator) -> F
     """
     if of.one_after_another:
         return np.ones((count, rules.groups))
-    host = of.scene.host[of.scene.kind_of] > 0
+    host = of.observation.host[of.observation.kind_of] > 0
     devices = np.argsort(host, kind="stable")
     accelerators = int((~host).sum())
     if rules.groups <= accelerators:
         devices = devices[:accelerators]
-    speed = of.scene.speed[of.scene.kind_of[devices]]
+    speed = of.observation.speed[of.observation.kind_of[devices]]
     found = np.tile(np.resize(speed, max(rules.groups, len(speed))), (count, 1))
     return (found if rules.all_used else rng.permuted(found, axis=1))[:, : rules.groups]
 
 
-def log_probabilities(policy: Any, of: Subject, drawn: Drawn) -> tuple[Any, Any]:
+def log_probabilities(
+    policy: Any, of: PlacementEnvironment, drawn: SampledPlacements
+) -> tuple[Any, Any]:
     """Return the log-probability of each decision under a policy, and the entropy, (B, T + G)."""
-    embedded = encode(policy["encoder"], of.scene)
+    embedded = encode(policy["encoder"], of.observation)
     made = (
         (
             partition_log_probabilities(policy["partitioner"], embedded, drawn.partition),
@@ -224,7 +228,7 @@ def log_probabilities(policy: Any, of: Subject, drawn: Drawn) -> tuple[Any, Any]
         ),
         (
             schedule_log_probabilities(
-                policy["scheduler"], embedded, of.scene, drawn.part_of, drawn.schedule
+                policy["scheduler"], embedded, of.observation, drawn.part_of, drawn.schedule
             ),
             drawn.schedule,
         ),
@@ -245,7 +249,7 @@ def encoder(width: int) -> Any:
     return torch.nn.ModuleDict(layers)
 
 
-def encode(layers: Any, of: Scene) -> Any:
+def encode(layers: Any, of: Observation) -> Any:
     """Return the embeddings of units, shape (U, width).
 
     In each round a unit takes the means of its predecessors' and its successors' embeddings.
@@ -279,7 +283,7 @@ def partitioner(width: int) -> Any:
 
 
 def masked(scores: Any, allowed: Any) -> Any:
-    """Return the logarithms of the probabilities of what is allowed; −inf elsewhere."""
+    """Return the log-probabilities of allowed choices; −inf elsewhere."""
     return torch.log_softmax(scores.masked_fill(~allowed, -torch.inf), dim=-1)
 
 
@@ -348,7 +352,7 @@ def partition_log_probabilities(layers: Any, embedded: Any, made: Decisions) -> 
     """Return the logarithms of the probabilities of all choices, (B, T, C), with gradients."""
     features = torch.from_numpy(made.features)
     chosen = torch.from_numpy(made.chosen)
-    own = embedded[torch.from_numpy(made.subject)]
+    own = embedded[torch.from_numpy(made.item)]
     index = chosen[:, :, None, None].expand(-1, -1, 1, features.shape[-1])
     joined = features.gather(2, index).squeeze(2)
     before = torch.cat((torch.zeros_like(joined[:, :1]), joined[:, :-1]), dim=1)
@@ -357,7 +361,7 @@ def partition_log_probabilities(layers: Any, embedded: Any, made: Decisions) -> 
 
 
 def scheduler(width: int) -> Any:
-    """Return the layers: embeddings of devices and of groups, and the score of what a device does.
+    """Return the layers: embeddings of devices and groups, and the score of a device for a group.
 
     Embeddings of devices begin as zeros, and stay so where all devices are alike: a policy that
     never saw others goes by the rest of the score.
@@ -378,7 +382,7 @@ def scheduler(width: int) -> Any:
     return torch.nn.ModuleDict(layers)
 
 
-def embed_devices(layers: Any, of: Scene) -> Any:
+def embed_devices(layers: Any, of: Observation) -> Any:
     """Return the embeddings of devices, shape (D, width), by the layers of a scheduler."""
     kind = torch.from_numpy(of.kind_of.copy())
     held = torch.relu(layers["kind"](torch.from_numpy(of.kinds).float()))
@@ -390,7 +394,7 @@ def embed_devices(layers: Any, of: Scene) -> Any:
 def schedule(
     layers: Any,
     embedded: Any,
-    of: Scene,
+    of: Observation,
     costs: GroupCosts,
     target: Floats,
     rng: np.random.Generator | Ints,
@@ -454,7 +458,7 @@ def schedule(
 
 
 def _features(
-    of: Scene, own: Floats, load: Floats, needs: Floats, busy: Bools, target: Floats
+    of: Observation, own: Floats, load: Floats, needs: Floats, busy: Bools, target: Floats
 ) -> Floats:
     kind = of.kind_of
     with np.errstate(all="ignore"):
@@ -493,14 +497,14 @@ def _score(layers: Any, held: Any, devices: Any, features: Any) -> Any:
 
 
 def schedule_log_probabilities(
-    layers: Any, embedded: Any, of: Scene, costs: Floats, made: Decisions
+    layers: Any, embedded: Any, of: Observation, costs: Floats, made: Decisions
 ) -> Any:
     """Return the logarithms of the probabilities of all choices, (B, G, D), with gradients.
 
     The costs are `part_of` of the group costs.
     """
     pooled = torch.from_numpy(costs).float() @ embedded
-    index = torch.from_numpy(made.subject)[:, :, None].expand(-1, -1, pooled.shape[-1])
+    index = torch.from_numpy(made.item)[:, :, None].expand(-1, -1, pooled.shape[-1])
     held, devices = pooled.gather(1, index), embed_devices(layers, of)
     scores = _score(layers, held, devices, torch.from_numpy(made.features))
     return masked(scores, torch.from_numpy(made.allowed))

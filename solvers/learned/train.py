@@ -1,4 +1,4 @@
-"""Training: updates by PPO on one subject after the other; the same seed gives the same curve.
+"""Training: updates by PPO on one environment after the other; the same seed gives the same curve.
 
 Proximal policy optimisation, of decisions of any kind.
 
@@ -31,15 +31,15 @@ import numpy as np
 import torch
 
 from ...instances.common.arrays import Floats, Ints
-from .features import Scene
-from .groups import Rules, random_order, together
+from .environments import PlacementEnvironment
+from .features import Observation
+from .groups import GroupRules, grouped_order, random_order
 from .policy import (
-    Drawn,
+    SampledPlacements,
     as_drawn,
     draw_placements,
     log_probabilities,
 )
-from .subject import Subject
 
 #: Number of placements of a batch that are imitated, and the learning rate.
 ELITE, LEARNING_RATE = 8, 1e-3
@@ -50,13 +50,13 @@ FIRST, STEPS = 10, 4
 
 
 class FineTuning:
-    """A policy that learns from batches of placements of one subject."""
+    """A policy that learns from batches of placements of one environment."""
 
-    def __init__(self, policy: Any, of: Subject) -> None:
+    def __init__(self, policy: Any, of: PlacementEnvironment) -> None:
         self._policy, self._of, self._batches = policy, of, 0
         self._optimiser = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
 
-    def learn_from(self, drawn: Drawn) -> None:
+    def learn_from(self, drawn: SampledPlacements) -> None:
         """Make the decisions of the best placements likelier."""
         best = drawn.take(np.argsort(drawn.values, kind="stable")[:ELITE])
         self._batches += 1
@@ -77,9 +77,9 @@ TARGET_SLACK = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A subject with a division of its units that is known to be good."""
+    """An environment with a division of its units that is known to be good."""
 
-    subject: Subject
+    environment: PlacementEnvironment
     group: Ints  # (U,): group of each unit, in any numbers
     device: Ints  # (U,): device of each unit
     value: float  # its objective, relative to an even load
@@ -104,7 +104,7 @@ class Settings:
     gradient_norm: float = 1.0
 
 
-#: Number of newest values of a subject that its mean is taken over.
+#: Number of newest values of an environment that its mean is taken over.
 HISTORY = 200
 
 #: Mean excess over an even load of the loads that a policy is told to aim at.
@@ -119,19 +119,19 @@ class TrainingRun:
     optimiser: Any
     rng: np.random.Generator  # source of all random numbers
     steps: int = 0  # updates so far
-    # the newest values by the subject's number
+    # the newest values by the environment's number
     history: dict[int, list[float]] = field(default_factory=dict)
-    # plans to imitate: the subject's number, group and device of each unit, relative objective
+    # plans to imitate: the environment's number, group and device of each unit, relative objective
     examples: list[tuple[int, list[int], list[int], float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class UpdateRecord:
-    """Record of an update: its number, the subject's, the placements drawn, the mean entropy."""
+    """Record of an update: its number, its environment's, its placements, the mean entropy."""
 
     number: int
-    subject: int
-    drawn: Drawn
+    environment: int
+    drawn: SampledPlacements
     entropy: float
 
 
@@ -141,21 +141,21 @@ def new_training(policy: Any, settings: Settings, seed: int) -> TrainingRun:
     return TrainingRun(policy, optimiser, np.random.default_rng(seed))
 
 
-def targets(of: Subject, count: int, rng: np.random.Generator) -> Floats:
+def targets(of: PlacementEnvironment, count: int, rng: np.random.Generator) -> Floats:
     """Return objectives to aim at: most are near an even load, if groups run at the same time."""
     if of.one_after_another:
-        spread: Floats = float(len(of.scene.kind_of)) ** rng.random(count)
+        spread: Floats = float(len(of.observation.kind_of)) ** rng.random(count)
         return spread
     drawn: Floats = 1.0 + rng.exponential(TARGET_SPREAD, count).clip(0, 4)
     return drawn
 
 
 def train_step(
-    training: TrainingRun, subjects: Sequence[Subject], settings: Settings
+    training: TrainingRun, environments: Sequence[PlacementEnvironment], settings: Settings
 ) -> UpdateRecord:
-    """Draw placements of the next subject, update the policy, and say what was seen."""
-    number = training.steps % len(subjects)
-    of, rng = subjects[number], training.rng
+    """Draw placements of the next environment, update the policy, and say what was seen."""
+    number = training.steps % len(environments)
+    of, rng = environments[number], training.rng
     partitions = max(settings.placements // settings.schedules, 1)
     drawn = draw_placements(
         training.policy, of, targets(of, partitions, rng), rng, schedules=settings.schedules
@@ -224,13 +224,15 @@ def imitate_step(training: TrainingRun, examples: Sequence[Example], norm: float
     rng = training.rng
     example = examples[int(rng.integers(len(examples)))]
     training.steps += 1
-    of = example.subject
-    order, group = _as_decisions(of.scene, example.group, rng, contiguous=of.rules[0].contiguous)
+    of = example.environment
+    order, group = _as_decisions(
+        of.observation, example.group, rng, contiguous=of.rules[0].contiguous
+    )
     number = int(group.max()) + 1
     able = [rules for rules in of.rules if rules.groups >= number]
     if not able:
         return float("nan")
-    rules: Rules = able[int(rng.integers(len(able)))]
+    rules: GroupRules = able[int(rng.integers(len(able)))]
     target = example.value * (1 + TARGET_SLACK * rng.random(COPIES))
     device = np.full(rules.groups, -1)
     device[group] = example.device
@@ -248,12 +250,12 @@ def imitate_step(training: TrainingRun, examples: Sequence[Example], norm: float
 
 
 def _as_decisions(
-    of: Scene, group: Ints, rng: np.random.Generator, *, contiguous: bool
+    of: Observation, group: Ints, rng: np.random.Generator, *, contiguous: bool
 ) -> tuple[Ints, Ints]:
     """Return an order of the units, and the groups numbered as the units come."""
     order = random_order(of, rng)
     if contiguous:
-        order = together(of, order, group)
+        order = grouped_order(of, order, group)
     number: dict[int, int] = {}
     for unit in order.tolist():
         number.setdefault(int(group[unit]), len(number))

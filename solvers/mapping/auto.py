@@ -1,11 +1,11 @@
-"""The strategy for mappings, on one page.
+"""`auto` for mappings: constructions, bounds by thresholds, integer programs, annealing.
 
 The workload is cut into stages first (`partition.py`), and these are mapped. A mapping is known at
 once (`layouts.py`); from then on incumbent and bound close in on each other:
 
 1. *Layouts* (`layouts.py`): constructions. On grids they are optimal, as a rule, and the bound of
    each stage alone proves it.
-2. *Segments* (`segments.py`): stages that blocks of near devices keep together give a bound.
+2. *Segments* (`state.py`): stages that blocks of near devices keep together give a bound.
 3. *Thresholds* (`state.py`): the least threshold at which necessary conditions hold. On many
    devices a little annealing comes before: with a better incumbent the bisection is shorter.
 4. *Programs* (`bottleneck_stages.py`), on more than 16 devices: the least threshold at which the
@@ -67,10 +67,8 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     with mapping.step("layouts"):
         mapping.layouts()
         mapping.bound_segments()
-    if not isinstance(search.best, ReplicaPlacement) or search.should_stop():
+    if not isinstance(search.best, ReplicaPlacement) or search.is_over():
         return  # without a mapping no cut is known whose memory fits
-    if search.gap <= OPTIMAL_GAP:
-        return
     devices = mapping.costs.size
     starts = start_strategies(mapping)
     if devices > 2 * MAX_EXACT_DEVICES:

@@ -47,7 +47,7 @@ from ...formulations.mapping.message_program import MessageProgram, message_prog
 from ...formulations.mapping.ring_program import RingProgram, cells_of, cuts, orders
 from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.highs import run_highs
-from ..core.search import OPTIMAL_GAP, Clock, S, Search
+from ..core.search import Clock, S, Search
 from .annealing.anneal_kernel import anneal, state_of
 from .annealing.costs import sampled_splits, violations
 from .layouts import matched
@@ -77,7 +77,7 @@ def bottleneck_programs(mapping: MappingState) -> None:
     refuted, leaves = True, all_splits(costs.stages)
     relaxation = CombinedRelaxation(search, costs, mapping.lower_bounds, mapping.block)
     with search.phase("programs"):
-        while not search.should_stop() and search.gap > OPTIMAL_GAP:
+        while not search.is_over():
             endless = refuted and beside
             given = left if endless else PROGRAMS.share * left
             low = mapping.bound_s

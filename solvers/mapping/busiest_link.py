@@ -18,7 +18,7 @@ from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Ints
 from ..core.milp_driver import IntegerProgram, solve_program
-from ..core.search import OPTIMAL_GAP, Search
+from ..core.search import Search
 from .annealing.anneal_kernel import anneal as anneal_state
 from .annealing.anneal_kernel import new_state
 from .annealing.link_loads_kernel import LinkLoads
@@ -52,7 +52,7 @@ def busiest_link(
     if not anneal:
         return
     few = mapping.costs.size <= MAX_EXACT_DEVICES
-    if few and not search.should_stop() and search.gap > OPTIMAL_GAP:
+    if few and not search.is_over():
         _prove(mapping, traffic)
     with search.phase("annealing"), mapping.step("annealing"):
         _anneal(mapping, traffic)
@@ -89,7 +89,7 @@ def _bound(mapping: MappingState, traffic: LinkTraffic) -> None:
         mapping.raise_bound(bound, "narrowest links of routes")
     topology = mapping.problem.topology
     names = np.unique(topology.island[topology.usable])
-    if len(names) >= 2 and not search.should_stop() and search.gap > OPTIMAL_GAP:
+    if len(names) >= 2 and not search.is_over():
         _bound_by_islands(mapping, traffic, names)
 
 
@@ -121,9 +121,8 @@ def _anneal(mapping: MappingState, traffic: LinkTraffic) -> None:
         return
     usable = problem.topology.usable
     turn = 0
-    while not search.should_stop() and search.gap > OPTIMAL_GAP:
-        if search.limits.nodes is not None and turn >= search.limits.nodes:
-            search.stop_for("nodes")
+    while not search.is_over():
+        if search.out_of_nodes(turn):
             return
         assert isinstance(search.best, ReplicaPlacement)
         state = new_state(usable, search.best.slots, search.best.sends_to)

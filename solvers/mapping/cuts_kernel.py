@@ -114,9 +114,9 @@ class StageEnds(NamedTuple):
     members: NDArray[np.uint64]  # (N, words): bits of the units
     work: Floats  # (N,): seconds of the units, ascending
     held: Floats  # (N,): their bytes of parameters
-    sent: Floats  # (2, N): what the boundary costs within blocks and across
+    sent: Floats  # (B, N): what the boundary costs, the least first
     prices: Floats  # (2,): of a byte of parameters
-    table: Ints  # (Q, K, 2, 2): as of `run_states`
+    table: Ints  # (Q, K, 2, 3): as of `run_states`
     speed: int  # number of the speed of the stage's devices
     overlap: bool
 
@@ -161,7 +161,7 @@ def extend(ends, before, after, came, j, i):
     """Extend the chains to ideal j by the stage from there to ideal i, ring and boundary chosen."""
     compute, reduced = ends.work[i] - ends.work[j], ends.held[i] - ends.held[j]
     for ring in range(2):
-        for boundary in range(2):
+        for boundary in range(len(ends.sent)):
             time = ends.prices[ring] * reduced + ends.sent[boundary, i]
             time = max(time, compute) if ends.overlap else time + compute
             for q in range(before.shape[1]):

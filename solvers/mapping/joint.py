@@ -2,10 +2,12 @@
 
 1. *Two phases*: a cut, then its mapping (`auto`).
 2. *All cuts* (`formulations.mapping.all_cuts`): a DP over ideals at the least prices of the
-   topology. Its value is a bound for all cuts and mappings, and its cut is mapped.
-3. *Cut again*: a DP at the prices of the best mapping known, whose cut is mapped again, until
-   nothing gets better.
-4. On a few devices the integer program of both (`formulations.mapping.joint`).
+   topology. Its value is a bound for all cuts and mappings, and its cut is mapped, at first with
+   the stages in one block that share a block in the DP.
+3. *Constructions*: a DP at the prices of each, whose cut is offered with it.
+4. *Cut again*: a DP at the prices of the best mapping known and descents, in turn; what they find
+   is mapped again, until nothing gets better.
+5. On a few devices the integer program of both (`formulations.mapping.joint`).
 """
 
 from __future__ import annotations
@@ -20,13 +22,16 @@ from numpy.typing import NDArray
 from pyomo.common.gc_manager import PauseGC
 
 from ...formulations.mapping.all_cuts import (
+    CROSSED,
     LeastPrices,
+    Units,
     least_prices,
+    partition_units,
     run_states,
     speed_counts,
     split_bytes,
 )
-from ...formulations.mapping.costs import MappingCosts
+from ...formulations.mapping.costs import MappingCosts, find_blocks
 from ...formulations.mapping.joint import joint_data, joint_milp
 from ...formulations.mapping.memory import (
     costs_of_cut,
@@ -34,7 +39,6 @@ from ...formulations.mapping.memory import (
     stage_slowdowns,
     stage_speeds,
 )
-from ...formulations.mapping.partition import Units, partition_units
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Bools, Floats, Ints
@@ -42,15 +46,18 @@ from ...instances.common.units import TIME_UNITS
 from ...instances.model.stage_costs import parameter_bytes
 from ..core.lattice import list_ideals
 from ..core.milp_driver import IntegerProgram, integer_program, solve_program
-from ..core.search import OPTIMAL_GAP, Clock, Search
+from ..core.search import Clock, Search
+from .annealing.costs import descend
 from .auto import stage_times
 from .cuts_kernel import StageEnds, add_stage
-from .layouts import layouts
+from .layouts import layouts, matched, runs_in_blocks
 from .parameters import (
     ALL_CUTS_SHARE,
     CUT_BYTES,
     CUT_SHARE,
     CUTOFF_STEP,
+    DESCENT_HEATS,
+    DESCENT_STEPS,
     FIRST_CUTOFF,
     IDEAL_SLICE,
     JOINT_DEVICES,
@@ -66,7 +73,7 @@ from .partition import orders
 
 @dataclass(frozen=True, eq=False)
 class PricedIdeals:
-    """All ideals of a workload's units, N of them by their work, with what a chain adds up."""
+    """All ideals of a workload's units, N of them by their work, with the costs that chains sum."""
 
     members: NDArray[np.uint64]  # (N, words): bits of the units
     unit_of: Ints  # (n,): unit of each node
@@ -81,19 +88,26 @@ class StagePrices(NamedTuple):
 
     slow: Floats  # (K,): how many times devices of each speed take the seconds of compute
     reduced: Floats  # (2,): of a byte of parameters
-    sent: Floats  # (2, N): of the boundary at each ideal
+    sent: Floats  # (B, N): of the boundary at each ideal, by its kind as of `run_states`
 
 
 class StageStates(NamedTuple):
     """States of the DP over all cuts: the order in which stages may follow each other."""
 
-    table: Ints  # (Q, K, 2, 2): as of `run_states`
+    table: Ints  # (Q, K, 2, 3): as of `run_states`
     counts: list[list[tuple[int, ...]]]  # as of `speed_counts`
 
     @property
     def cells(self) -> int:
         """Values that the DP keeps of each ideal."""
         return len(self.table) * sum(map(len, self.counts))
+
+
+class CutInRuns(NamedTuple):
+    """Cut, and the runs of stages that it keeps together within blocks."""
+
+    stage: Ints  # (n,): stage of each node
+    runs: list[list[int]]  # the stages of each run; those for the fastest devices first
 
 
 def list_all(task: Task[DeviceMapping], clock: Clock) -> PricedIdeals | None:
@@ -132,8 +146,9 @@ def at_least_prices(
         slow, counts = stage_speeds(task, most)
         prices = least_prices(task, units, slow)
         kept = len(prices.runs) > 1
-        table = run_states(prices.runs, stages, alone=alone)
-        table = np.broadcast_to(table, (len(table), len(slow), 2, 2))
+        paired = not alone and prices.across[2] > prices.across[1]
+        table = run_states(prices.runs, stages, alone=alone, paired=paired)
+        table = np.broadcast_to(table, (len(table), len(slow), 2, 3))
         states = StageStates(table, speed_counts(counts, stages, slower=kept))
         if states.cells * len(ideals.work) * np.dtype(np.int32).itemsize <= CUT_BYTES:
             one = StagePrices(slow, np.array(prices.reduced), prices.boundary(ideals.split))
@@ -163,7 +178,7 @@ def prices_of(
             times = times + m * costs.inverse[pairs][:, None] * ideals.split
             sent = np.where(ideals.split > 0, times.max(axis=0), 0.0)
         own = slow[row].max(keepdims=True)
-        found.append(StagePrices(own, np.array([reduced, reduced]), np.array([sent, sent])))
+        found.append(StagePrices(own, np.array([reduced, reduced]), sent[None]))
     return found
 
 
@@ -174,8 +189,8 @@ def best_cut(
     states: StageStates,
     cutoff: float,
     clock: Clock,
-) -> tuple[float, Ints | None]:
-    """Return the least longest stage below the cutoff in seconds, and the stage of each node.
+) -> tuple[float, CutInRuns | None]:
+    """Return the least longest stage below the cutoff in seconds, and its cut.
 
     The cutoff and None if no cut is below it; 0 and None if it must stop.
     """
@@ -218,12 +233,16 @@ def best_cut(
     if not np.isfinite(longest):
         return cutoff, None
     stage, at = np.zeros(ideals.inside.shape[1], np.int64), size - 1
+    runs: list[tuple[int, list[int]]] = []  # with their speeds, the last one first
     for s in reversed(range(problem.stages)):
         stage[ideals.inside[at]] = s
         link, k = divmod(int(back[s][used][at, state]), speeds)
+        if state < CROSSED or not runs:
+            runs.append((k, []))
+        runs[-1][1].insert(0, s)
         at, state = divmod(link, len(table))
         used = (*used[:k], used[k] - 1, *used[k + 1 :])
-    return longest, stage[ideals.unit_of]
+    return longest, CutInRuns(stage[ideals.unit_of], [run for _, run in sorted(runs)])
 
 
 def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
@@ -235,7 +254,7 @@ def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     if search.should_stop() or search.best is None:
         return
     _all_cuts(task, search)
-    if search.should_stop() or search.gap <= OPTIMAL_GAP:
+    if search.is_over():
         return
     _, units = partition_units(task.workload)
     few = len(task.problem.topology.usable) <= JOINT_DEVICES
@@ -299,25 +318,32 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
         if at_least is None:
             search.note("all cuts: too much memory; the bound is that of the work shared out")
             return
-        step, cutoff, stage = FIRST_CUTOFF, shared, None
+        step, cutoff, cut = FIRST_CUTOFF, shared, None
         clock = search.part(ALL_CUTS_SHARE)
-        while stage is None and cutoff < search.objective * unit and not clock.should_stop():
+        while cut is None and cutoff < search.objective * unit and not clock.should_stop():
             # of few stages below a low cutoff, the DP has little to do
             cutoff = min(search.objective * unit, cutoff * (1 + step) or math.inf)
-            value, stage = best_cut(task, ideals, *at_least, cutoff, clock)
+            value, cut = best_cut(task, ideals, *at_least, cutoff, clock)
             search.raise_bound(value * (1 - 1e-9) / unit, "all cuts at least prices")
             step = CUTOFF_STEP
-    if stage is not None:
-        _map(task, search, stage)
-    while not search.should_stop() and search.gap > OPTIMAL_GAP:
+    if cut is not None:
+        _map(task, search, _first_of(task, search, cut))
+    with search.phase("cuts of constructions"):
+        _cut_constructions(task, search, ideals)
+    while not search.is_over():
         before = search.objective
         with search.phase("cut again"):
-            stage = _cut_again(task, search, ideals)
-        if stage is None:
-            return
-        _map(task, search, stage)
+            _cut_again(task, search, ideals)
+        _map(task, search, _incumbent(search))
         if search.objective >= before * (1 - 1e-9):
             return
+
+
+def _incumbent(search: Search[Solution]) -> ReplicaPlacement:
+    """Return the best mapping known; there is one."""
+    best = search.best
+    assert isinstance(best, ReplicaPlacement)
+    return best
 
 
 def _shared_out(
@@ -331,33 +357,75 @@ def _shared_out(
     return max(longest, float((compute + reduced / most).sum()) / float((1 / slow).sum()))
 
 
-def _cut_again(
+def _cut_constructions(
     task: Task[DeviceMapping], search: Search[Solution], ideals: PricedIdeals
-) -> Ints | None:
-    """Return the best cut for the devices of the incumbent's stages; None if it is no better."""
-    best = search.best
-    assert isinstance(best, ReplicaPlacement)
-    costs = costs_of_cut(task, best.stage)
-    slots = costs.numbers(best.slots)
-    prices = prices_of(task, costs, ideals, slots, best.sends_to)
+) -> None:
+    """Offer the best cuts for the constructions; of unlike devices, the first stage is anywhere."""
+    stage = _incumbent(search).stage
+    costs, clock = costs_of_cut(task, stage), search.part(CUT_SHARE)
+    for slots, _ in layouts(costs):
+        turns = product((slots, slots[::-1]), range(costs.stages)) if costs.unlike else [(slots, 0)]
+        for order, k in turns:
+            if clock.should_stop() or search.is_over():
+                return
+            turned = np.roll(order, k, axis=0)
+            found = costs.read_back(stage, turned, matched(costs, turned))
+            _cut_for(task, search, ideals, found, clock)
+
+
+def _cut_again(task: Task[DeviceMapping], search: Search[Solution], ideals: PricedIdeals) -> None:
+    """Cut the incumbent again and descend from it, in turn."""
+    before = None
+    for turn in range(UNLIKE_ROUNDS):
+        best = _incumbent(search)
+        if best is not before:
+            _cut_for(task, search, ideals, best, search)
+        if search.is_over():
+            return
+        before = best = _incumbent(search)
+        costs, heat = costs_of_cut(task, best.stage), DESCENT_HEATS[turn % len(DESCENT_HEATS)]
+        at, seed = costs.numbers(best.slots), search.limits.seed + turn
+        slots, _ = descend(costs, at, best.sends_to, DESCENT_STEPS, seed, hot=heat)
+        search.offer(costs.read_back(best.stage, slots, matched(costs, slots)))
+
+
+def _cut_for(
+    task: Task[DeviceMapping],
+    search: Search[Solution],
+    ideals: PricedIdeals,
+    known: ReplicaPlacement,
+    clock: Clock,
+) -> None:
+    """Offer the best cut for the devices of a mapping's stages."""
+    costs = costs_of_cut(task, known.stage)
+    prices = prices_of(task, costs, ideals, costs.numbers(known.slots), known.sends_to)
     cutoff = search.objective * TIME_UNITS[task.workload.time_unit]
     one = np.array([task.problem.stages])
     states = StageStates(
         run_states(one, one[0], alone=False), speed_counts(one, one[0], slower=False)
     )
-    _, stage = best_cut(task, ideals, prices, states, cutoff, search)
-    if stage is not None:
-        search.offer(ReplicaPlacement(stage, best.slots, best.sends_to))
-    return stage
+    _, cut = best_cut(task, ideals, prices, states, cutoff, clock)
+    if cut is not None:
+        search.offer(ReplicaPlacement(cut.stage, known.slots, known.sends_to))
 
 
-def _map(task: Task[DeviceMapping], search: Search[Solution], stage: Ints) -> None:
-    """Map the stages of a cut, and offer the result."""
-    costs = costs_of_cut(task, stage)
+def _first_of(
+    task: Task[DeviceMapping], search: Search[Solution], cut: CutInRuns
+) -> ReplicaPlacement:
+    """Return a mapping of a cut whose runs are in blocks, after a descent."""
+    costs = costs_of_cut(task, cut.stage)
+    slots = runs_in_blocks(costs, find_blocks(costs), cut.runs)
+    seed = search.limits.seed
+    slots, _ = descend(costs, slots, matched(costs, slots), DESCENT_STEPS, seed)
+    return costs.read_back(cut.stage, slots, matched(costs, slots))
+
+
+def _map(task: Task[DeviceMapping], search: Search[Solution], first: ReplicaPlacement) -> None:
+    """Map the stages of a mapping better, and offer the result."""
+    costs = costs_of_cut(task, first.stage)
     limits = replace(search.limits, nodes=UNLIKE_ROUNDS if costs.unlike else ROUNDS, gap=0.0)
     inner = Search(limits, search.judge, within=search.part(CUT_SHARE))
-    first = next(layouts(costs))
-    if inner.offer(costs.read_back(stage, *first)):
+    if inner.offer(first) or inner.offer(costs.read_back(first.stage, *next(layouts(costs)))):
         with search.phase("mapping of a cut"):
             stage_times(task, inner)
         if inner.best is not None:

@@ -10,15 +10,15 @@ The first mapping needs none of these: stages cut evenly, devices in a row; noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 
 import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
+from ...formulations.mapping.all_cuts import partition_units
 from ...formulations.mapping.costs import MappingCosts
-from ...formulations.mapping.partition import partition_units
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Floats, Ints
@@ -64,13 +64,7 @@ def _by_device(costs: MappingCosts) -> Ints:
 
 def matched(costs: MappingCosts, slots: Ints) -> Ints:
     """Return the bottleneck matchings between stages: least longest message; shape (S−1, R)."""
-    sends_to = np.tile(np.arange(costs.replicas), (max(0, costs.stages - 1), 1))
-    for s in range(costs.stages - 1):
-        alpha, beta = costs.boundary[s]
-        if alpha or beta:
-            pairs = np.ix_(slots[s], slots[s + 1])
-            sends_to[s] = _bottleneck(alpha * costs.latency[pairs] + beta * costs.inverse[pairs])
-    return sends_to
+    return _matchings(costs, slots, _bottleneck)
 
 
 def paired(costs: MappingCosts, slots: Ints) -> Ints:
@@ -80,13 +74,17 @@ def paired(costs: MappingCosts, slots: Ints) -> Ints:
     """
     from scipy.optimize import linear_sum_assignment  # takes 0.4 CPU s to import
 
+    return _matchings(costs, slots, lambda cost: linear_sum_assignment(cost)[1])
+
+
+def _matchings(costs: MappingCosts, slots: Ints, assign: Callable[[Floats], Ints]) -> Ints:
+    """Return the receivers that `assign` finds from the seconds of each pair; shape (S−1, R)."""
     sends_to = np.tile(np.arange(costs.replicas), (max(0, costs.stages - 1), 1))
     for s in range(costs.stages - 1):
         alpha, beta = costs.boundary[s]
         if alpha or beta:
             pairs = np.ix_(slots[s], slots[s + 1])
-            cost = alpha * costs.latency[pairs] + beta * costs.inverse[pairs]
-            sends_to[s] = linear_sum_assignment(cost)[1]
+            sends_to[s] = assign(alpha * costs.latency[pairs] + beta * costs.inverse[pairs])
     return sends_to
 
 
@@ -183,6 +181,29 @@ def _island_layouts(costs: MappingCosts) -> Iterator[Ints]:
             at += g
         if len(slots) == costs.stages:
             yield np.array(slots)
+
+
+def runs_in_blocks(costs: MappingCosts, block: Ints, runs: list[list[int]]) -> Ints:
+    """Return slots, shape (S, R), in which blocks keep runs of stages together where they can.
+
+    Runs take the fastest devices left, in turn; `block`, (D,), are the devices' blocks. All
+    replicas of a run are in one block, the smallest that holds them, or else each in the emptiest.
+    """
+    slots = np.empty((costs.stages, costs.replicas), np.int64)
+    free = np.ones(costs.size, np.bool_)
+    for run in runs:
+        slow, wanted = costs.own[run[0]], len(run) * costs.replicas
+        fast = free & (slow <= np.sort(slow[free])[wanted - 1])
+        left = np.bincount(block[fast])
+        large = np.flatnonzero(left >= wanted)
+        whole = large[left[large].argmin()] if len(large) else None
+        for j in range(costs.replicas):
+            home = np.bincount(block[fast]).argmax() if whole is None else whole
+            own = np.flatnonzero(fast & (block == home))[: len(run)]
+            own = own if len(own) == len(run) else np.flatnonzero(fast)[: len(run)]
+            slots[run, j] = own
+            free[own] = fast[own] = False
+    return slots
 
 
 def _divisors(n: int) -> list[int]:

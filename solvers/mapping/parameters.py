@@ -22,7 +22,7 @@ MEMORY_SHARE = 0.5
 #: Memory that is lacking, per byte of the workload, from which on it is no rounding of HiGHS.
 MEMORY_LACK = 2e-6
 
-# Bounds from blocks (state.py, segments.py)
+# Bounds from blocks (state.py)
 
 #: Devices up to which rings are sought that are spread over blocks (D² pairs for each bisection).
 MAX_SPREAD_DEVICES = 600
@@ -152,10 +152,10 @@ CUT_BYTES = 1 << 30
 FIRST_CUTOFF, CUTOFF_STEP = 0.05, 0.1
 #: Ideals of a DP between two looks at the clock.
 IDEAL_SLICE = 500
-#: Share of the time for the mapping of one cut.
+#: Share of the time for the mapping of one cut, and for the cuts of the constructions.
 CUT_SHARE = 0.1
-#: Rounds of annealing for one, or descents where devices are of unlike speed: with 4 of these, a
-#: mapping of VGG16 on eight islands, half of them slow, is 18 % longer.
+#: Rounds of annealing for one, or descents where devices are of unlike speed, as for a mapping that
+#: is cut again: with 4 of these, VGG16 on eight islands, half of them slow, takes 18 % longer.
 ROUNDS, UNLIKE_ROUNDS = 4, 24
 #: Devices up to which the integer program of cuts and mappings is solved, and its units times
 #: stages: beyond, it has not ended within minutes.

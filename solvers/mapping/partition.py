@@ -21,6 +21,7 @@ from itertools import product
 import numpy as np
 from scipy.sparse import coo_array
 
+from ...formulations.mapping.all_cuts import Units, partition_units, stage_objective
 from ...formulations.mapping.memory import (
     can_be_mapped,
     device_groups,
@@ -28,11 +29,10 @@ from ...formulations.mapping.memory import (
     memory_program,
     stage_rooms,
 )
-from ...formulations.mapping.partition import Units, partition_units, stage_objective
 from ...formulations.task import Task
 from ...instances import DeviceMapping, InputError, Solution, Workload, stage_costs
 from ...instances.common.arrays import Floats, Ints
-from ...instances.common.quantities import show_bytes, show_count
+from ...instances.common.units import show_bytes, show_count
 from ..core.highs import run_highs, whole
 from ..core.search import Search
 from .cuts_kernel import UnitGraph, move_units

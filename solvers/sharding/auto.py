@@ -9,11 +9,10 @@ from ...instances.common.arrays import Ints
 from ..core.search import Search
 from .baselines import first_plans
 from .elimination import eliminate_all
-from .least_memory import is_too_small
 from .local_search import improve
 from .messages import better_by_messages
-from .mixtures import is_over, minimise_sums
-from .priced_memory import fitting, priced_memory
+from .mixtures import is_too_small, minimise_sums
+from .priced_memory import least_cost_that_fits, priced_memory
 
 #: Pairs of choices of operators that share a tensor, up to which elimination is tried at once.
 FEW_PAIRS = 30_000
@@ -39,11 +38,11 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
     if search.should_stop():
         return
     weights = minimise_sums(costs, search, _by_sums)
-    if not is_over(search):
+    if not search.is_over():
         search.method = "local-search"
         with search.phase("local search"):
             improve(costs, search, weights)
-    if not is_over(search):
+    if not search.is_over():
         from .milp import milp  # with Pyomo, which takes a second to import
 
         search.method = "milp"
@@ -55,10 +54,10 @@ def _by_sums(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
     if costs.problem.memory_bytes is not None:
         search.method = "messages"
         price = priced_memory(costs, search)
-        if not is_over(search):
+        if not search.is_over():
             search.method = "elimination"
             with search.phase("elimination of what fits"):
-                return fitting(costs, search, price)
+                return least_cost_that_fits(costs, search, price)
         return None
     if pairs(costs) <= FEW_PAIRS:
         search.method = "elimination"

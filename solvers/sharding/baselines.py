@@ -61,10 +61,10 @@ def by_rule(costs: ShardingCosts, name: str) -> Ints:
     """Return the choice of each operator by the rule of a baseline."""
     others, last = AXES[name]
     axes = len(costs.problem.mesh.shape)
-    return _Walk(costs, (*(others,) * (axes - 1), last)).chosen()
+    return _RulePass(costs, (*(others,) * (axes - 1), last)).chosen()
 
 
-class _Walk:
+class _RulePass:
     """A pass over the operators in order that applies a rule along each axis.
 
     A parameter, and what only looks at it in another way, lies as the first operator that computes

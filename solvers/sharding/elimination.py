@@ -18,16 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
-from ...formulations.sharding.bounds import MARGIN, evidence
-from ...formulations.sharding.costs import ShardingCosts, sharding_costs
-from ...formulations.sharding.network import CostNetwork, cost_network
+from ...formulations.sharding.costs import CostNetwork, ShardingCosts, cost_network, sharding_costs
+from ...formulations.sharding.relaxation import MARGIN, evidence
 from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Floats, Ints
-from ...instances.formats.certificate import ELIMINATED
+from ...instances.formats.plan_json import ELIMINATED
 from ..core.search import Clock, Search
-from .least_memory import is_too_small
-from .mixtures import minimise_sums
+from .mixtures import is_too_small, minimise_sums
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ...formulations.sharding.costs import ShardingCosts, sharding_costs
-from ...formulations.sharding.network import CostNetwork, cost_network
+from ...formulations.sharding.costs import CostNetwork, ShardingCosts, cost_network, sharding_costs
 from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Floats, Ints
 from ..core.search import Search
 from .baselines import first_plans
 from .elimination import eliminate, elimination_order
-from .least_memory import is_too_small
+from .mixtures import is_too_small
 
 #: Variables of a part, entries that its tables may have, and parts that may fail in a row.
 PART, ENTRIES, FAILURES = 60, 2_000_000, 60
@@ -44,8 +43,7 @@ def improve(costs: ShardingCosts, search: Search[Solution], weights: Floats | No
     assert chosen is not None
     value, failures, rounds = costs.objective(chosen), 0, 0
     while failures < FAILURES and not search.should_stop():
-        if search.limits.nodes is not None and rounds >= search.limits.nodes:
-            search.stop_for("nodes")
+        if search.out_of_nodes(rounds):
             break
         rounds += 1
         part = _part(network, int(rng.integers(network.operators)))

@@ -1,4 +1,4 @@
-"""Message passing, and elimination over what it leaves: shardings of large programs and meshes.
+"""Message passing, then elimination of the choices left: shardings of large programs and meshes.
 
 Operators are passed in order and back. Each takes what its uses' potentials can be raised by, finds
 which of its choices is cheapest then, and leaves what the others are dearer by to its uses on the
@@ -17,11 +17,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...formulations.sharding.bounds import MARGIN, evidence
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
 from ...formulations.sharding.relaxation import (
+    MARGIN,
     Potentials,
     ShardingRows,
+    evidence,
     flatten,
     leave_out,
     no_potentials,
@@ -30,13 +31,12 @@ from ...formulations.sharding.relaxation import (
 from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Bools, Ints
-from ...instances.formats.certificate import PASSED
+from ...instances.formats.plan_json import PASSED
 from ..core.search import Clock, Search
 from .baselines import first_plans
 from .elimination import cheapest_of_few
-from .least_memory import is_too_small
 from .message_kernel import sweep
-from .mixtures import minimise_sums
+from .mixtures import is_too_small, minimise_sums
 
 #: Passes there and back between two looks at the bound.
 STEP = 8
@@ -98,7 +98,7 @@ def approach(
     Ends at a relative gap of `enough`.
     """
     flat = flatten(costs)
-    left = _Left(costs, flat, no_potentials(flat), start)
+    left = _MessageState(costs, flat, no_potentials(flat), start)
     while True:
         before = left.gap
         left.passed(search)
@@ -117,13 +117,13 @@ def approach(
 def choices_left(costs: ShardingCosts, search: Clock, most: float) -> list[Ints]:
     """Return the choices of each operator in plans of cost `most` at most, one each at least."""
     flat = flatten(costs)
-    left = _Left(costs, flat, no_potentials(flat), None)
+    left = _MessageState(costs, flat, no_potentials(flat), None)
     left.passed(search)
     kept, first = left.within(most - left.bound), flat.first.tolist()
     return [np.flatnonzero(kept[a:b]) for a, b in itertools.pairwise(first)]
 
 
-class _Left:
+class _MessageState:
     """The state of message passing: potentials, their bound, allowed choices, best plan."""
 
     def __init__(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pyomo.common.gc_manager import PauseGC
 
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
+from ...formulations.sharding.memory import no_sharding_fits
 from ...formulations.sharding.milp import MOST_COLUMNS, sharding_model
 from ...formulations.task import Task
 from ...instances import Sharding, Solution
 from ..core.milp_driver import IntegerProgram, integer_program, solve_program
 from ..core.search import Search
 from .baselines import first_plans
-from .least_memory import explain, is_too_small
+from .mixtures import is_too_small
 
 
 def milp(task: Task[Sharding], search: Search[Solution]) -> None:
@@ -59,5 +60,5 @@ def _program(
         stated,
         search.best,
         origin="MILP by flows" if strong else "compact MILP",
-        infeasible=explain(costs),
+        infeasible=no_sharding_fits(costs),
     )

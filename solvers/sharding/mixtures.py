@@ -15,11 +15,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...formulations.linear_program import MatrixEntries, least_cost
+from ...formulations.linear import MatrixEntries, least_cost
 from ...formulations.sharding.costs import ShardingCosts
+from ...formulations.sharding.memory import least_bytes, no_sharding_fits
+from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Solution, TensorSharding
 from ...instances.common.arrays import Floats, Ints
-from ..core.search import OPTIMAL_GAP, Search
+from ..core.search import Search
 
 #: Mixtures that are tried, at most.
 MOST_MIXTURES = 16
@@ -42,7 +44,7 @@ def minimise_sums(
     found: list[Floats] = []
     for _ in range(MOST_MIXTURES):
         chosen = minimise(costs.mixed(weights), search)
-        if is_over(search) or not isinstance(search.best, TensorSharding):
+        if search.is_over() or not isinstance(search.best, TensorSharding):
             break
         if chosen is None:
             chosen = costs.chosen(search.best.signature)
@@ -80,6 +82,10 @@ def _best_weights(ends: Floats, phases: Ints) -> Floats | None:
     return weights
 
 
-def is_over(search: Search[Solution]) -> bool:
-    """Return whether to stop: certificates leave a margin, so a gap of 0 is never reached."""
-    return search.should_stop() or search.gap <= OPTIMAL_GAP
+def is_too_small(costs: ShardingCosts, search: Search[Solution]) -> bool:
+    """Return whether every sharding exceeds the memory, and tell the search so."""
+    room = costs.problem.memory_bytes
+    if room is None or sum(least_bytes(costs)) <= float(room_of(room)):
+        return False
+    search.prove_infeasible(no_sharding_fits(costs))
+    return True

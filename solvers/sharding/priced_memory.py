@@ -19,14 +19,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...formulations.sharding.bounds import MARGIN, evidence
-from ...formulations.sharding.costs import ShardingCosts, Term
+from ...formulations.sharding.costs import CostNetwork, ShardingCosts, Term, cost_network
 from ...formulations.sharding.memory import priced, with_views, without_costs, without_views
-from ...formulations.sharding.network import CostNetwork, cost_network
+from ...formulations.sharding.relaxation import MARGIN, evidence
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Solution, TensorSharding
 from ...instances.common.arrays import Floats, Ints
-from ...instances.formats.certificate import FITTING, PRICED
+from ...instances.formats.plan_json import FITTING, PRICED
 from ..core.search import Search
 from .elimination import elimination_order
 from .messages import FIRST, approach, choices_left
@@ -42,7 +41,7 @@ class _TooManyError(Exception):
     """Fronts of cost and bytes have too many pairs."""
 
 
-class _Both:
+class _CostAndBytes:
     """A network with two numbers, cost and bytes, for each variable and pair of variables."""
 
     def __init__(self, paid: CostNetwork, held: CostNetwork) -> None:
@@ -69,7 +68,7 @@ STEPS = 24
 
 
 @dataclass(frozen=True, eq=False)
-class _Line:
+class _LagrangianLine:
     """The Lagrangian of a plan as a line: cost + price · (held − room)."""
 
     chosen: Ints
@@ -91,7 +90,7 @@ class _Prices:
         assert self.costs.problem.memory_bytes is not None
         return self.costs.problem.memory_bytes
 
-    def line(self, price: float, start: _Line | None) -> _Line | None:
+    def line(self, price: float, start: _LagrangianLine | None) -> _LagrangianLine | None:
         """Plan at a price, offer the plan and raise the bound; None if the search has to stop."""
         asked = priced(self.costs, price)
         known = None if start is None else with_views(self.costs, start.chosen)
@@ -109,10 +108,10 @@ class _Prices:
         assert plain is not None
         cost = self.costs.objective(plain)
         counted = asked.objective(with_views(self.costs, plain))
-        line = _Line(plain, cost, (counted - cost) / price)
+        line = _LagrangianLine(plain, cost, (counted - cost) / price)
         return None if self.search.should_stop() else line
 
-    def offer_blend(self, low: _Line, high: _Line) -> None:
+    def offer_blend(self, low: _LagrangianLine, high: _LagrangianLine) -> None:
         """Offer a plan of parts of two others."""
         mixed = blend(self.costs, low.chosen, high.chosen, self.room)
         if mixed is not None:
@@ -225,7 +224,9 @@ def _changed(costs: ShardingCosts, operators: Ints, before: Ints, after: Ints) -
     return grown
 
 
-def fitting(costs: ShardingCosts, search: Search[Solution], price: float) -> Ints | None:
+def least_cost_that_fits(
+    costs: ShardingCosts, search: Search[Solution], price: float
+) -> Ints | None:
     """Offer the plan of least cost that fits, raise the bound to that cost, and return its choices.
 
     None if fronts become too large, or nothing that fits costs less than the best plan known. Where
@@ -239,7 +240,7 @@ def fitting(costs: ShardingCosts, search: Search[Solution], price: float) -> Int
     paid = cost_network(priced(costs, 0.0).only(left))
     held = cost_network(priced(without_costs(costs), 1.0).only(left))
     try:
-        found = _cheapest(_Both(paid, held), least, float(room_of(room)), search)
+        found = _cheapest(_CostAndBytes(paid, held), least, float(room_of(room)), search)
     except _TooManyError:
         return None
     chosen = None
@@ -255,7 +256,9 @@ def fitting(costs: ShardingCosts, search: Search[Solution], price: float) -> Int
     return chosen
 
 
-def _cheapest(both: _Both, below: float, room: float, search: Search[Solution]) -> Point | None:
+def _cheapest(
+    both: _CostAndBytes, below: float, room: float, search: Search[Solution]
+) -> Point | None:
     """Return the cheapest point of at most `room` bytes and cost below `below`; None without."""
     order = elimination_order(both.network, MOST)
     if order.entries > MOST:

@@ -8,7 +8,7 @@ from ...formulations.task import Task
 from ...instances import Solution, Throughput
 from ..core.method import READS_SOLVER, Method, SolverName, Strategy
 from ..core.search import Search
-from ..learned.options import LEARNED_OPTIONS, no_policy
+from ..learned import LEARNED_OPTIONS, no_policy
 
 MILP = SolverName("stagecut.solvers.throughput.milp.compact")
 GREEDY = SolverName("stagecut.solvers.throughput.baselines.greedy")

@@ -36,16 +36,14 @@ SPLIT_SHARE, BOUND_SHARE = 0.15, 0.4
 #: Rounds without progress after which a search ends that has no deadline, or no patience.
 MOST_IDLE = 12
 
-#: Sequences of devices tried for each order that is cut into segments for the first splits.
-SEQUENCES = 2
-
 #: Load limits tried: the largest useful target, then halfway from the bound to the last limit, ….
 LIMITS = 4
 
 #: First gap aimed for; and the relative fall of the largest useful target that resets the prices.
 NEAR = 0.01
 
-#: Gap up to which sets are priced by value, as prices near the compute times close it.
+#: Relative distance of a target from the first bounds, which count work and hardly any transfers,
+#: up to which sets are priced by value: prices near the work prove such targets alone.
 BY_VALUE_GAP = NEAR
 
 #: Inverse of the part of the gap that a target leaves.
@@ -99,7 +97,7 @@ def splits(task: Task[Throughput], search: Search[Solution]) -> None:
     walk = Neighbourhood(task, graph, tried[0], graph.restrict(search.best.device), rng)
     moves, rounds, idle = MOVES, 0, 0
     most_idle = MOST_IDLE if search.limits.seconds is None else np.inf
-    while not search.should_stop() and search.gap > OPTIMAL_GAP and idle < most_idle:
+    while not search.is_over() and idle < most_idle:
         if search.limits.nodes is not None and rounds >= search.limits.nodes:
             return
         rounds += 1
@@ -120,13 +118,12 @@ def _begin(
         if not known:
             greedy(task, search)
         for order in () if known else tried:
-            for _ in range(SEQUENCES):
-                devices = rng.permutation(task.cluster.size)
-                if search.should_stop():
-                    break
-                where = linear_split(task, graph, order, devices, search.objective)
-                if where is not None:
-                    search.offer(Placement(graph.expand(where)))
+            devices = rng.permutation(task.cluster.size)
+            if search.should_stop():
+                break
+            where = linear_split(task, graph, order, devices, search.objective)
+            if where is not None:
+                search.offer(Placement(graph.expand(where)))
     if search.best is None:
         from .packing import packing  # imported only if needed
 
@@ -165,8 +162,7 @@ class _Alternation:
         while not self._clock.should_stop() and search.gap > OPTIMAL_GAP:
             if self._rounds >= most_rounds:
                 return
-            if search.limits.nodes is not None and self._rounds >= search.limits.nodes:
-                search.stop_for("nodes")
+            if search.out_of_nodes(self._rounds):
                 return
             self._rounds += 1
             bound = search.bound
@@ -229,6 +225,7 @@ class _Prover:
         self._task, self._graph, self._orders = task, graph, orders
         self._search, self._clock = search, clock
         self._limit, self._by_value = -np.inf, True
+        self._first_bound = max(0.0, search.bound)
 
     def prove(self, target: float, most: float, pricings: int) -> tuple[float, Outcome]:
         """Try to prove that no split has a max-load below `target`; return the target tried.
@@ -253,7 +250,7 @@ class _Prover:
         """Choose the load limit, and start with new prices."""
         task, search, stop = self._task, self._search, self._clock.should_stop
         low = max(0.0, search.bound)
-        by_value = self._by_value and low > most * (1 - BY_VALUE_GAP)
+        by_value = self._by_value and self._first_bound > most * (1 - BY_VALUE_GAP)
         for halvings in (*range(LIMITS), 0):
             self._limit = low + (most - low) / 2**halvings
             self._pricing = pricing_problem(

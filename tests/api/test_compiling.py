@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stagecut import Limits, Throughput, load
-from stagecut.api.asked import Judge, chosen
+from stagecut.api.common import Judge, with_defaults
 from stagecut.formulations.task import Task, pose
 from stagecut.instances import Solution
 from stagecut.instances.common import kernel as kernels
@@ -47,7 +47,7 @@ def test_a_call_that_compiled_stops_at_the_gap_asked_for(
     for one, cached in ((to_come_near, not first), (to_go_on, False)):
         monkeypatch.setattr(one, "ready", False)
         monkeypatch.setitem(one.__dict__, "_cached", cached)
-    workload, cluster, problem = chosen(load("gpt2-xl"), None, Throughput())
+    workload, cluster, problem = with_defaults(load("gpt2-xl"), None, Throughput())
     task = pose(workload, cluster, problem, None, {})
     judge = Judge(workload, cluster, problem)
     search: Search[Solution] = Search(Limits(gap=0.01, cheap_gap=1e-4, seconds=600), judge)

@@ -14,7 +14,7 @@ from constrained_cases import EXACT, MAKERS, check_against_brute_force
 import stagecut
 from stagecut import InputError, Latency, Limits, PipelineJob, Throughput
 from stagecut.api import formulation as formulation_module
-from stagecut.formulations.stated import FORMULATIONS
+from stagecut.formulations.registry import FORMULATIONS
 
 
 @pytest.mark.parametrize("problem", MAKERS)

@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 import stagecut  # noqa: E402
 from stagecut import InfeasibleError, InputError, Link, StagecutError  # noqa: E402
 from stagecut.api import plan_model  # noqa: E402
-from stagecut.instances.pytorch import prices  # noqa: E402
+from stagecut.instances.pytorch import operator_times  # noqa: E402
 
 
 def free(devices: int) -> stagecut.Cluster:
@@ -156,7 +156,7 @@ def test_training_plans_and_requests() -> None:
 def test_it_measures_with_the_threads_of_each_process(
     devices: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prices, "BUDGET_S", 0.0)
+    monkeypatch.setattr(operator_times, "BUDGET_S", 0.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(plan_model, "threads_per_process", lambda count: 3 if count == 2 else 1)
     model, before = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.get_num_threads()

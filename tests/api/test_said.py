@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from conformance import task
 
 import stagecut
 from stagecut import DeviceMesh, InputError, Limits, Link, PipelineJob, Sharding
+from stagecut.api.explain import _long_first
 from stagecut.api.gain import gain
 from stagecut.api.remedies import MORE, NO_LIMIT, Remedy, _capped
 
@@ -61,3 +63,8 @@ def test_a_long_first_stage_is_explained_by_few_microbatches() -> None:
     assert result.plan is not None
     said = stagecut.explain(workload, result.plan, seconds=0.0)
     assert any("with few microbatches (8 in 8 stages)" in line for line in said.reasons), said
+
+
+def test_a_long_first_stage_before_stages_of_no_time_needs_no_sentence() -> None:
+    loads = tuple(SimpleNamespace(name="a device", nodes=(0,), busy=busy) for busy in (1.0, 0.0))
+    assert not list(_long_first(PipelineJob(4), loads))  # type: ignore[arg-type]

@@ -271,3 +271,16 @@ def test_stages_are_priced_on_the_nodes_that_they_lie_on() -> None:
     both = passes("h100:8x1+a100:8x1,network=50GB/s", **halves)
     assert both[1] == pytest.approx(slow[1])
     assert slow[0] < both[0] < 1.01 * slow[0]
+
+
+@pytest.mark.parametrize(("microbatch", "warned"), [(4, True), (2, False)])
+def test_a_device_that_is_all_but_full_is_warned_of(
+    capsys: pytest.CaptureFixture[str], microbatch: int, warned: bool
+) -> None:
+    """The layout of whole models that lost 14 % when it was measured, and the one that did not."""
+    asked = ["gemma2-2b", "--cluster", "h200:1", "--global-batch", "4"]
+    asked += ["--sequence", "4096", "--microbatch", str(microbatch), "--set", "software=stagecut"]
+    code, out, _ = run(capsys, *asked, "--recipe", "fsdp-bf16")
+    assert code == 0
+    assert "it fits" in out
+    assert ("PyTorch's allocator may slow" in out) is warned

@@ -191,6 +191,17 @@ def test_a_cluster_without_number_gives_a_front(
     assert all(one["bound"] <= one["seconds"] for one in front)
 
 
+def test_a_plan_is_not_written_into_a_table(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    table = tmp_path / "plan.csv"
+    asked = ["solve", "llama3.2-1b", "--cluster", "h100:8", "--global-batch", "16"]
+    for words in (asked, ["solve", "resnet50-operators", "--accelerators", "2"]):
+        code, out, err = run(capsys, *words, "-o", str(table))
+        assert (code, out, err.count("\n"), table.exists()) == (2, "", 1, False)
+        assert "plan.csv: a plan is no table" in err
+
+
 @pytest.mark.parametrize(
     ("cluster", "setting", "said"),
     [

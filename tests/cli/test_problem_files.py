@@ -13,7 +13,7 @@ from conformance import task
 
 from stagecut import Throughput, Workload, load, load_plan
 from stagecut.cli import load_command, run_command
-from stagecut.commands.common.pose import Asked, build, limits_of, state, workers_of
+from stagecut.commands.common.pose import ProblemOptions, build, limits_of, state, workers_of
 from stagecut.instances.formats.problem_toml import PROBLEMS
 from stagecut.instances.formats.schemas import schemas
 from stagecut.solvers import Limits, Workers
@@ -46,7 +46,7 @@ def test_a_file_states_every_problem_as_its_schema_has_it(name: str, tmp_path: P
     others = "[limits]\nseconds = 7\nseed = 3\n[workers]\ncount = 1\ndeterministic = true"
     path = file_of(tmp_path, name, GOOD[name], others)
     jsonschema.validate(tomllib.loads(path.read_text()), schemas()["problem.schema.json"])
-    asked = Asked(str(path))
+    asked = ProblemOptions(str(path))
     stated = state(asked, workload_of(tmp_path))
     _, problem, devices = build(stated, asked, workload_of(tmp_path))
     assert type(problem) is PROBLEMS[name]
@@ -63,10 +63,10 @@ def test_a_file_states_every_problem_as_its_schema_has_it(name: str, tmp_path: P
 def test_options_and_settings_and_files_say_the_same(tmp_path: Path) -> None:
     path = file_of(tmp_path, "pipeline", 'microbatches = 4\nsplit = "contiguous"')
     ways = (
-        Asked(str(path)),
-        Asked(str(path), ["microbatches=4"], split="contiguous", microbatches=4),
-        Asked("pipeline", ["microbatches=4,split=contiguous"]),
-        Asked("pipeline", ["split=contiguous"], microbatches=4),
+        ProblemOptions(str(path)),
+        ProblemOptions(str(path), ["microbatches=4"], split="contiguous", microbatches=4),
+        ProblemOptions("pipeline", ["microbatches=4,split=contiguous"]),
+        ProblemOptions("pipeline", ["split=contiguous"], microbatches=4),
     )
     workload = workload_of(tmp_path)
     problems = [build(state(asked, workload), asked, workload)[1] for asked in ways]
@@ -185,8 +185,8 @@ def test_a_file_without_an_end_of_the_search_is_for_one_process(tmp_path: Path, 
 
 def test_a_program_is_sharded_unless_another_problem_is_named() -> None:
     workload = task("sharding").workload
-    assert state(Asked(), workload).name == "sharding"
-    assert state(Asked("latency"), workload).name == "latency"
+    assert state(ProblemOptions(), workload).name == "sharding"
+    assert state(ProblemOptions("latency"), workload).name == "latency"
 
 
 def options_of(command: str) -> list[str]:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import stagecut
 from stagecut import InputError, PlacementRules, Plan, Throughput, Workload
 from stagecut.cli import app, run_command
-from stagecut.commands.common.runnable import Fitted, fitted, kept_together
+from stagecut.commands.common.launchers import NarrowedProblem, kept_together, narrow_for_launcher
 from stagecut.instances import Placement
 from stagecut.instances.formats.files import load_plan, save
 
@@ -300,7 +300,9 @@ def test_what_cannot_run_is_said_before_planning(tmp_path: Path) -> None:
     assert kept_together(profile(model, (x,), estimate="h100").workload) == ("", "")
     for target in ("run", "python"):
         with pytest.raises(InputError, match=f"--for {target}: .* is of no PyTorch model"):
-            fitted(target, "throughput", stagecut.load("gpt2-xl"), Fitted({}, None))
+            narrow_for_launcher(
+                target, "throughput", stagecut.load("gpt2-xl"), NarrowedProblem({}, None)
+            )
 
 
 class Branches(nn.Module):

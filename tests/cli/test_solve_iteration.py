@@ -29,7 +29,7 @@ from stagecut import (
 )
 from stagecut import simulate as simulate_plan
 from stagecut.api.gain import gain
-from stagecut.commands.common.pose import Asked, build, state
+from stagecut.commands.common.pose import ProblemOptions, build, state
 from stagecut.commands.compare import compare
 from stagecut.commands.diff import diff
 from stagecut.commands.export import export, export_model
@@ -254,7 +254,7 @@ def test_times_are_of_a_microbatch(file: Path, tmp_path: Path) -> None:
 
 def test_the_problem_follows_the_file_and_the_microbatches() -> None:
     def named(workload: Workload, **options: Any) -> str:
-        return state(Asked(**options), workload).name
+        return state(ProblemOptions(**options), workload).name
 
     workload = trained()
     inference = replace(workload, backward=np.zeros(workload.n, np.bool_))
@@ -268,7 +268,7 @@ def test_the_problem_follows_the_file_and_the_microbatches() -> None:
     assert named(workload) == "throughput"
     layered, cluster, _ = random_training_case(22, max_devices=6)
     assert named(layered, microbatches=8) == "pipeline"
-    asked = Asked(microbatches=8, accelerators=2)
+    asked = ProblemOptions(microbatches=8, accelerators=2)
     for of, schedule in ((layered, "stream"), (workload, "1f1b")):
         _, found, _ = build(state(asked, of), asked, replace(of, cluster=cluster))
         assert found == PipelineJob(8, schedule)

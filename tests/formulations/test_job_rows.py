@@ -49,9 +49,10 @@ def by_rows(space: JobSpace, table: Rates, point: int, layout: Layout) -> list[f
             found[moment, rank] += (rows.state[own] + kept).sum()
         most = (rows.working[own] + rows.saved[own] * again * (rows.working[own] > 0)).max()
         inside[rank] = max(inside[rank], most)
-    inside = [max(one, rows.last) for one in inside]
-    inside[rows.head] = max(inside[rows.head], rows.loss)
-    return [a + b for a, b in zip(found.max(axis=0), inside, strict=True)]
+    found += np.maximum(inside, rows.last)
+    over = max(0.0, rows.loss - max(inside[rows.head], rows.last))
+    found[:, rows.head] += over * (rows.flight[:, rows.head, -1] > 0)  # where it is computed
+    return found.max(axis=0).tolist()
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -24,7 +24,7 @@ READS = """
 import json, resource, sys
 import psutil
 from stagecut.instances.formats.files import load, load_cluster
-from stagecut.instances.topologies.named import load_topology, read_nvidia
+from stagecut.instances.topologies import load_topology, read_nvidia
 from stagecut.runtime.schedules import read_csv
 from stagecut.instances.formats.source import read_source
 from stagecut import InputError
@@ -32,7 +32,7 @@ def order(path): read_csv(read_source(path).text, name=path)
 if any(reader in ("policy", "weights", "checkpoint") for reader, _ in json.loads(sys.argv[1])):
     import torch
     from pathlib import Path
-    from stagecut.runtime.execution.model_state import load_weights, merge_checkpoint
+    from stagecut.runtime.execution.checkpoint import load_weights, merge_checkpoint
     from stagecut.solvers.learned.policy_file import read_policy as policy
     def weights(path): load_weights(torch.nn.Linear(2, 2), Path(path))
     def checkpoint(path): merge_checkpoint(path)

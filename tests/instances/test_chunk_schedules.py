@@ -10,7 +10,7 @@ import pytest
 from stagecut.formulations.job.orders import ScheduleOrder
 from stagecut.instances import InputError
 from stagecut.instances.costs.layout import Layout
-from stagecut.instances.model.chunk_schedules import (
+from stagecut.instances.model.schedule import (
     interleaved_in_flight,
     interleaved_rows,
     v_in_flight,

@@ -24,7 +24,7 @@ from stagecut.runtime import evaluate
 from stagecut.runtime.export import deepspeed, torchtitan
 from stagecut.runtime.export.stages import ModuleStages
 from stagecut.runtime.pictures.charts import draw_loads
-from stagecut.runtime.pictures.html_page import html_page
+from stagecut.runtime.pictures.marks import html_page
 from stagecut.runtime.simulate.simulator import simulate
 
 HOSTILE = [

@@ -20,10 +20,10 @@ from torch import nn  # noqa: E402
 from torch_counts import counted_by_torch, saved_bytes  # noqa: E402
 
 from stagecut.instances.operator_graph import operator_graph  # noqa: E402
-from stagecut.instances.pytorch import prices  # noqa: E402
+from stagecut.instances.pytorch import operator_times  # noqa: E402
 from stagecut.instances.pytorch.factory import make  # noqa: E402
 from stagecut.instances.pytorch.profile import Profile, profile  # noqa: E402
-from stagecut.instances.pytorch.record import Watch  # noqa: E402
+from stagecut.instances.pytorch.record import KernelRecorder  # noqa: E402
 
 
 class Block(nn.Module):
@@ -220,7 +220,7 @@ def test_gradients_are_added_up_as_torch_does_for_all_microbatches_but_the_first
     assert all(parameter.grad is None for parameter in model.parameters())
     seen: list[list[str]] = []
     for _ in range(2):
-        with Watch() as watch:
+        with KernelRecorder() as watch:
             model(x).sum().backward()
         seen.append([kernel.signature for kernel in watch.kernels])
     for signature in seen[0]:
@@ -268,7 +268,7 @@ def test_measured_times_are_cached_and_add_up_to_the_whole(
     said = [note.split("whole ")[1].split(" ms")[0] for note in checks(done)]
     assert total == pytest.approx(sum(map(float, said)), rel=1e-3)
     (file,) = tmp_path.iterdir()
-    assert prices.machine_name("cpu") in done.workload.provenance["device"]
+    assert operator_times.machine_name("cpu") in done.workload.provenance["device"]
     stamp = file.stat().st_mtime_ns
     again = profile(model, (x,), training=True, cache=tmp_path)
     assert file.stat().st_mtime_ns == stamp
@@ -278,7 +278,7 @@ def test_measured_times_are_cached_and_add_up_to_the_whole(
     fresh = profile(model, (x,), training=True, cache=tmp_path, fresh=True)
     assert len(checks(fresh)) == len(fresh.notes) - len(warned(fresh))
     assert file.stat().st_mtime_ns > stamp
-    monkeypatch.setattr(prices, "MOST_DAYS", 0.0)
+    monkeypatch.setattr(operator_times, "MOST_DAYS", 0.0)
     old = profile(model, (x,), training=True, cache=tmp_path)
     assert len(checks(old)) == len(old.notes) - len(warned(old))  # all are too old to be used
 
@@ -307,16 +307,18 @@ def test_a_whole_that_its_parts_do_not_explain_is_a_warning_with_the_likely_reas
 ) -> None:
     """The parts are a second for each kernel, and the whole `ratio` times their sum."""
 
-    def kernels(_: object, __: object, cache: prices.Cache, wanted: set[str], **___: object):
-        cache.timings |= dict.fromkeys(wanted, prices.Timing(1.0, 0.0, time.time()))
+    def kernels(
+        _: object, __: object, cache: operator_times.Cache, wanted: set[str], **___: object
+    ):
+        cache.timings |= dict.fromkeys(wanted, operator_times.Timing(1.0, 0.0, time.time()))
         cache.save()
         return cache.timings
 
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    nothing = prices.Timing(0.0, 0.0)
-    whole = prices.Whole(prices.Timing(2 * ratio, 0.0), nothing)
-    monkeypatch.setattr(prices, "measure_kernels", kernels)
-    monkeypatch.setattr(prices, "measure_whole", lambda *_: whole)
+    nothing = operator_times.Timing(0.0, 0.0)
+    whole = operator_times.ModelSeconds(operator_times.Timing(2 * ratio, 0.0), nothing)
+    monkeypatch.setattr(operator_times, "measure_kernels", kernels)
+    monkeypatch.setattr(operator_times, "measure_whole", lambda *_: whole)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

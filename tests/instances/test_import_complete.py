@@ -22,12 +22,12 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from torch_counts import custom_mapping  # noqa: E402
 
-from stagecut.instances.pytorch.parts import (  # noqa: E402
-    check_complete,
-    take_apart,
-)
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
-from stagecut.instances.pytorch.record import Watch  # noqa: E402
+from stagecut.instances.pytorch.record import KernelRecorder  # noqa: E402
+from stagecut.instances.pytorch.recorded_model import (  # noqa: E402
+    check_complete,
+    record_model,
+)
 from stagecut.instances.pytorch.tensors import tensor_program  # noqa: E402
 
 
@@ -83,27 +83,27 @@ def gated(a: Any, b: Any, x: Any) -> Any:
 @pytest.mark.parametrize("training", [False, True])
 def test_a_graph_that_lost_any_operator_is_no_profile(training: bool) -> None:
     model, args = Around(gated), (torch.randn(4, 8),)
-    parts = take_apart(model, args, {}, training)
-    check = partial(check_complete, model, args, {}, training, parts.recording)
-    check(parts.graph)
-    forward = [v for v, op in enumerate(parts.graph.operators) if not op.backward]
+    recorded = record_model(model, args, {}, training)
+    check = partial(check_complete, model, args, {}, training, recorded.recording)
+    check(recorded.graph)
+    forward = [v for v, op in enumerate(recorded.graph.operators) if not op.backward]
     for lost in forward:
-        flows = tuple(f for f in parts.graph.flows if lost not in (f.source, f.target))
-        operators = list(parts.graph.operators)
+        flows = tuple(f for f in recorded.graph.flows if lost not in (f.source, f.target))
+        operators = list(recorded.graph.operators)
         operators[lost] = replace(operators[lost], parts=[])
         with pytest.raises(InputError, match="its trace is not the model"):
-            check(replace(parts.graph, flows=flows, operators=tuple(operators)))
+            check(replace(recorded.graph, flows=flows, operators=tuple(operators)))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_graph_that_lost_the_only_edge_between_two_operators_is_no_profile(seed: int) -> None:
     model, args = nn.Sequential(*(nn.Linear(8, 8) for _ in range(5))), (torch.randn(4, 8),)
-    parts = take_apart(model, args, {}, False)
-    flows = list(parts.graph.flows)
+    recorded = record_model(model, args, {}, False)
+    flows = list(recorded.graph.flows)
     del flows[int(np.random.default_rng(seed).integers(len(flows)))]
     with pytest.raises(InputError, match="its output 0 does not depend on"):
         check_complete(
-            model, args, {}, False, parts.recording, replace(parts.graph, flows=tuple(flows))
+            model, args, {}, False, recorded.recording, replace(recorded.graph, flows=tuple(flows))
         )
 
 
@@ -169,7 +169,7 @@ def test_a_causal_mask_saves_what_kernels_skip(rows: int, columns: int) -> None:
     found = []
     for causal in (False, True):
         counter = FlopCounterMode(display=False, custom_mapping=custom_mapping())
-        with Watch() as watch, counter:
+        with KernelRecorder() as watch, counter:
             F.scaled_dot_product_attention(q, k, k, is_causal=causal).sum().backward()
         found.append(sum(kernel.flops for kernel in watch.kernels))
         assert found[-1] == counter.get_total_flops()

@@ -20,7 +20,7 @@ from stagecut.instances.operator_graph import (
     TracedOperator,
     operator_graph,
 )
-from stagecut.instances.pytorch.prices import corrected
+from stagecut.instances.pytorch.operator_times import corrected
 from stagecut.instances.to_workload import by_layer
 
 KERNEL = KernelCall("op", "op", 1.0, 8.0)

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 from odd_models import CASES  # noqa: E402
 from torch_counts import counted_by_torch, saved_bytes  # noqa: E402
 
-from stagecut.instances.pytorch import prices  # noqa: E402
+from stagecut.instances.pytorch import operator_times  # noqa: E402
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
 from stagecut.instances.pytorch.record import ON_CPUS  # noqa: E402
 from stagecut.instances.pytorch.tracing.unchanged import unchanged  # noqa: E402
@@ -30,6 +30,8 @@ OTHERWISE = {
     "experts_by_numbers": (PARTS, "1: its code depends on numbers (odd_models.py"),
     "numpy_inside": (PARTS, "in module 1, odd_models.py"),
     "branch_beside_a_residual": (PARTS, "b: its code depends on numbers (odd_models.py"),
+    "functional_transforms": (NUMBERS, "torch.func (vmap)"),
+    "functional_transforms_inside": (PARTS, "1: OperatorState: torch.func (vmap)"),
     "loop_over_numbers": (NUMBERS, "its code depends on numbers (odd_models.py"),
     "transformer": (PARTS, "decoder: its code depends on numbers (transformer.py"),
 }
@@ -48,7 +50,9 @@ REFUSED = {
 }
 
 #: What torch 2.6 cannot export by its own fault: `vmap`, a bidirectional LSTM, spectral norm.
-FAULTS_OF_2_6 = frozenset({"functional_transforms", "lstm", "parametrized"})
+FAULTS_OF_2_6 = frozenset(
+    {"functional_transforms", "functional_transforms_inside", "lstm", "parametrized"}
+)
 
 
 def profiled(name: str, training: bool, folder: Path | None = None):
@@ -121,7 +125,7 @@ def test_what_nothing_can_trace_says_why_in_one_line(name: str) -> None:
 def test_profiling_leaves_a_model_as_it_was(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prices, "BUDGET_S", 0.0)
+    monkeypatch.setattr(operator_times, "BUDGET_S", 0.0)
     torch.manual_seed(0)
     model, args, kwargs = CASES[name]()
     part = next(m for m in model.modules() if m is not model)

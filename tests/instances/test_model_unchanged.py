@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 from torch import nn  # noqa: E402
 from torch_counts import counted_by_torch  # noqa: E402
 
-from stagecut.instances.pytorch import prices  # noqa: E402
+from stagecut.instances.pytorch import operator_times  # noqa: E402
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
 from stagecut.instances.pytorch.tracing.unchanged import unchanged  # noqa: E402
 from stagecut.runtime.execution.sharded.prepare import prepare_sharding  # noqa: E402
@@ -129,7 +129,7 @@ TAKERS: dict[str, Callable[[Any, Any], Any]] = {
 def test_functions_that_take_a_model_leave_it_as_it_was(
     taker: str, ready: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prices, "BUDGET_S", 0.0)
+    monkeypatch.setattr(operator_times, "BUDGET_S", 0.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     torch.manual_seed(0)
     model, x = Starts(), torch.randn(16, 8)

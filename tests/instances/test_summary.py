@@ -25,7 +25,7 @@ from stagecut import (
     solve,
     topology,
 )
-from stagecut.instances.common.quantities import show_gap, show_percent
+from stagecut.instances.common.units import show_gap, show_percent
 from stagecut.runtime.simulate import chain as stage_chain
 
 

@@ -18,7 +18,7 @@ from stagecut.instances import DeviceKind, Placement, Problem, tied_as
 from stagecut.instances.formats.files import load_plan_with_form
 from stagecut.instances.model.cluster import Cluster
 from stagecut.instances.model.tied_weights import are_copied, exchange_nodes
-from stagecut.instances.model.ties import Copy, Tie
+from stagecut.instances.model.workload import Copy, Tie
 
 SHIPPED = ("bert-large", "bert-large-training", "t5-large-training", "gpt2-xl-training")
 

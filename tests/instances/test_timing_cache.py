@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from stagecut.instances.pytorch.prices import Cache, Timing
+from stagecut.instances.pytorch.operator_times import Cache, Timing
 
 
 def test_what_was_measured_is_kept(tmp_path: Path) -> None:

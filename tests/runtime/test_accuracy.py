@@ -28,9 +28,8 @@ from stagecut import (
 from stagecut.commands.report import report
 from stagecut.instances import Layers, Stage
 from stagecut.instances.model.solution import in_stages
-from stagecut.runtime.accuracy.calibrate import calibrate, predicted_after
 from stagecut.runtime.accuracy.chart import MEASURED, comparison_trace, draw_comparison
-from stagecut.runtime.accuracy.join import compare_run
+from stagecut.runtime.accuracy.comparison import calibrate, compare_run, predicted_after
 from stagecut.runtime.execution.chain import executed_stages
 from stagecut.runtime.execution.recording_file import (
     Done,

@@ -16,8 +16,7 @@ from stagecut.instances import UncheckedError, price
 from stagecut.instances.model.contiguity import pipeline_edges
 from stagecut.runtime.verify.bounds import stage_chains as ideals
 from stagecut.runtime.verify.bounds.check import check_bound
-from stagecut.runtime.verify.bounds.path_intervals import no_intervals_below
-from stagecut.runtime.verify.bounds.stage_chains import no_chain_below
+from stagecut.runtime.verify.bounds.stage_chains import no_chain_below, no_intervals_below
 
 
 def drawn(seed: int) -> Throughput:
@@ -90,7 +89,7 @@ def test_nodes_without_time_add_no_ideals(monkeypatch: pytest.MonkeyPatch) -> No
     assert (
         len(
             ideals.ideals_of(
-                workload, ideals.nodes_that_count(workload, costs), pipeline_edges(workload)
+                workload, ideals.relevant_nodes(workload, costs), pipeline_edges(workload)
             ).members
         )
         == 11

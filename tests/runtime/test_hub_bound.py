@@ -20,8 +20,8 @@ from stagecut.formulations.task import pose
 from stagecut.formulations.throughput.cheap_bounds import units_of_split
 from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.instances import UncheckedError, price
-from stagecut.instances.formats.certificate import HUBS, hub_certificate
-from stagecut.runtime.verify.bounds.bound_check import BoundCheck
+from stagecut.instances.formats.plan_json import HUBS, hub_certificate
+from stagecut.runtime.verify.bounds import BoundCheck
 from stagecut.runtime.verify.bounds.max_load import check_hubs
 from stagecut.solvers.throughput.column_generation.orders import narrow_order
 from stagecut.solvers.throughput.multilevel import hub_bound as hub_sets

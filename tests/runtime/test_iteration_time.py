@@ -164,12 +164,13 @@ def test_zero_and_what_hides_its_traffic() -> None:
 
 
 def test_stages_hold_the_whole_model() -> None:
-    """Weights of all stages are the model's, divided by the tensor degree; uneven ones, too."""
+    """Matrices of all stages are the model's, divided by the tensor degree, and norms whole."""
+    norms = (2 * LLAMA.layers + 1) * LLAMA.hidden
     prices = LayerPrices(LLAMA, CLUSTER, TABLE)
     for layers in ((), (19, 21, 21, 19)):
         stages = stage_times(replace(LAYOUT, stage_layers=layers), prices)
-        held = sum(stage.dense for stage in stages)
-        assert held == pytest.approx(LLAMA.parameters / LAYOUT.tensor)
+        held = sum(stage.held.shared for stage in stages)
+        assert held == pytest.approx((LLAMA.parameters - norms) / LAYOUT.tensor + norms)
     light, heavy = (stage_times(replace(LAYOUT, stage_layers=ls), prices)[1].forward
                     for ls in ((20, 20, 20, 20), (15, 25, 20, 20)))  # fmt: skip
     assert heavy == pytest.approx(light * 25 / 20)

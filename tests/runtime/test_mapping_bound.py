@@ -14,7 +14,7 @@ from mapping_joint_cases import blocks, drawn_joint
 
 import stagecut
 from stagecut import save
-from stagecut.api.asked import devices_of
+from stagecut.api.common import devices_of
 from stagecut.cli import run_command
 from stagecut.instances import (
     DeviceMapping,

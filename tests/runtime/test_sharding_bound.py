@@ -36,7 +36,7 @@ from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.sharding.memory import priced
 from stagecut.formulations.task import pose
 from stagecut.instances import UncheckedError
-from stagecut.instances.formats.certificate import (
+from stagecut.instances.formats.plan_json import (
     ELIMINATED,
     FITTING,
     PASSED,

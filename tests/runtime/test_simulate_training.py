@@ -13,8 +13,7 @@ import stagecut
 from stagecut import PipelineJob, Plan, Workload
 from stagecut.instances import StagePlacement, layers_of
 from stagecut.runtime import evaluate
-from stagecut.runtime.simulate.job_stages import forward_time
-from stagecut.runtime.simulate.plan_stages import stages_of, usual_schedule
+from stagecut.runtime.simulate.plan_stages import forward_time, stages_of, usual_schedule
 from stagecut.runtime.simulate.simulator import simulate
 
 LIMITS = stagecut.Limits(seconds=60)

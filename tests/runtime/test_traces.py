@@ -16,9 +16,7 @@ from stagecut.instances.formats.outline import outline, read_outline
 from stagecut.runtime.diff import diff
 from stagecut.runtime.pictures.gantt import draw_gantt
 from stagecut.runtime.pictures.graph import draw_graph
-from stagecut.runtime.pictures.html_page import html_page
-from stagecut.runtime.pictures.marks import bars_of, marks_of, memory_steps
-from stagecut.runtime.pictures.trace import trace_events
+from stagecut.runtime.pictures.marks import bars_of, html_page, marks_of, memory_steps, trace_events
 from stagecut.runtime.simulate.network import HostMemory, point_to_point, shared
 from stagecut.runtime.simulate.simulator import simulate, simulate_stages
 from stagecut.runtime.simulate.stages import chain

@@ -24,6 +24,7 @@ from stagecut import (
     accelerators_and_cpus,
     load,
     solve,
+    verify,
 )
 from stagecut.formulations.rules.cases import only_rule_case, without_rules
 from stagecut.formulations.task import pose
@@ -257,6 +258,16 @@ def test_methods_with_rules_of_their_own_refuse_in_one_line(
     for method in methods:
         with pytest.raises(InputError, match=f"^method: {method} .*placement rules.*; use auto"):
             solve(workload, accelerators_and_cpus(2), asked, method=method)
+
+
+def test_a_pin_to_a_device_is_kept_by_an_iteration_whose_modules_have_names() -> None:
+    """A pinned node has no time on other devices, for which block-dp has no split."""
+    named = replace(trained(), names=tuple(f"layers.{v % 4}.mlp" for v in range(8)))
+    rules = PlacementRules(pins=(("c", 1),))
+    asked = PipelineJob(2, "1f1b", split="noncontiguous", placement_rules=rules)
+    plan = solve(named, accelerators_and_cpus(2), asked, limits=Limits(nodes=50)).plan
+    assert plan is not None
+    verify(named, plan)
 
 
 def test_a_start_that_keeps_the_rules_is_used_and_another_is_not() -> None:

@@ -21,7 +21,7 @@ from sweep import OBJECTIVE, WORDS, Case, Word
 
 import stagecut.solvers as solvers
 from stagecut import InputError, Limits, solve
-from stagecut.api.asked import Judge
+from stagecut.api.common import Judge
 from stagecut.formulations.latency.graph import latency_graph
 from stagecut.formulations.task import Task, pose
 from stagecut.formulations.throughput.cheap_bounds import units_of_split

@@ -30,8 +30,8 @@ from stagecut.instances import (
     topology,
 )
 from stagecut.instances.common.errors import InputError, VerificationError
-from stagecut.instances.formats.certificate import HUBS, PRICES
 from stagecut.instances.formats.files import dumps, load_plan
+from stagecut.instances.formats.plan_json import HUBS, PRICES
 from stagecut.runtime import verify
 from stagecut.runtime.verify.bounds.check import check_bound
 from stagecut.solvers.throughput.multilevel import hub_bound as hub_sets

@@ -18,7 +18,7 @@ from tied_chain import chain
 
 import stagecut
 from stagecut import Throughput
-from stagecut.api.cases import ComparisonCase, line, read_record
+from stagecut.api.cases import ComparisonCase, read_record, record_line
 from stagecut.api.records import InstanceRecord, read_records, write_records
 from stagecut.instances import (
     DeviceMapping,
@@ -44,12 +44,11 @@ from stagecut.instances.formats.outline import read_outline
 from stagecut.instances.formats.source import read_source
 from stagecut.instances.formats.writing import layout
 from stagecut.instances.model.schedule import given_order
-from stagecut.instances.topologies.named import load_topology, read_nvidia, write_topology
+from stagecut.instances.topologies import load_topology, read_nvidia, write_topology
 from stagecut.runtime.execution.recording_file import (
     load_recording,
     load_sharded_recording,
     save_recording,
-    save_sharded_recording,
 )
 from stagecut.runtime.schedules import read_csv, write_csv
 
@@ -174,7 +173,7 @@ def _sharded_recording() -> Sample:
         "plan": "cd", "mesh": [2], "step_s": [0.75],
         "ranks": [{"rank": r, "host": "h", "events": rows} for r in range(2)],
     }  # fmt: skip
-    return _recording_sample(json.dumps(data), load_sharded_recording, save_sharded_recording)
+    return _recording_sample(json.dumps(data), load_sharded_recording, save_recording)
 
 
 def _record() -> Sample:
@@ -195,7 +194,7 @@ def _record() -> Sample:
         assert all(rows.get(key) == row for key, row in found.items()), found
         return f"rows: {len(found)}"
 
-    return Sample("".join(map(line, rows.items())).encode(), read)
+    return Sample("".join(map(record_line, rows.items())).encode(), read)
 
 
 def _records() -> Sample:

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from damage import Sample
 
 from stagecut.instances.common.errors import StagecutError
-from stagecut.instances.pytorch.prices import Cache
+from stagecut.instances.pytorch.operator_times import Cache
+from stagecut.runtime.execution.checkpoint import load_weights, merge_checkpoint
 from stagecut.runtime.execution.checkpoint_folder import MANIFEST, write_checkpoint
-from stagecut.runtime.execution.model_state import load_weights, merge_checkpoint
 from stagecut.solvers.learned.policy import new_policy
 from stagecut.solvers.learned.policy_file import policy_of, read_policy, training_of, write_policy
 from stagecut.solvers.learned.train import Settings, new_training

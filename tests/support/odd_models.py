@@ -525,6 +525,12 @@ def functional_transforms() -> Made:
 
 
 @case
+def functional_transforms_inside() -> Made:
+    inner = functional_transforms()[0]
+    return nn.Sequential(nn.Linear(8, 8), inner, nn.Linear(8, 8)), (x(),), {}
+
+
+@case
 def double_backward() -> Made:
     """A physics-informed loss: the model differentiates itself."""
 

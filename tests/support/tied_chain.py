@@ -6,7 +6,7 @@ import numpy as np
 
 from stagecut import Workload
 from stagecut.instances.model.tied_weights import with_ties
-from stagecut.instances.model.ties import Copy, Tie
+from stagecut.instances.model.workload import Copy, Tie
 
 
 def chain(

@@ -12,8 +12,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from stagecut.instances.operator_graph import Recording
-from stagecut.instances.pytorch.flops import FORMULAS
-from stagecut.instances.pytorch.tracing.leaves import loss_of, tensors
+from stagecut.instances.pytorch.record import FORMULAS
+from stagecut.instances.pytorch.tracing.traced import loss_of, tensors
 from stagecut.instances.pytorch.tracing.unchanged import unchanged
 
 

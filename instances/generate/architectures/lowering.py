@@ -8,7 +8,7 @@ The gradients that several nodes send for one tensor are added up where the tens
 operators may send more between devices than the layers that they make up.
 
 *Colours*: a backward node shares its forward node's. Nodes that use one weight matrix are a tie
-(`instances/model/ties.py`).
+(`instances/model/workload.py`).
 
 Costs
 -----
@@ -56,8 +56,7 @@ import numpy as np
 from ...common.arrays import Floats
 from ...common.choices import Tied
 from ...model.tied_weights import with_ties
-from ...model.ties import Copy, Tie
-from ...model.workload import Workload
+from ...model.workload import Copy, Tie, Workload
 from ...operator_graph import Flow, KernelCall, OperatorGraph, Read, SharedWeight, TracedOperator
 from ...to_workload import (
     Grouping,
@@ -94,7 +93,7 @@ def to_workload(
     """Return the network as a workload of its title, with a cluster that it fits on.
 
     Times and cluster are for the accelerator `machine`; `tied` is described in
-    `instances/model/ties.py`. The cluster's accelerators send over the fast links between them;
+    `instances/model/workload.py`. The cluster's accelerators send over the fast links between them;
     both ends pay, each on a link of its own, as through a switch. (What a CPU core exchanges is
     priced too low.) The workload's `transfer` is for the same link, so that clusters without links
     can be planned. By default there are 4 accelerators, doubled until everything fits with a fifth

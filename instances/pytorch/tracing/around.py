@@ -27,8 +27,20 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from ...common.errors import InputError
-from .leaves import has_no_data, is_fixed, is_plain, look_into, mode_of, tensors
-from .traced import Traced, fault, flat_inputs, parameters_of, quiet, why_of
+from .traced import (
+    Traced,
+    fault,
+    flat_inputs,
+    has_no_data,
+    is_fixed,
+    is_plain,
+    look_into,
+    mode_of,
+    parameters_of,
+    quiet,
+    tensors,
+    why_of,
+)
 from .unchanged import unchanged
 
 #: Modules whose autograd functions are torch's own; operators keep these, and it exports them.

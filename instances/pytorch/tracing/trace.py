@@ -27,11 +27,32 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from ...common.errors import InputError
 from ...common.units import ON_NUMBERS
 from .around import BackwardLost, export_around, export_uncut, refused
-from .leaves import has_no_data, known, own, register, tensors
-from .traced import Traced, flat_inputs, on_inputs, parameters_of, quiet, reason_of, why_of
+from .traced import (
+    Traced,
+    flat_inputs,
+    has_no_data,
+    known,
+    on_inputs,
+    own,
+    parameters_of,
+    quiet,
+    reason_of,
+    register,
+    tensors,
+    why_of,
+)
 from .unchanged import unchanged
 
 _REGIONS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
+
+
+class OperatorState(NotImplementedError):
+    """Error: operators share a state that is not in their graph, which so cannot be cut."""
+
+    def __init__(self, module: fx.GraphModule, path: str) -> None:
+        super().__init__("torch.func (vmap) keeps a state between its operators")
+        self.module = module  # the graph, which can be planned
+        self.path = path  # of the innermost module whose code they are
 
 
 def trace(
@@ -63,7 +84,13 @@ def trace(
         except Exception as error:  # any code of the model may run here, and fail in any way
             parts = export_around(model, args, named, training, error, export)
             because = why_of(error, model)
-            traced = parts or trace_on_numbers(model, args, named, training, because)
+            if parts is not None:
+                traced = parts
+            elif isinstance(error, OperatorState):
+                given, parameters = flat_inputs(args, named), parameters_of(model)
+                traced = Traced(error.module, given, parameters, ON_NUMBERS, because)
+            else:
+                traced = trace_on_numbers(model, args, named, training, because)
     check_operators(traced.module)
     return traced
 
@@ -103,6 +130,9 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if any(isinstance(t, FakeTensor) and own(t) is t for t in vars(module).values()):
         raise NotImplementedError("a tensor that the model makes became a constant without numbers")
     cut_regions(module)
+    for n in _nodes(module):
+        if getattr(n.target, "__module__", "") == "torch._functorch.predispatch":
+            raise OperatorState(module, _path_of(n))
     return module
 
 
@@ -195,19 +225,27 @@ def check_operators(module: fx.GraphModule) -> None:
 
     InputError says which, and in which module's code.
     """
-    graphs = [inner.graph for inner in module.modules() if isinstance(inner, fx.GraphModule)]
-    for n in (n for graph in graphs for n in graph.nodes):
+    for n in _nodes(module):
         if isinstance(n.target, HigherOrderOperator) and n.target.name() not in _REGIONS:
-            stack = n.meta.get("nn_module_stack") or {}
-            path = next(
-                (str(p).removeprefix("L['self'].") for p, _ in reversed(stack.values())), ""
-            )
+            path = _path_of(n)
             where = f"module {path}" if path else "the model's own code"
             raise InputError(
                 f"model: torch's operator {n.target.name()} (in {where}) holds a graph of its own, "
                 "which is not looked into; write it with plain operators (for cond: both branches, "
                 "and torch.where)"
             )
+
+
+def _nodes(module: fx.GraphModule) -> Iterator[fx.Node]:
+    """Return the nodes of a graph and of all graphs in it."""
+    graphs = [inner.graph for inner in module.modules() if isinstance(inner, fx.GraphModule)]
+    return (n for graph in graphs for n in graph.nodes)
+
+
+def _path_of(n: fx.Node) -> str:
+    """Return the path of the innermost module whose code made a node, empty for the model."""
+    stack = n.meta.get("nn_module_stack") or {}
+    return next((str(p).removeprefix("L['self'].") for p, _ in reversed(stack.values())), "")
 
 
 def cut_regions(module: fx.GraphModule) -> None:

@@ -1,8 +1,9 @@
-"""Hashes of plans and models, to compare ranks and checkpoints."""
+"""Hashes of plans, layouts and models, to compare ranks and checkpoints."""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import fx, nn
 
 from ....instances import Plan
+from ....instances.costs.layout import Layout
 from ....instances.pytorch.tensor_trace import TrainingGraph
 from ....instances.pytorch.tracing.traced import Traced
 
@@ -23,6 +25,13 @@ def plan_hash(plan: Plan) -> str:
     for value in vars(plan.solution).values():
         digest.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
     return digest.hexdigest()
+
+
+def layout_hash(layout: Layout, schedule: str | None = None) -> str:
+    """Return a hash of a job's layout: sets, which each process orders in its own way, in order."""
+    values = (getattr(layout, one.name) for one in fields(layout))
+    ordered = [sorted(x) if isinstance(x, frozenset) else x for x in values]
+    return hashlib.sha256(repr((ordered, schedule)).encode()).hexdigest()
 
 
 def training_graph_hash(traced: TrainingGraph) -> str:

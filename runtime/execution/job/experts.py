@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ....instances import InputError
 from ....instances.costs.layout import Dispatcher, Layout
-from ....instances.pytorch.tracing.leaves import swapped_tensors
+from ....instances.pytorch.tracing.traced import swapped_tensors
 
 _Experts = Callable[[Tensor, Tensor], Tensor]
 

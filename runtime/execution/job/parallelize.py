@@ -37,7 +37,7 @@ from torch.utils.checkpoint import (
 )
 
 from ....instances import InputError
-from ....instances.common.quantities import show_count
+from ....instances.common.units import show_count
 from ....instances.costs.hardware import NumberFormat
 from ....instances.costs.layout import (
     OFFLOAD,
@@ -103,7 +103,8 @@ class ParallelizePlan:
         (`torch.distributed.tensor.parallel.loss_parallel`).
     initialize
         Fills a parameter by its name: ``initialize(name, parameter)``. With it the model may be on
-        the meta device, and a rank makes the parameters of its own stages alone.
+        the meta device, but for its buffers, and a rank makes the parameters of its own stages
+        alone.
 
     Notes
     -----
@@ -365,15 +366,21 @@ def materialize(
 ) -> None:
     """Put a stage on its device; parameters on the meta device are made there, and filled.
 
-    `ties` are of the whole model: a weight is filled by its first name on every stage.
+    `ties` are of the whole model: a weight is filled by its first name on every stage. Raises
+    InputError if nothing says what fills them, or a buffer has no numbers.
     """
     if not any(p.is_meta for p in stage.parameters()):
         stage.to(device)
         return
     if plan.initialize is None:
         raise InputError("initialize: the model is on the meta device; say what fills it")
+    if empty := next((name for name, x in stage.named_buffers() if x.is_meta), None):
+        raise InputError(
+            f"{empty}: a buffer on the meta device has no numbers, and nothing fills it; make "
+            'buffers on the CPU, with torch.device("cpu")'
+        )
     own_ties = ties_of(stage)
-    stage.to_empty(device=device)
+    stage._apply(lambda x: torch.empty_like(x, device=device) if x.is_meta else x.to(device))
     tie(stage, own_ties)
     first_of = {name: first for first, *others in ties for name in others}
     with torch.no_grad():

@@ -1,17 +1,12 @@
-"""Training of a job: steps of its optimizer, checkpoints that other layouts resume, plans' runs.
-
-Checkpoints are those of `checkpoint_folder.py`, all of which are kept.
-"""
+"""Training of a job: steps of its optimizer, checkpoints that other layouts resume, plans' runs."""
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +14,22 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_state_dict,
-    set_state_dict,
-)
 
 from ....instances import InputError
 from ....instances.common.arrays import Ints
 from ....instances.costs.layout import Layout
+from ....instances.formats.problem_toml import to_plain
+from ....instances.formats.writing import layout as written
+from ....instances.formats.writing import write_whole
+from ....instances.job.launchers import undivided
 from ....instances.job.plan import JobPlan
 from ....instances.pytorch.factory import call_factory
-from ...measure.group import alone_if_it_can_be, process_group, threads_per_process
-from ..checkpoint_folder import (
-    newest,
-    read_checkpoint,
-    sole_writer,
-    write_checkpoint,
-)
-from ..guard.failures import guarded
-from ..options import MakeOptimizer, ProcessOptions, StepResult
+from ..checkpoint import restore, save
+from ..checkpoint_folder import read_checkpoint
+from ..guard.failures import Guard, guarded
+from ..guard.identity import layout_hash
+from ..options import MakeOptimizer, RunOptions, StepResult
+from ..steps import RankTraining, joined, take_steps
 from .measured import MeasuredStep, measured_step
 from .parallelize import ParallelizePlan, module_of
 from .running import RunningJob
@@ -46,43 +37,11 @@ from .transformer import transformer
 
 #: Function that returns a model, the same on every rank, and how it is divided.
 MakeJob = Callable[[], tuple[nn.Module, ParallelizePlan]]
-#: Optimizer states by the names of parameters, as other layouts find them.
-_FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+_ONE_STEP = "report, record: the first step does more than the others; take at least two"
+#: Options of plans of pieces that a layout has.
+_PLANNED = ("microbatches", "replicas", "recompute")
 #: Types of the numbers in a file of tokens without a header, by its ending.
 _RAW = {".bin": np.uint16, ".u32": np.uint32}
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOptions(ProcessOptions):
-    """Options of a job's run, beside those of all.
-
-    Parameters
-    ----------
-    schedule
-        In place of the layout's; see `RunningJob`.
-    steps
-        In all, those before a checkpoint included; None: as many as there are batches.
-    clip
-        Largest norm of all gradients together; 0: they are not clipped.
-    measure
-        Whether the last step is measured by term, which takes at least two.
-
-    Examples
-    --------
-    >>> JobOptions(clip=1.0).device
-    'auto'
-    """
-
-    schedule: str | None = None
-    steps: int | None = None
-    clip: float = 0.0
-    measure: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what no run can have."""
-        super().__post_init__()
-        if not 0 <= self.clip < math.inf:
-            raise InputError(f"clip: {self.clip:g}; it must be a number of at least 0")
 
 
 @dataclass(frozen=True)
@@ -109,7 +68,7 @@ def run_job(
     layout: Layout,
     batches: Iterable[tuple[Tensor, Tensor]],
     *,
-    optimizer: MakeOptimizer,
+    optimizer: str | MakeOptimizer,
     on_step: Callable[[StepResult], None] | None = None,
     **options: Any,
 ) -> JobRun:
@@ -127,11 +86,12 @@ def run_job(
         Tokens and targets of each step's whole batch from the first step on, the same on every
         rank: those that a checkpoint has seen are passed over.
     optimizer
-        Makes one of groups of parameters; called for each model stage of this rank.
+        Makes one of groups of parameters, for each model stage of this rank; or its name, as in
+        `RunOptions`.
     on_step
         Called on rank 0 after every step.
     options
-        Fields of `JobOptions`.
+        Fields of `RunOptions`; without `steps`, as many as there are batches.
 
     Returns
     -------
@@ -162,126 +122,90 @@ def run_job(
     >>> len(run.losses), len(run.norms)
     (3, 3)
     """
-    chosen = JobOptions(**options)
-    return run_made(lambda: (make_model(), plan), layout, batches, optimizer, chosen, on_step)
+    chosen = RunOptions(**{"steps": None, **options}, optimizer=optimizer)
+    return run_made(lambda: (make_model(), plan), layout, batches, chosen, on_step)
 
 
 def run_made(
     make: MakeJob,
     layout: Layout,
     batches: Iterable[tuple[Tensor, Tensor]],
-    optimizer: MakeOptimizer,
-    options: JobOptions,
+    options: RunOptions,
     on_step: Callable[[StepResult], None] | None = None,
 ) -> JobRun:
     """Train a model that is made on each rank, and ends with all ranks if that fails."""
+    options.leave_out(_PLANNED, "the layout of a training job says it")
+    options.leave_out(["check"], "jobs have `loss_alone` for it (docs/run.md)")
+    if options.steps == 1 and _is_measured(options):
+        raise InputError(_ONE_STEP)
     with guarded(timeout_s=options.timeout_s) as guard:
-        alone_if_it_can_be(layout.devices)
-        if guard is not None:
-            guard.join({"layout": repr(layout), "options": repr(options)})
-        torch.set_num_threads(options.threads or threads_per_process())
-        with process_group(options.device, guard) as place:
+        alike = {"layout": layout_hash(layout), **options.identity()}
+        with joined(guard, options, layout.devices, alike) as place:
             model, plan = make()
             job = RunningJob(model, plan, layout, device=place, schedule=options.schedule)
-            return train_job(
-                job, batches, optimizer=optimizer, options=options, on_step=on_step,
-                on_gradients=lambda _: None if guard is None else guard.tick(),
-            )  # fmt: skip
-
-
-def run_planned_job(
-    plan: JobPlan,
-    reference: str | None,
-    tokens: Path | None,
-    optimizer: MakeOptimizer,
-    options: JobOptions,
-    on_step: Callable[[StepResult], None] | None = None,
-) -> JobRun:
-    """Train a plan's model as one of its processes.
-
-    `reference` is ``module:factory`` or ``file.py:factory`` of a model and its `ParallelizePlan`;
-    without, the model is made from the plan's description. For `tokens` see `token_batches`. Raises
-    InputError if model, plan, tokens and number of processes do not fit together.
-    """
-    make = partial(_make, plan, reference)
-    return run_made(make, plan.layout, token_batches(plan, tokens), optimizer, options, on_step)
+            return train_job(job, batches, options, on_step=on_step, guard=guard)
 
 
 def train_job(
     job: RunningJob,
     batches: Iterable[tuple[Tensor, Tensor]],
+    options: RunOptions,
     *,
-    optimizer: MakeOptimizer,
-    options: JobOptions = JobOptions(),
     on_gradients: Callable[[RunningJob], None] | None = None,
     on_step: Callable[[StepResult], None] | None = None,
+    guard: Guard | None = None,
 ) -> JobRun:
-    """Train in a process group that is there already; for `batches` and `optimizer` see `run_job`.
+    """Train in a process group that is there already; for `batches` see `run_job`.
 
     Schedule, device, threads and timeout of `options` are those of `job` and its group.
     `on_gradients` is called after each backward pass, before gradients are clipped. Raises
     InputError if a batch is not the layout's, or there is no checkpoint to resume from.
     """
-    losses: list[float] = []
+    optimizers = [options.make_optimizer(job.parameter_groups(s)) for s in job.stages]
     norms: list[float] = []
-    measured: Sequence[MeasuredStep] = ()
-    optimizers = [optimizer(job.parameter_groups(s)) for s in job.stages]
-    with sole_writer(options.checkpoint, resume=options.resume):
-        done, taken = _begin(job, optimizers, options)
-        end = None if options.steps is None else taken + max(options.steps - done, 0)
-        for (tokens, targets), last in _with_last(islice(batches, taken, end)):
-            begun = time.perf_counter()
-            with measured_step(job, optimizers) if options.measure and last else nullcontext() as m:
-                losses.append(job.step(tokens, targets))
-                if on_gradients is not None:
-                    on_gradients(job)
-                if options.clip:
-                    norms.append(job.clip_gradients(options.clip))
-                for each in optimizers:
-                    each.step()
-            measured = m or []
-            done += 1
-            if on_step is not None and dist.get_rank() == 0:
-                on_step(StepResult(done - 1, losses[-1], time.perf_counter() - begun))
-            if options.checkpoint is not None and (last or options.is_due(done)):
-                save_job(options.checkpoint / f"step-{done:08}", job, optimizers)
-    if options.measure and len(losses) == 1:
-        raise InputError("report: the first step does more than the others; take at least two")
-    return JobRun(tuple(losses), tuple(norms), tuple(measured))
+    measured: list[MeasuredStep] = []
+
+    def step(items: Sequence[Any], number: int) -> list[float]:
+        (((tokens, targets), last),) = items
+        asked = last or (_is_measured(options) and number + 1 == options.steps)
+        with measured_step(job, optimizers) if asked else nullcontext() as found:
+            loss = job.step(tokens, targets)
+            if on_gradients is not None:
+                on_gradients(job)
+            if options.clip:
+                norms.append(job.clip_gradients(options.clip))
+            for each in optimizers:
+                each.step()
+        measured.extend(found or ())
+        return [loss]
+
+    training = RankTraining(
+        run=step, trained=partial(job.trained, optimizers), plan=job.identity,
+        restore=lambda found: restore_job(found.path, job, optimizers),
+        tokens=job.layout.global_batch * job.layout.sequence,
+    )  # fmt: skip
+    measures = _is_measured(options)
+    data = _with_last(iter(batches)) if measures else zip(batches, repeat(False), strict=False)
+    done = take_steps(training, data, options, guard=guard, on_step=on_step)
+    if measured and len(done) == 1:
+        raise InputError(_ONE_STEP)
+    if options.record is not None and measured and dist.get_rank() == 0:
+        ranks = [to_plain(one) for one in measured]
+        write_whole(options.record, written({"format": "stagecut-job-run", "ranks": ranks}))
+    return JobRun(tuple(step.loss for step in done), tuple(norms), tuple(measured))
+
+
+def _is_measured(options: RunOptions) -> bool:
+    return options.measure or options.record is not None
 
 
 def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
-    """Yield each with whether it is the last."""
+    """Yield each with whether it is the last, for which the next one is taken."""
     before = next(batches, None)
     while before is not None:
         batch = next(batches, None)
         yield before, batch is None
         before = batch
-
-
-def _begin(
-    job: RunningJob, optimizers: Sequence[torch.optim.Optimizer], options: JobOptions
-) -> tuple[int, int]:
-    """Return the steps that are done and the batches taken, with the newest checkpoint's state.
-
-    Another layout may have taken batches of another size. Raises InputError if all that they had
-    together is no whole number of batches of this one.
-    """
-    folder = options.checkpoint
-    found = None if folder is None else newest(folder, resume=options.resume)
-    if found is None:
-        return 0, 0
-    restore_job(found.path, job, optimizers)
-    layout = job.layout
-    if not job.tokens_taken:  # it was written before they were counted
-        return found.step, found.step
-    batches, rest = divmod(job.tokens_taken, layout.global_batch * layout.sequence)
-    if rest:
-        raise InputError(
-            f"{found.path}: {job.tokens_taken} tokens were taken, no whole number of batches of "
-            f"{layout.global_batch} sequences of {layout.sequence}; plan with the batch before"
-        )
-    return found.step, batches
 
 
 def save_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -290,8 +214,7 @@ def save_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optim
     A tied weight is in it under its first name, whichever model stages have it. All ranks call this
     together; the folder is there whole or not at all.
     """
-    state, names = _state(job, optimizers)
-    write_checkpoint(path, state, names, tokens=job.tokens_taken)
+    save(path, job.trained(optimizers), plan=job.identity, taken=job.tokens_taken)
 
 
 def restore_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -300,50 +223,8 @@ def restore_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Op
     Raises InputError if it is damaged, or of another model or kind of optimizer.
     """
     found = read_checkpoint(path)
-    state, names = _state(job, optimizers)
-    found.load(state, found.contents())
-    job.tokens_taken = found.manifest.tokens
-    for stage, optimizer in zip(job.stages.values(), optimizers, strict=True):
-        model, kept = get_state_dict(stage, optimizer, options=_FLAT)
-        set_state_dict(
-            stage,
-            optimizer,
-            model_state_dict={name: state["model"][names[name]] for name in model},
-            optim_state_dict={
-                name: _unshared_state(state["optimizer"], name, job) for name in kept
-            },
-            options=_FLAT,
-        )
-
-
-def _state(
-    job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return model and optimizer, and what a checkpoint calls each name of the model."""
-    state: dict[str, Any] = {"model": {}, "optimizer": {}}
-    names: dict[str, str] = {}
-    for stage, optimizer in zip(job.stages.values(), optimizers, strict=True):
-        model, kept = get_state_dict(stage, optimizer, options=_FLAT)
-        names |= {name: _first_name(name, job) for name in model}
-        state["model"] |= {names[name]: value for name, value in model.items()}
-        state["optimizer"] |= {_first_name(name, job): value for name, value in kept.items()}
-    return state, names
-
-
-def _unshared_state(state: dict[str, Any], name: str, job: RunningJob) -> Any:
-    """Return an optimizer state by name: a copy where stages of a rank share one weight."""
-    first = _first_name(name, job)
-    value = state[first]
-    return value.clone() if isinstance(value, Tensor) and name != first else value
-
-
-def _first_name(name: str, job: RunningJob) -> str:
-    """Return what a checkpoint calls a value of the model or the optimizer."""
-    key = f".{name}."
-    for first, *others in job.ties:
-        for other in others:
-            key = key.replace(f".{other}.", f".{first}.")
-    return key[1:-1]
+    restore(found, job.trained(optimizers), job.identity)
+    job.tokens_taken = found.manifest.taken
 
 
 def token_batches(plan: JobPlan, path: Path | None) -> Iterator[tuple[Tensor, Tensor]]:
@@ -394,16 +275,15 @@ def _read(path: Path) -> Ints:
     return line
 
 
-def _make(plan: JobPlan, reference: str | None) -> tuple[nn.Module, ParallelizePlan]:
-    """Return the model of the plan, and how it is divided."""
+def planned_model(plan: JobPlan, reference: str | None) -> tuple[nn.Module, ParallelizePlan]:
+    """Return the model of a plan, and how it is divided.
+
+    `reference` is ``module:factory`` or ``file.py:factory`` of both; without, they are made from
+    the plan's description. Raises InputError if they do not fit the plan.
+    """
     if reference is None:
-        for block in plan.model.layer_types:
-            heads = plan.layout.tensor if block.attention is None else block.attention.kv_heads
-            if heads % plan.layout.tensor:
-                raise InputError(
-                    f"tensor: {plan.layout.tensor} does not divide the {heads} key and value heads "
-                    f"of {plan.model.name}; models of descriptions run with at most {heads}"
-                )
+        if why := undivided("stagecut", plan.layout, plan.model):
+            raise InputError(f"{why}; plan with --for stagecut")
         return transformer(plan.model)
     made: Any = call_factory(reference)
     fits = isinstance(made, tuple) and len(made) == 2

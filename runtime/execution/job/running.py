@@ -8,6 +8,7 @@ as the layout says: after the last microbatch (ZeRO 0 and 1) or after each (2 an
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import math
 import warnings
@@ -26,14 +27,15 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from ....instances import InputError
-from ....instances.common.quantities import show_count
+from ....instances.common.units import show_count
 from ....instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
 from ....instances.job.plan import JobPlan
 from ...measure.group import of_all_ranks, rank_device
 from ...schedules import make_schedule
 from ...simulate.stages import chain
+from ..checkpoint import ModelState, Trained
 from ..gradients import scale_to_norm, sums_over
-from ..guard.identity import weights_hash
+from ..guard.identity import layout_hash, weights_hash
 from ..torch_pipelining import NeighbourStage, evaluate_forward, order_runtime
 from .context import divided_attention, positions_of
 from .experts import local_part
@@ -98,6 +100,7 @@ class RunningJob:
         check_runs(layout)
         check_patterns(model, plan, layout)
         self.layout, self.device = layout, device
+        self._compared = False  # the first batch with those of other ranks
         #: Tokens that `step` has taken, those before the checkpoint that was restored included.
         self.tokens_taken = 0
         self.schedule = schedule or layout.schedule.value
@@ -106,7 +109,8 @@ class RunningJob:
         self._is_torchs = self.schedule in TORCH_SCHEDULES and not few
         self.mesh = job_mesh(layout, device.type)
         if not any(p.is_meta for p in model.parameters()):  # such are filled alike
-            check_alike(model)
+            remedy = "draw them from one seed, or give initialize"
+            check_alike(weights_hash(model), "model's weights", remedy)
         placed = stage_ranks(self.schedule, layout)
         own = [s for s, rank in enumerate(placed) if rank == self.mesh.rank("pipeline")]
         self.ties = ties_of(model)
@@ -144,6 +148,25 @@ class RunningJob:
         """Return this rank's parts of the parameters of its stages, under the model's names."""
         for stage in self.stages.values():
             yield from stage.named_parameters()
+
+    @property
+    def identity(self) -> str:
+        """Hash of what the same random numbers and buffers of each rank go on with."""
+        return layout_hash(self.layout, self.schedule)
+
+    def trained(self, optimizers: Sequence[torch.optim.Optimizer]) -> Trained:
+        """Return what a checkpoint keeps; a tied weight has its first name there."""
+        first_of = {name: first for first, *others in self.ties for name in others}
+        held: dict[str, Any] = {}
+        for stage in self.stages.values():
+            held |= stage.state_dict(keep_vars=True)
+        buffers = {
+            name: x
+            for name, x in held.items()
+            if isinstance(x, Tensor) and not isinstance(x, nn.Parameter)
+        }
+        whole = ModelState({name: first_of.get(name, name) for name in held})
+        return Trained(dict(self.named_parameters()), buffers, optimizers, whole=whole)
 
     def parameter_groups(self, stage: int) -> list[dict[str, Any]]:
         """Return a stage's parameters for an optimizer, those that are divided alike in a group."""
@@ -237,6 +260,11 @@ class RunningJob:
             raise InputError(
                 f"tokens: sequences of {tokens.shape[1]}; the layout's have {self.layout.sequence}"
             )
+        if not self._compared:
+            self._compared = True
+            seen = b"".join(given.cpu().numpy().tobytes() for given in (tokens, targets))
+            remedy = "give each rank the same batch, of which it takes its part"
+            check_alike(hashlib.sha256(seen).hexdigest(), "tokens", remedy)
         replica, _ = self.mesh.part
         x, y = (
             given.chunk(self.layout.data)[replica][:, self._positions].to(self.device)
@@ -439,14 +467,11 @@ def parallelize(
     return RunningJob(model, modules, layout, device=device or rank_device(), schedule=schedule)
 
 
-def check_alike(model: nn.Module) -> None:
-    """Raise InputError if ranks made different weights: replicas would train apart."""
-    weights = of_all_ranks(weights_hash(model))
-    if other := [rank for rank, own in enumerate(weights) if own != weights[0]]:
-        raise InputError(
-            f"model: rank {other[0]} made other weights than rank 0; draw them from one seed, or "
-            "give initialize"
-        )
+def check_alike(own: str, what: str, remedy: str) -> None:
+    """Raise InputError if ranks gave different hashes: they would train apart, or on nonsense."""
+    hashes = of_all_ranks(own)
+    if other := [rank for rank, each in enumerate(hashes) if each != hashes[0]]:
+        raise InputError(f"{what}: rank {other[0]} has others than rank 0; {remedy}")
 
 
 def stage_ranks(schedule: str, layout: Layout) -> tuple[int, ...]:

@@ -14,8 +14,6 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from math import prod
 from typing import NamedTuple
 
 import torch
@@ -24,21 +22,6 @@ from torch import Tensor
 
 from ...schedules import Kind, Schedule
 from ..split import PieceModule
-
-#: Alignment in bytes of the tensors in one message.
-ALIGNMENT = 64
-
-
-class Spec(NamedTuple):
-    """Shape and type of a tensor that is on its way."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes that it takes."""
-        return prod(self.shape) * int(self.dtype.itemsize)
 
 
 class Message(NamedTuple):
@@ -93,7 +76,7 @@ class P2PTransport:
                 self.targets.setdefault(message, []).append(to)
         self.routed = {message for own in routes.values() for message in own}
         self.coming: dict[int, deque[Message]] = {}
-        self.posted: dict[Message, tuple[Tensor, list[dist.Work]]] = {}
+        self.posted: dict[Message, tuple[list[Tensor], list[dist.Work]]] = {}
         self.here: dict[Message, Sequence[Tensor]] = {}  # what stays on this rank
         apart = dist.get_backend() == "nccl"
         self.groups = {
@@ -111,13 +94,11 @@ class P2PTransport:
         if message not in self.routed:
             self.here[message] = tensors
             return
-        if _is_empty(self._layout(message)):
-            return
-        packed = _packed(tensors)
-        for to in self.targets.get(message, ()):
-            send = dist.P2POp(dist.isend, packed, to, self.groups[self.rank, to])
-            for work in dist.batch_isend_irecv([send]):
-                self.pending.keep(packed, work)
+        parts = [_raw(tensor.contiguous()) for tensor in tensors if tensor.numel()]
+        for to in self.targets.get(message, ()) if parts else ():
+            group = self.groups[self.rank, to]
+            sends = [dist.P2POp(dist.isend, part, to, group) for part in parts]
+            self.pending.keep(parts, dist.batch_isend_irecv(sends))
 
     def receive(self, message: Message) -> Sequence[Tensor]:
         """Wait for the tensors of a message and return them."""
@@ -128,13 +109,10 @@ class P2PTransport:
             self._post(source)
         if self.coming[source]:
             self._post(source)  # one ahead, so that its transfer runs beside compute
-        buffer, works = self.posted.pop(message)
+        made, works = self.posted.pop(message)
         for work in works:
             work.wait()
-        layout = self._layout(message)
-        if _is_empty(layout):
-            return [torch.empty(s.shape, dtype=s.dtype, device=self.device) for s in layout]
-        return [buffer] if len(layout) == 1 else _parts(buffer, layout)
+        return made
 
     def finish(self) -> None:
         """Wait until all that was sent has arrived."""
@@ -143,48 +121,26 @@ class P2PTransport:
     def _post(self, source: int) -> None:
         """Post the receives of the next message from a rank."""
         message = self.coming[source].popleft()
-        layout = self._layout(message)
-        if _is_empty(layout):
-            self.posted[message] = (torch.empty(0), [])  # nothing is sent
-            return
-        shape, dtype = layout[0] if len(layout) == 1 else ((_ends(layout)[-1],), torch.uint8)
-        buffer = torch.empty(shape, dtype=dtype, device=self.device)
-        receive = dist.P2POp(dist.irecv, buffer, source, self.groups[source, self.rank])
-        self.posted[message] = (buffer, dist.batch_isend_irecv([receive]))
-
-    def _layout(self, message: Message) -> list[Spec]:
         piece = self.pieces[message.piece]
         names = piece.inputs if message.backward else piece.outputs
         values = [piece.values[name] for name in names]
-        return [Spec(v.shape, v.dtype) for v in values if v.grad or not message.backward]
+        made = [
+            torch.empty(value.shape, dtype=value.dtype, device=self.device)
+            for value in values
+            if value.grad or not message.backward
+        ]
+        group = self.groups[source, self.rank]
+        receives = [dist.P2POp(dist.irecv, _raw(x), source, group) for x in made if x.numel()]
+        self.posted[message] = made, dist.batch_isend_irecv(receives) if receives else []
 
 
-def _is_empty(layout: Sequence[Spec]) -> bool:
-    return not any(spec.size_bytes for spec in layout)
+def _raw(tensor: Tensor) -> Tensor:
+    """Return the bytes of a contiguous tensor: backends do not move numbers of all types."""
+    return tensor.view(-1).view(torch.uint8)
 
 
-def _packed(tensors: Sequence[Tensor]) -> Tensor:
-    """Return one tensor with all of them: each message has its latency, whatever its size."""
-    if len(tensors) == 1:
-        return tensors[0].contiguous()
-    specs = [Spec(tuple(t.shape), t.dtype) for t in tensors]
-    packed = torch.empty(_ends(specs)[-1], dtype=torch.uint8, device=tensors[0].device)
-    for tensor, part in zip(tensors, _parts(packed, specs), strict=True):
-        part.copy_(tensor)
-    return packed
-
-
-def _ends(specs: Sequence[Spec]) -> list[int]:
-    """Return where each tensor's room ends."""
-    sizes = (-(-spec.size_bytes // ALIGNMENT) * ALIGNMENT for spec in specs)
-    return list(accumulate(sizes))
-
-
-def _parts(packed: Tensor, specs: Sequence[Spec]) -> list[Tensor]:
-    return [
-        packed[start : start + spec.size_bytes].view(spec.dtype).view(spec.shape)
-        for start, spec in zip([0, *_ends(specs)], specs, strict=False)
-    ]
+#: Tensors that are on their way, and what to wait for.
+_Send = tuple[list[Tensor], list[dist.Work]]
 
 
 class _PendingSends:
@@ -195,25 +151,25 @@ class _PendingSends:
 
     def __init__(self, *, polls: bool) -> None:
         self.polls = polls
-        self.sending: deque[tuple[Tensor, dist.Work]] = deque()
-        self.queue: queue.SimpleQueue[tuple[Tensor, dist.Work] | None] = queue.SimpleQueue()
+        self.sending: deque[_Send] = deque()
+        self.queue: queue.SimpleQueue[_Send | None] = queue.SimpleQueue()
         self.thread: threading.Thread | None = None
         self.error: Exception | None = None
 
-    def keep(self, tensor: Tensor, work: dist.Work) -> None:
+    def keep(self, tensors: list[Tensor], works: list[dist.Work]) -> None:
         if self.polls:
-            self.sending.append((tensor, work))
-            while self.sending and self.sending[0][1].is_completed():
+            self.sending.append((tensors, works))
+            while self.sending and all(work.is_completed() for work in self.sending[0][1]):
                 self.sending.popleft()
             return
         if self.thread is None:
             self.thread = threading.Thread(target=self._wait, name="stagecut sends", daemon=True)
             self.thread.start()
-        self.queue.put((tensor, work))
+        self.queue.put((tensors, works))
 
     def finish(self) -> None:
         while self.sending:
-            self.sending.popleft()[1].wait()
+            _wait(self.sending.popleft())
         if self.thread is not None:
             self.queue.put(None)
             self.thread.join()
@@ -224,6 +180,11 @@ class _PendingSends:
     def _wait(self) -> None:
         while (send := self.queue.get()) is not None:
             try:
-                send[1].wait()
+                _wait(send)
             except Exception as error:  # `finish` raises it where it is seen
                 self.error = self.error or error
+
+
+def _wait(send: _Send) -> None:
+    for work in send[1]:
+        work.wait()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ....instances import Role
 from ....instances.model.tensor_program import COPIED, FIRST, Property
-from ..checkpoint import Trained, named_tensors
+from ..checkpoint import ModelState, Trained, named_tensors
 from .collectives import Place, distributed_as, part_of, step
 from .program import Held, ShardedProgram
 
@@ -78,7 +78,9 @@ def parts_of(model: nn.Module, lying: Mapping[str, Property], place: Place) -> L
     return LocalShards(parameters, buffers, lying, place)
 
 
-def own_parts(parts: LocalShards, optimizers: Sequence[torch.optim.Optimizer]) -> Trained:
+def own_parts(
+    parts: LocalShards, optimizers: Sequence[torch.optim.Optimizer], whole: ModelState
+) -> Trained:
     """Return this device's shards, and how a checkpoint has them."""
 
     def part(name: str, whole: Tensor) -> Tensor:
@@ -87,4 +89,4 @@ def own_parts(parts: LocalShards, optimizers: Sequence[torch.optim.Optimizer]) -
     def distributed(name: str, own: Tensor) -> Tensor | None:
         return distributed_as(own, parts.lying[name], parts.place)
 
-    return Trained(parts.parameters, parts.buffers, optimizers, part, distributed)
+    return Trained(parts.parameters, parts.buffers, optimizers, part, distributed, whole)

@@ -19,7 +19,7 @@ from ....instances.model.sharding import gradient_buckets, operator_groups
 from ....instances.model.tensor_program import FIRST, Property, parse_axis
 from ....instances.pytorch.tensor_rules import name_of
 from ....instances.pytorch.tensor_trace import TrainingGraph
-from ...verify.sharding import ConversionStep, Lying, ShardingReport, lying_of
+from ...verify.sharding import ConversionStep, Properties, ShardingReport, properties_of
 
 #: A tensor of the program by its number, and how it lies.
 Held = tuple[int, Property]
@@ -135,7 +135,7 @@ def sharded_program(
     )
 
 
-def property_of(lying: Lying) -> Property:
+def property_of(lying: Properties) -> Property:
     """Return a property from its text."""
     return tuple(FIRST - int(one[1:] or 0) if one[0] == "I" else parse_axis(one) for one in lying)
 
@@ -173,7 +173,7 @@ def _operations(
     for v, operator in enumerate(program.operators):
         if operator.role is not Role.OPERATOR or operator.name not in nodes:
             continue  # what only reads the tensors that leave a layer is no node
-        sides = lying_of(operator, solution.signature[v].tolist(), groups[v])
+        sides = properties_of(operator, solution.signature[v].tolist(), groups[v])
         reads, makes = ([property_of(how) for how in side] for side in sides)
         node = nodes[str(operator.name)]
         yield TracedOperation(

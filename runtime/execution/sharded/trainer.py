@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ....instances import InputError, Role, Sharding
-from ....instances.common.quantities import show_count
+from ....instances.common.units import show_count
 from ...measure.group import of_all_ranks
 from ..checkpoint import Trained, named_tensors, state_held
 from ..guard.identity import plan_hash
 from ..options import RunOptions
-from ..recording_file import ShardedRank, ShardedRecording, save_sharded_recording
+from ..recording_file import ShardedRank, ShardedRecording, save_recording
 from ..stage import Tensors
 from .collectives import Place, join_mesh, part_of, total
 from .operators import Operators
@@ -116,7 +116,7 @@ class ShardedTrainer:
 
     def trained(self) -> Trained:
         """Return this device's parts."""
-        return own_parts(self.sharded.parts, self.optimizers)
+        return own_parts(self.sharded.parts, self.optimizers, self.whole)
 
     def actions(self) -> int:
         """Return how much this device has done."""
@@ -139,7 +139,7 @@ class ShardedTrainer:
                 tuple(step_s),
                 tuple(everywhere),
             )
-            save_sharded_recording(recording, path)
+            save_recording(recording, path)
 
     def give_back(self, model: nn.Module) -> None:
         """Write all of it, put together, into the model; all devices of the mesh call this."""

@@ -29,21 +29,16 @@ from ....instances import (
     without_links,
 )
 from ....instances.common.errors import quote
-from ....instances.formats.certificate import (
-    PriceCertificate,
-    ShardingCertificate,
-    read_certificate,
-)
+from ....instances.formats.plan_json import PriceCertificate, ShardingCertificate, read_certificate
 from ....instances.model.workload import kept_bytes
-from .bound_check import BoundCheck, check_target
+from . import BoundCheck, check_target
 from .job import divided_work_bound, no_iteration_below, stream_bound
 from .latency import latency_bound
 from .mapping import no_mapping_below, stage_time_bound
 from .max_load import check_hubs, keeps_order, max_load_bound
-from .path_intervals import no_intervals_below
 from .prices import check_prices
 from .sharding import check_sharding_bound
-from .stage_chains import no_chain_below
+from .stage_chains import no_chain_below, no_intervals_below
 
 #: Largest relative excess of a bound over the recomputed one: rounding of sums.
 CLAIM_TOLERANCE = 1e-9

@@ -61,10 +61,10 @@ from ....instances.model.schedule import Kind
 from ...estimate import ScheduleSteps, steps_of
 from ...schedules import make_schedule, schedule_of
 from ...schedules.actions import ActionTable
-from ...simulate.job_stages import STATE, microbatches_and_bandwidth
+from ...simulate.plan_stages import STATE, microbatches_and_bandwidth
 from ...simulate.stages import chain
-from ..rules import RELATIVE_SLACK, allowed
-from .bound_check import too_much
+from ..rules import RELATIVE_SLACK, usable_bytes
+from . import too_much
 from .longest_kernel import count_longest
 from .max_load import ROUNDING, blocks, pass_times
 from .stage_chains import ListedStages, list_stages
@@ -432,7 +432,7 @@ def stream_bound(workload: Workload, cluster: Cluster, problem: PipelineJob) -> 
         synchronise = weight / np.where(near, in_server, bandwidth)
         for kind in kinds:
             time = (layers.time * kind.slowdown + synchronise) / d
-            able = size <= allowed(kind.memory_bytes)
+            able = size <= usable_bytes(kind.memory_bytes)
             able &= d * layers.degree <= kind.count
             np.minimum.at(longest, layers.node[able], time[able])
     if not np.isfinite(longest).all():

@@ -40,7 +40,7 @@ import numpy as np
 
 from ....instances import Costs, Workload
 from ....instances.common.arrays import Bools, Floats, Ints
-from ..rules import allowed_each
+from ..rules import usable_bytes_each
 from .max_load import Nets, least_cut, nets_of, summed
 
 #: Blocks up to which paths are looked at: which leads to which takes their square in bytes.
@@ -173,7 +173,7 @@ def _blocks(workload: Workload, costs: Costs, whole: bool) -> _OrderedBlocks | N
         compute=summed(of, costs.compute[own]),
         memory=summed(of, costs.memory_bytes),
         colour=colour,
-        capacity=allowed_each(costs.capacity_bytes[own]),
+        capacity=usable_bytes_each(costs.capacity_bytes[own]),
         transfer=np.array(costs.transfer[own]),
         cpu=costs.compute[hosts].min(axis=0, initial=np.inf),
     )

@@ -13,21 +13,20 @@ from ....instances.costs.layers import LayerPrices
 from ....instances.costs.layout import JobSchedule, Layout
 from ....instances.costs.memory import (
     RankStages,
+    block_held,
     ends_held,
     loss_bytes,
     passes_in_flight,
-    rank_parameters,
     stage_held,
     stage_kept,
 )
 from ....instances.costs.stages import StageParts, device_memory, stage_time
 from ....instances.job.problem import TrainingJob
 
-#: Quantities of a stage: passes, weights that all replicas hold and routed ones (as traffic counts
-#: them), bytes kept per microbatch on the device and in host memory, parameters held of either
-#: kind, and seconds of collectives, as those of a layer.
-F, B, W, DENSE, ROUTED, KEPT, AWAY, SHARED, EXPERTS = range(9)
-BUSY = slice(9, 15)
+#: Quantities of a stage: passes, parameters that all replicas hold and routed ones, bytes kept per
+#: microbatch on the device and in host memory, and seconds of collectives, as those of a layer.
+F, B, W, SHARED, ROUTED, KEPT, AWAY = range(7)
+BUSY = slice(7, 13)
 
 
 #: How often a path has F, B (whole) and W of each stage, shape (stages, 3), and messages.
@@ -38,9 +37,9 @@ Path = tuple[Floats, float]
 class ProbedStages:
     """Exact costs of stages under a setting on some nodes; K types of layers."""
 
-    #: Shape (3, 15): quantities of the first, an inner and the last stage apart from their layers.
+    #: Shape (3, 13): quantities of the first, an inner and the last stage apart from their layers.
     ends: Floats
-    #: Shape (K, 15): quantities of a layer of each type, and their changes when it is recomputed.
+    #: Shape (K, 13): quantities of a layer of each type, and their changes when it is recomputed.
     layers: Floats
     again: Floats
     #: Shape (K,): bytes inside a layer's backward pass, by type; the least of a recomputed one.
@@ -107,7 +106,7 @@ class Probes:
 
     def _probe(self, setting: Layout, prices: LayerPrices) -> ProbedStages:
         model, times, types = self.model, prices.times(setting), self.types
-        weights = [rank_parameters(block, model.hidden, setting) for block in model.layer_types]
+        blocks = [block_held(block, model.hidden, setting) for block in model.layer_types]
         divided = RankStages.of(model, replace(setting, stage_layers=(model.layers, 0, 0)))
         counts = self.job.counts_layers(setting)
 
@@ -115,18 +114,18 @@ class Probes:
             again = again if counts else len(own)
             layout = replace(setting, recompute_layers=again)
             ends = (stage == 0, stage == 2, bool(model.mtp) and stage == 2)
-            time = stage_time(layout, prices, times, weights, StageParts(tuple(own), again, *ends))
+            held = stage_held(model, layout, stage, own, blocks)
+            time = stage_time(layout, prices, times, held, StageParts(tuple(own), again, *ends))
             stages: list[tuple[int, ...]] = [(), (), ()]
             stages[stage] = tuple(own)
             placed = replace(divided, stages=tuple(stages))
-            held = stage_held(model, layout, stage, placed)
             kept, whole = (
                 stage_kept(model, replace(layout, offload_activations=part), stage, placed)
                 for part in (layout.offload_activations, 0.0)
             )
             return np.array((
-                time.forward, time.backward, time.weights, time.dense, time.routed,
-                kept, whole - kept, held.shared, held.routed, *time.busy,
+                time.forward, time.backward, time.weights, held.shared, held.routed,
+                kept, whole - kept, *time.busy,
             ))  # fmt: skip
 
         one = of(1, types)

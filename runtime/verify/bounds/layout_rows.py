@@ -52,8 +52,6 @@ from ....instances.costs.stages import (
 from .layout_probes import (
     AWAY,
     BUSY,
-    DENSE,
-    EXPERTS,
     KEPT,
     ROUTED,
     SHARED,
@@ -74,7 +72,7 @@ PIECES = 8
 
 
 class PointRefutation:
-    """An outer point in a pipeline, and what a plan there that is faster than a bound must keep."""
+    """An outer point in a pipeline, with the rows of any plan there faster than a bound."""
 
     def __init__(self, probes: Probes, layout: Layout) -> None:
         self.probes, self.layout, self.prices = probes, layout, probes.prices
@@ -134,18 +132,18 @@ class PointRefutation:
         """
         if prices in self.lines:
             return self.lines[prices]
-        least = float(self.probed.layers[:, DENSE].min())
+        least = float(self.probed.layers[:, SHARED].min())
         most = self.count @ self.probed.layers + self.probed.ends.sum(axis=0)
-        ends = ((least, 0.0), (most[DENSE], 0.0), (0.0, max(most[ROUTED], 1.0)))
+        ends = ((least, 0.0), (most[SHARED], 0.0), (0.0, max(most[ROUTED], 1.0)))
         found = []
         for one in prices.each:
             few, many, routed = (
                 np.array(replica_traffic(self.layout, one, *held)) for held in ends
             )
-            slope = (many - few) / max(most[DENSE] - least, 1.0)
+            slope = (many - few) / max(most[SHARED] - least, 1.0)
             lines = (few - slope * least, slope, routed / max(most[ROUTED], 1.0))
             found.append(np.stack(lines, axis=1))
-        whole = np.array([1.0, most[DENSE], most[ROUTED]])
+        whole = np.array([1.0, most[SHARED], most[ROUTED]])
         self.lines[prices] = max(found, key=lambda lines: float(lines.sum(axis=0) @ whole))
         return self.lines[prices]
 
@@ -206,15 +204,15 @@ class PointRefutation:
         """Whether ranks have too few bytes together, all layers recomputed as far as can be."""
         shared, routed = self.state
         loses, probed = 1 + FRAGMENTATION, self.probed
-        held = shared * probed.layers[:, SHARED] + routed * probed.layers[:, EXPERTS]
+        held = shared * probed.layers[:, SHARED] + routed * probed.layers[:, ROUTED]
         kept = loses * (probed.layers + probed.again)[:, KEPT]
         flight = self.flight[0][self.of_rank]
         ends = probed.ends[self.place]
-        own = shared * ends[:, SHARED] + routed * ends[:, EXPERTS]
+        own = shared * ends[:, SHARED] + routed * ends[:, ROUTED]
         own = own + loses * self.flight[0] * ends[:, KEPT]
         free = self.probes.limits(self.layout) - self.besides - own[self.of_rank].sum(axis=1)
         free -= loses * self.inside
-        free[self.last] -= loses * max(0.0, probed.loss - self.inside)
+        free[self.last] -= loses * max(0.0, probed.loss - self.inside) * bool(self.flight[0, -1])
         least = flight.min(axis=1)
         free -= ((flight - least[:, None]) * self.low[self.of_rank]).sum(axis=1) * kept.min()
         if (free < 0).any():
@@ -236,7 +234,7 @@ class PointRefutation:
         if seconds >= least:
             return True
         once = self.count @ probed.layers + probed.ends[self.place].sum(axis=0)
-        mean = once[[DENSE, ROUTED]] / p  # of a rank; what is convex is there at most its mean
+        mean = once[[SHARED, ROUTED]] / p  # of a rank; what is convex is there at most its mean
         seconds += self.constant + float(p * mean @ (1 / (1 / self.step).sum(axis=0)))
         if not self.sharded:
             shown = max(1 / max(PIECES, self.layout.chunks), self.prices.calibration.slowed)
@@ -425,13 +423,14 @@ class PointRefutation:
         for flight in self.flight:
             rows, fixed = np.zeros((self.ranks, self.columns)), self.besides
             for weight, what in (
-                (shared * one, SHARED), (routed * one, EXPERTS), (loses * flight * one, KEPT),
+                (shared * one, SHARED), (routed * one, ROUTED), (loses * flight * one, KEPT),
             ):  # fmt: skip
                 more, constant = self._by_rank(weight, what)
                 rows, fixed = rows + more, fixed + constant
             free = limits - fixed
-            most = (free[last] - loses * self.probed.loss) / limits[last]
-            self.add(rows[last] / limits[last], -np.inf, most)
+            if flight[-1]:  # of the stage that has the loss
+                most = (free[last] - loses * self.probed.loss) / limits[last]
+                self.add(rows[last] / limits[last], -np.inf, most)
             for j, kind in enumerate(self.heavier):
                 inside = loses * self.probed.each_working[kind]
                 self.add((rows + inside * u[:, j]) / each, -np.inf, free / limits)
@@ -444,7 +443,7 @@ class PointRefutation:
     def _beside(self, unit: float) -> None:
         """State rows of traffic and optimizer for each rank, or, if weights wait, each stage."""
         one, table = np.ones(self.stages), self.prices.calibration
-        (dense, d), (routed, e) = self._by_rank(one, DENSE), self._by_rank(one, ROUTED)
+        (dense, d), (routed, e) = self._by_rank(one, SHARED), self._by_rank(one, ROUTED)
         eye = np.eye(self.columns)
         each, experts = self.step.T
         step = each[:, None] * dense + experts[:, None] * routed
@@ -475,7 +474,7 @@ class PointRefutation:
         links = [one.cluster.accelerator.host_bandwidth for one in on]
         hidden = np.array([one.calibration.hidden for one in on])
         moved, fixed = (
-            ((one[:, AWAY] + each[0] * one[:, DENSE] + each[1] * one[:, ROUTED]).T / links).T
+            ((one[:, AWAY] + each[0] * one[:, SHARED] + each[1] * one[:, ROUTED]).T / links).T
             for one in (self.of, self.fixed)
         )
         waits = np.eye(self.columns)[self.at["wait"]]
@@ -499,15 +498,15 @@ class PointRefutation:
                 (1, reduce + gather * reshards, reduce, B),
             ):
                 wait = np.eye(self.columns)[self.at["wait"][s, column]]
-                moved = line[1] * self.of[s, DENSE] + line[2] * self.of[s, ROUTED]
-                fixed = line[0] + self.fixed[s, [DENSE, ROUTED]] @ line[1:]
+                moved = line[1] * self.of[s, SHARED] + line[2] * self.of[s, ROUTED]
+                fixed = line[0] + self.fixed[s, [SHARED, ROUTED]] @ line[1:]
                 place = _blocked(self.layout, prices, what)
                 computes = self.raw[s, what] - self.of[s, place].sum(axis=0)
                 of_ends = self.fixed[s, what] - self.fixed[s, place].sum()
                 rows, least = wait - moved + hidden * computes, unit * (fixed - hidden * of_ends)
                 self.add(unit * rows, least, np.inf)
                 self.add(unit * (wait - slowed * moved), unit * slowed * fixed, np.inf)
-                layer = float((seconds[:, [DENSE, ROUTED]] @ first[1:]).min())
+                layer = float((seconds[:, [SHARED, ROUTED]] @ first[1:]).min())
                 self.add(unit * wait, unit * layer, np.inf)
 
     # Paths.

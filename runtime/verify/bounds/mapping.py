@@ -20,6 +20,8 @@ that lies within groups costs what the best such one does; another has a pair of
 groups. Stages in a row are *together* if the boundaries between them lie within groups. If one of
 them has all of its replicas in one group, so have all, and they are at most L: the devices of the
 largest group over R. Where no all-reduce counts, the same holds of one replica of each stage.
+If two stages in a row have all of their replicas in one group each, and not in the same, all R
+messages between them go from a group to another.
 
 Stages that are together have their replicas in the same groups. So if no group has devices of two
 speeds, their slowest devices are of one speed, and L is that of the groups of this speed. How many
@@ -27,7 +29,8 @@ stages have devices of a speed or faster ones alone is limited for each speed; a
 
 The proof is a search for a chain below the target. For each ideal and number of stages by speed it
 keeps the least number of stages that are together up to there, by their speed and by whether one of
-them is known to be in one group. Times are whole parts of the target, rounded downwards.
+them is known to be in one group; none where the last boundary was not within groups, by whether the
+next stage is in one group. Times are whole parts of the target, rounded downwards.
 
 Bounds of *given stages* are checked by the same search, over the ideals of that cut alone.
 """
@@ -54,7 +57,7 @@ from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.units import TIME_UNITS
 from ....instances.model.contiguity import pipeline_edges
 from ....instances.model.stage_costs import accelerator_seconds, device_slowdowns, parameter_bytes
-from .stage_chains import PARTS, EndsInReach, Ideals, ideals_of, parts
+from .stage_chains import PARTS, EndsInReach, Ideals, ideals_of, parts_of_target
 
 #: Devices up to which rings and pairs are sought among all; beyond, the best link counts.
 MOST_DEVICES = 1024
@@ -124,12 +127,29 @@ class _Links:
         other = self._other_than_ring(size)
         return min(within, other), min(across, other)
 
-    def sent(self, messages: int, size: float) -> tuple[float, float]:
-        """Return the least seconds of a boundary per batch, within groups and not."""
+    def sent(self, messages: int, size: float) -> tuple[float, float, float]:
+        """Return the least seconds of a boundary per batch: within groups, not, from one to one."""
         if messages == 0 or self.problem.mode == "allr":
-            return 0.0, 0.0
-        cost = self.problem.microbatches * (messages * self.latency + size * self.inverse)
-        return self._two(cost, lambda among: _pairs(among) >= 2 * self.problem.replicas)
+            return 0.0, 0.0, 0.0
+        m = self.problem.microbatches
+        cost = m * (messages * self.latency + size * self.inverse)
+        within, across = self._two(cost, lambda among: _pairs(among) >= 2 * self.problem.replicas)
+        latency = float(self.latency.min(where=self.far, initial=math.inf))
+        return within, across, max(across, m * (messages * latency + size * self.from_one_to_one))
+
+    @cached_property
+    def from_one_to_one(self) -> float:
+        """Least seconds per byte of R pairs from one group to another; `inf` for none."""
+        own = np.eye(int(self.group.max()) + 1)[self.group]  # (D, groups)
+
+        def enough(among: Bools) -> bool:
+            partners = own.T @ (among @ own > 0)  # devices of a group with a partner in another
+            return any(
+                _pairs(among[np.ix_(self.group == a, self.group == b)]) >= self.problem.replicas
+                for a, b in np.argwhere(partners >= self.problem.replicas)
+            )
+
+        return _least(self.inverse, self.far, enough)
 
     def _two(self, cost: Floats, enough: Callable[[Bools], bool]) -> tuple[float, float]:
         """Return the least cost at which pairs are enough: within groups, and not all within."""
@@ -175,7 +195,7 @@ def _least(cost: Floats, among: Bools, enough: Callable[[Bools], bool]) -> float
 
 
 def _pairs(admitted: Bools) -> int:
-    """Return twice the largest number of pairs of devices, at least."""
+    """Return the largest number of pairs of rows and columns; of symmetric ones at least twice."""
     return int((maximum_bipartite_matching(csr_array(admitted)) >= 0).sum())
 
 
@@ -206,7 +226,7 @@ class _MappedChains:
     compute: Ints  # (K, N): of the nodes at each speed, the fastest first, in parts of the target
     counts: Ints  # (K,): how many stages are of each speed
     reduced: Ints  # (2, N): all-reduces within a group and not
-    sent: Ints  # (2, N): boundaries within groups and not
+    sent: Ints  # (3, N): boundaries within groups, not, and from one group to one
 
     def any_below(self, problem: DeviceMapping, longest: Ints, *, alone: bool) -> bool:
         """Return whether a chain of S stages is below the target.
@@ -230,11 +250,16 @@ class _MappedChains:
         # by speed, ideal and numbers: how many are together, none or one known to be in a group
         loose = np.full((len(longest), last + 1, len(used)), NONE)
         held = np.full_like(loose, NONE)
+        # 0 where all of the next stage is in one group, or not
+        inside, spread = (np.full(loose.shape[1:], NONE) for _ in range(2))
         loose[:, 0, 0] = 0
+        # whether it matters if boundaries go from one group to one
+        apart = not alone and bool((self.sent[2] > self.sent[1]).any())
         least = self.compute[0] + (0 if problem.overlap else self.reduced.min(axis=0))
         reach = EndsInReach(self.inside, least)
         for ideal in range(last):
-            known = (np.minimum(loose[:, ideal], held[:, ideal]) < NONE).any(axis=0)
+            found = *loose[:, ideal], *held[:, ideal], inside[ideal], spread[ideal]
+            known = (np.array(found) < NONE).any(axis=0)
             if not known.any():
                 continue
             left = problem.stages - 1 - int(stages[known].min())
@@ -242,21 +267,24 @@ class _MappedChains:
             for speed, (free, then) in enumerate(steps):
                 of = speed if kept else 0
                 run = int(longest[of])
-                a, b = loose[of, ideal], held[of, ideal]
-                both = np.where(np.minimum(a, b) < run, np.minimum(a, b) + 1, NONE)
+                b = held[of, ideal]
+                least_run = np.minimum(np.minimum(loose[of, ideal], inside[ideal]), b)
+                a = np.minimum(loose[of, ideal], spread[ideal])
+                both = np.where(least_run < run, least_run + 1, NONE)
                 longer = np.where(b < run, b + 1, NONE)
                 at_most = np.where(a < NONE, np.minimum(a + 1, run + 1), NONE)
                 freed = np.where((a < NONE) | (longer < NONE), 0, NONE)
                 below = self._below(speed, ideal, ends, overlap=problem.overlap)
                 for ring, boundary, to, value in (
                     (0, 0, held[of], both),
-                    (0, 1, loose, np.where(both < NONE, 0, NONE)),
+                    (0, 1, spread if apart else loose, np.where(both < NONE, 0, NONE)),
+                    (0, 2, inside, np.where(both < NONE, 0, NONE)),
                     (1, 0, loose[of], at_most),
                     (1, 0, held[of], longer),
                     (1, 1, loose, freed),
                 ):
                     some = ends[below[ring][boundary]]
-                    if len(some) and not (ring and alone):
+                    if len(some) and (apart or boundary < 2) and not (ring and alone):
                         rows, columns = np.ix_(some, then)
                         known_by = to[..., rows, columns]
                         to[..., rows, columns] = np.minimum(known_by, value[free])
@@ -316,7 +344,9 @@ def no_mapping_below(
     own = problem.microbatches * accelerator_seconds(workload)
     slow, counts = _speeds(cluster, problem)
     slowdowns = device_slowdowns(cluster)[problem.topology.usable]
-    compute = np.array([ideals.sums(parts(factor * own, seconds)) for factor in slow.tolist()])
+    compute = np.array(
+        [ideals.sums(parts_of_target(factor * own, seconds)) for factor in slow.tolist()]
+    )
     down, up = _crossing(workload, ideals)
     if not problem.gradients:
         up = np.zeros_like(up)
@@ -329,7 +359,7 @@ def no_mapping_below(
             compute,
             counts,
             _reduced(links, workload, ideals, seconds, given),
-            np.array([parts(of * (1 - ROUNDING), seconds) for of in prices]),
+            np.array([parts_of_target(of * (1 - ROUNDING), seconds) for of in prices]),
         )
         longest = links.longest_runs(slow, slowdowns)
         if not chains.any_below(problem, longest, alone=not links.rings_count):
@@ -392,8 +422,8 @@ def _crossing(workload: Workload, ideals: Ideals) -> tuple[Floats, Floats]:
 
 
 def _boundaries(links: _Links, messages: Ints, size: Floats) -> Floats:
-    """Return the least seconds of boundaries of so many messages and bytes, shape (2, N)."""
-    found = np.zeros((2, len(size)))
+    """Return the least seconds of boundaries of so many messages and bytes, shape (3, N)."""
+    found = np.zeros((3, len(size)))
     for count in np.unique(messages[messages > 0]).tolist():
         of = messages == count
         sizes = np.unique(size[of])
@@ -420,11 +450,13 @@ def _reduced(
     if given is not None:
         stages = np.bincount(given.stage, weights=held, minlength=links.problem.stages)
         of_stages = np.array([links.reduced(float(size)) for size in stages]) * (1 - ROUNDING)
-        return np.array([np.append(0, np.cumsum(parts(own, seconds))) for own in of_stages.T])
+        return np.array(
+            [np.append(0, np.cumsum(parts_of_target(own, seconds))) for own in of_stages.T]
+        )
     share = held / max(total, 1.0) * (1 - ROUNDING)
     # where no ring is possible, it takes what is above any target
     prices = np.minimum(links.reduced(total), 1e300)
-    return np.array([ideals.sums(parts(share * price, seconds)) for price in prices])
+    return np.array([ideals.sums(parts_of_target(share * price, seconds)) for price in prices])
 
 
 def _divisions(workload: Workload, problem: DeviceMapping) -> Iterator[Ints]:

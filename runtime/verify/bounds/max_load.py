@@ -52,10 +52,10 @@ from numpy.typing import NDArray
 from ....instances import Costs, Throughput, VerificationError, Workload, without_links
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.units import LARGEST
-from ....instances.formats.certificate import HubCertificate
+from ....instances.formats.plan_json import HubCertificate
 from ....instances.model.contiguity import pipeline_edges
-from ..rules import allowed_each
-from .bound_check import BoundCheck, too_much
+from ..rules import usable_bytes_each
+from . import BoundCheck, too_much
 
 #: Rounding allowance, as a part of the sum of magnitudes.
 ROUNDING = 1e-12
@@ -141,7 +141,7 @@ def max_load_bound(
     if problem.pipeline != "gpipe":
         time = time.sum(axis=1, keepdims=True)
     memory = summed(block, costs.memory_bytes)
-    room = allowed_each(costs.capacity_bytes[kinds])
+    room = usable_bytes_each(costs.capacity_bytes[kinds])
     time += np.where(memory > room[:, None], np.inf, 0.0)[:, None]
     if not workload.n or np.isinf(time).all(axis=0).any():
         return 0.0

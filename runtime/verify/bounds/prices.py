@@ -29,9 +29,9 @@ import numpy as np
 
 from ....instances import Costs, Throughput, VerificationError, Workload
 from ....instances.common.arrays import Floats, Ints
-from ....instances.formats.certificate import PriceCertificate
-from ..rules import allowed
-from .bound_check import BoundCheck, too_much
+from ....instances.formats.plan_json import PriceCertificate
+from ..rules import usable_bytes
+from . import BoundCheck, too_much
 from .max_load import merged, net_costs, summed
 
 #: Most groups of partial sets before the check gives up.
@@ -87,7 +87,7 @@ def check_prices(
     most = _most_transfer(costs, block, problem.overlap, target)
     devices, fixed, counts = [], [], []
     for k in np.flatnonzero(costs.count).tolist():
-        room = allowed(float(costs.capacity_bytes[k]))
+        room = usable_bytes(float(costs.capacity_bytes[k]))
         if memory_prices[k] > 0 and math.isinf(room):
             raise VerificationError("certificate: a memory without limit has a price")
         moved = net_costs(block, workload.successors, costs.transfer[k])

@@ -38,8 +38,8 @@ import numpy as np
 from ....instances import Plan, Sharding, UncheckedError, VerificationError, Workload, program_of
 from ....instances.common.arrays import Bools, Floats
 from ....instances.common.errors import quote
-from ....instances.formats.certificate import ELIMINATED, FITTING, ShardingCertificate
-from .bound_check import BoundCheck, check_target, too_much
+from ....instances.formats.plan_json import ELIMINATED, FITTING, ShardingCertificate
+from . import BoundCheck, check_target, too_much
 from .sharding_program import (
     PricedProgram,
     mixed_ends,

@@ -29,14 +29,14 @@ from ....instances.common.arrays import Floats, Ints
 from ....instances.common.units import TIME_UNITS
 from ....instances.model.sharding import gradient_buckets, operator_groups
 from ..sharding import (
-    Lying,
+    Properties,
     broken_rules,
     latency_shares,
     local_bytes,
-    lying_of,
     on_group,
     own_cost,
     paths,
+    properties_of,
     work_places,
 )
 
@@ -49,7 +49,7 @@ class _Keeper:
     """An operator that keeps a tensor until its backward pass, with the property of each choice."""
 
     operator: int
-    ways: list[Lying | None]
+    ways: list[Properties | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +57,10 @@ class PricedChoices:
     """The choices of one operator: signatures that the rules allow, with their costs."""
 
     cost: Floats  # of each, without conversions
-    read: list[list[Lying]]  # read, made: of each, how the operator reads and makes its tensors
-    made: list[list[Lying]]
+    read: list[
+        list[Properties]
+    ]  # read, made: of each, how the operator reads and makes its tensors
+    made: list[list[Properties]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +77,7 @@ class ConvertedTensor:
 
     number: int  # number, maker: in the program
     maker: int
-    needed: Sequence[Lying | None]  # how it can be needed
+    needed: Sequence[Properties | None]  # how it can be needed
     by_maker: Ints  # of each of its maker's ways the position of how it is made
     cost: Floats  # of converting it from each way in which it is made to each of `needed`
     uses: list[TensorUse]  # who reads it
@@ -101,16 +103,16 @@ def priced_program(program: TensorProgram, problem: Sharding, time_unit: str) ->
             tuple((t.shape, t.size_bytes) for t in around), fixed.get(operator.name), group,
         )  # fmt: skip
         if key not in known:
-            known[key] = _ways(program, problem, operator, time_unit, group)
+            known[key] = _priced_choices(program, problem, operator, time_unit, group)
         ways.append(known[key])
-    readers: list[list[tuple[int, list[Lying]]]] = [[] for _ in program.tensors]
+    readers: list[list[tuple[int, list[Properties]]]] = [[] for _ in program.tensors]
     for v, operator in enumerate(program.operators):
         for slot, t in enumerate(operator.inputs):
             readers[t].append((v, [row[slot] for row in ways[v].read]))
         if operator.gradient is not None:
             readers[operator.gradient].append((v, [row[0] for row in ways[v].made]))
     unit = TIME_UNITS[time_unit] if problem.objective == "time" else 1.0
-    paid: dict[object, dict[Lying, float]] = {}
+    paid: dict[object, dict[Properties, float]] = {}
     shares = latency_shares(program, problem)
     tensors = []
     for t, by in enumerate(readers):
@@ -118,19 +120,19 @@ def priced_program(program: TensorProgram, problem: Sharding, time_unit: str) ->
             v = program.maker[t]
             slot = program.operators[v].outputs.index(t)
             made = [row[slot] for row in ways[v].made]
-            far = partial(_far, program.tensors[t], problem, paid, shares.get(t, 1.0))
+            far = partial(_conversion_costs, program.tensors[t], problem, paid, shares.get(t, 1.0))
             tensors.append(_tensor(program, t, made, by, far, unit))
     return PricedProgram(ways, tensors)
 
 
-def _ways(
+def _priced_choices(
     program: TensorProgram, problem: Sharding, operator: Operator, time_unit: str, group: int | None
 ) -> PricedChoices:
     """Return the choices of an operator that break no rule, priced."""
     cost, read, made = [], [], []
     numbers = range(len(operator.signatures))
     for row in itertools.product(numbers, repeat=len(problem.mesh.shape)):
-        reads, makes = lying_of(operator, row, group)
+        reads, makes = properties_of(operator, row, group)
         if not any(broken_rules(program, problem, operator, row, (reads, makes), group)):
             cost.append(own_cost(program, problem, operator, row, (*reads, *makes), time_unit)[0])
             read.append(reads)
@@ -141,12 +143,12 @@ def _ways(
 def _tensor(
     program: TensorProgram,
     t: int,
-    made: Sequence[Lying],
-    readers: Sequence[tuple[int, list[Lying]]],
-    far_from: Callable[[Lying], dict[Lying, float]],
+    made: Sequence[Properties],
+    readers: Sequence[tuple[int, list[Properties]]],
+    far_from: Callable[[Properties], dict[Properties, float]],
     unit: float,
 ) -> ConvertedTensor:
-    """Return a tensor that is read, with its conversions priced by what is far from a property."""
+    """Return a tensor that is read, with its conversions priced by shortest paths."""
     rows = {how: k for k, how in enumerate(dict.fromkeys(made))}
     wanted = dict.fromkeys(how for _, needs in readers for how in needs)
     columns = {how: k for k, how in enumerate(wanted)}
@@ -168,13 +170,13 @@ def _tensor(
     )
 
 
-def _far(
+def _conversion_costs(
     tensor: Tensor,
     problem: Sharding,
-    paid: dict[object, dict[Lying, float]],
+    paid: dict[object, dict[Properties, float]],
     share: float,
-    before: Lying,
-) -> dict[Lying, float]:
+    before: Properties,
+) -> dict[Properties, float]:
     """Return the cost of converting a tensor from one property to each other, by shortest paths."""
     key = (tensor.shape, tensor.size_bytes, share, before)
     if key not in paid:
@@ -296,11 +298,11 @@ def _keepers(
         if operator.backward:
             for slot, t in enumerate(operator.inputs):
                 if not program.operators[program.maker[t]].backward:
-                    how: list[Lying | None] = [row[slot] for row in ways[v].read]
+                    how: list[Properties | None] = [row[slot] for row in ways[v].read]
                     found.setdefault(t, []).append(_Keeper(v, how))
         elif operator.view and any(t in found for t in operator.outputs):
             twice.add(v)
-            first: list[Lying | None] = [None] * len(ways[v].cost)
+            first: list[Properties | None] = [None] * len(ways[v].cost)
             keeper = _Keeper(v, [*first, *(row[0] for row in ways[v].read)])
             found.setdefault(operator.inputs[0], []).append(keeper)
     return found, twice
@@ -329,7 +331,7 @@ def _kept(
             if wanted is None or (wanted == how and (looks or operator.role == "parameter")):
                 continue
             if wanted == how and operator.view:
-                cost[a, b] = price * _most(program, t)
+                cost[a, b] = price * _largest_viewed(program, t)
             else:
                 cost[a, b] = price * local_bytes(program.tensors[t], wanted, mesh)
     return ConvertedTensor(
@@ -348,7 +350,7 @@ def _kept(
     )
 
 
-def _most(program: TensorProgram, t: int) -> float:
+def _largest_viewed(program: TensorProgram, t: int) -> float:
     """Return the size in bytes of the largest tensor that a view looks at."""
     found, operator = 0.0, program.operators[program.maker[t]]
     while operator.view:

@@ -1,4 +1,4 @@
-"""All chains of stages, by ideals: a proof that no contiguous split is below a target.
+"""Chains of stages: proofs that no contiguous split is below a target, by ideals or by one path.
 
 *Ideals.* An *ideal* is a set of blocks that holds all that any of its blocks waits for. The
 prefixes of a contiguous split are ideals I_0 = ∅ ⊂ I_1 ⊂ … ⊂ I_P, and its stages are I_s ∖ I_{s−1}.
@@ -22,6 +22,25 @@ with d the numbers of devices used, by kind. The target is proved if no d reache
 GPipe's objective, the largest forward plus the largest backward pass, the least largest backward
 pass b is found among chains whose forward passes are below the target less the b before it, from
 b = 0 on, until there is no such chain.
+
+*Intervals of a longest path* need no lists of ideals. Let s_0 … s_{L−1} be a path of blocks, each
+of which waits for the one before. Of block x let f be the least number with x ≤ s_f, and g the
+greatest with s_g ≤ x; L and −1 where there is none. The stage I ∖ I' of a chain of ideals has some
+interval s_i … s_{j−1} of the path. It holds every x with i ≤ g and f < j, none with f < i, which is
+in I', and none with g ≥ j, which is not in I. So on a device of kind k it takes at least
+
+    load_k(i, j) = Σ { p_{k,x} : i ≤ g_x, f_x < j } + Σ { c_{k,e} : net e has such an x, and has a
+                   pin with f < i or a pin with g ≥ j }.
+
+*Arcs.* Places 0 … L are nodes of a graph, with an arc from i to j of kind k where load_k(i, j) is
+below the target and the bytes fit. Let 0 be the kind of the most devices, n_0 of them, and o count
+the devices of the other kinds. The target is proved if no path leads from 0 to L with the devices
+that there are, or if devices of kind 0 have more to do than n_0 targets:
+
+    Σ_x p_{0,x} − V + (least Σ c over the arcs of kind 0 of a path)  ≥  n_0 · target
+
+where V is what other devices can take over of Σ p_0, by a fractional knapsack. Times are whole
+parts of the target, rounded downwards, so that sums are exact and never too high.
 """
 
 from __future__ import annotations
@@ -30,6 +49,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,8 +58,8 @@ from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.model.contiguity import pipeline_edges
 from ....instances.model.workload import kept_bytes
 from ..rules import RELATIVE_SLACK
-from .bound_check import too_much
-from .max_load import merged, net_costs
+from . import too_much
+from .max_load import ROUNDING, fitting, merged, net_costs, summed
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -53,6 +73,8 @@ NEVER = 1 << 62
 
 #: Numbers of devices used, by kind, and the largest backward pass on the way (GPipe; else 0).
 State = tuple[tuple[int, ...], int]
+#: Nodes at most: sums of so many times stay below 2^63.
+MOST_NODES = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,8 +250,8 @@ class Stages:
         of both.
         """
         kinds = np.flatnonzero(costs.count)
-        compute = parts(costs.compute[kinds], target)
-        transfer = parts(costs.transfer[kinds], target)
+        compute = parts_of_target(costs.compute[kinds], target)
+        transfer = parts_of_target(costs.transfer[kinds], target)
         nets = net_costs(ideals.block, readers, transfer * np.array(passes)[:, None])
         if len(ideals.members) * len(nets) > CELLS:
             raise too_much(f"there are {len(ideals.members)} ideals and {len(nets)} nets")
@@ -268,17 +290,17 @@ def bytes_in_parts(values: Floats, costs: Costs) -> Ints:
     """Return bytes in parts of twice the memory of a device, by kind that has devices."""
     room = costs.capacity_bytes[costs.count > 0, None] * (1 + RELATIVE_SLACK)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        return parts(np.where(values > 0, values / room, 0.0), 2.0)
+        return parts_of_target(np.where(values > 0, values / room, 0.0), 2.0)
 
 
-def parts(values: Floats, target: float) -> Ints:
+def parts_of_target(values: Floats, target: float) -> Ints:
     """Return values in parts of the target, rounded downwards; those above it as the target."""
     with np.errstate(over="ignore"):
         whole: Ints = np.floor(np.minimum(values / target, 1.0) * PARTS).astype(np.int64)
     return whole
 
 
-def nodes_that_count(workload: Workload, costs: Costs) -> Bools:
+def relevant_nodes(workload: Workload, costs: Costs) -> Bools:
     """Return which nodes take time on some kind of device, or memory that may be short."""
     kept = np.asarray((costs.compute[costs.count > 0] > 0).any(axis=0), np.bool_)
     if not (costs.capacity_bytes[costs.count > 0] >= workload.memory_bytes.sum()).all():
@@ -359,7 +381,7 @@ def list_stages(
         for u, v in workload.edges.tolist()
         if backward[u] == backward[v]
     ]
-    ideals = ideals_of(workload, nodes_that_count(workload, costs), waits)
+    ideals = ideals_of(workload, relevant_nodes(workload, costs), waits)
     # what a device needs in its backward pass alone is received there: it is left out
     readers = [
         [v for v in others if problem.relayed or backward[u] or not backward[v]]
@@ -375,7 +397,7 @@ def list_stages(
     size = len(ideals.members)
     most = min(int(costs.count.sum()), ideals.members.shape[1] + ideals.left_out)
     most = min(most, problem.placement_rules.max_stages or most)
-    least = ideals.sums(parts(costs.compute[costs.count > 0], each).min(axis=0))
+    least = ideals.sums(parts_of_target(costs.compute[costs.count > 0], each).min(axis=0))
     reach = EndsInReach(ideals.inside, least)
     # a stage of what is left out takes no time, and others may have more microbatches in flight
     empty = np.arange(size if ideals.left_out else 0)
@@ -436,12 +458,12 @@ def no_chain_below(workload: Workload, costs: Costs, problem: Throughput, target
 
 def _chains(workload: Workload, costs: Costs, problem: Throughput, target: float) -> _Chains:
     """Return the graph of ideals and stages of a problem."""
-    ideals = ideals_of(workload, nodes_that_count(workload, costs), pipeline_edges(workload))
+    ideals = ideals_of(workload, relevant_nodes(workload, costs), pipeline_edges(workload))
     backward, all_nodes = workload.backward, np.ones(workload.n, np.bool_)
     passes = (~backward, backward) if problem.pipeline == "gpipe" else (all_nodes,)
     stages = Stages.of(costs, ideals, target, passes, workload.successors, relayed=problem.relayed)
     used = bytes_in_parts(workload.memory_bytes, costs)
-    compute = parts(costs.compute[costs.count > 0], target)
+    compute = parts_of_target(costs.compute[costs.count > 0], target)
     return _Chains(
         problem.overlap,
         ideals,
@@ -462,3 +484,138 @@ def _best(states: list[State]) -> list[State]:
         ):
             kept.append((used, backward))
     return kept
+
+
+@dataclass(frozen=True, eq=False)
+class _Places:
+    """Places of blocks and nets along the path; B blocks, E nets, P pins of them."""
+
+    path: Ints  # (L,) its blocks
+    # (B,) and (P,): blocks and pins by f, with f and g of each
+    block: Ints
+    block_f: Ints
+    block_g: Ints
+    net: Ints
+    net_f: Ints
+    net_g: Ints
+    # (E,): least f and greatest g of each net's blocks
+    first: Ints
+    last: Ints
+
+    def window(self, of: Ints, begin: int, end: int) -> slice:
+        """Return which of the sorted numbers f are at least `begin` and below `end`."""
+        low, high = np.searchsorted(of, [begin, end])
+        return slice(int(low), int(high))
+
+
+def no_intervals_below(
+    workload: Workload, costs: Costs, problem: Throughput, target: float
+) -> bool:
+    """Prove that every contiguous split has an objective of `target` or more; False if not.
+
+    Links between devices are left out, which makes no split dearer. O(L P) for a path of L blocks
+    and P pairs of a net and its block; VerificationError if there are too many nodes.
+    """
+    if problem.overlap:
+        return False
+    if workload.n > MOST_NODES:
+        raise too_much(f"there are more than {MOST_NODES} nodes")
+    costs = without_links(costs, returning=False)
+    used = np.flatnonzero(costs.count)
+    order = np.argsort(-costs.count[used], kind="stable")
+    block = merged(workload, pipeline_edges(workload))
+    time = summed(block, parts_of_target(costs.compute[used], target)[order])
+    memory = summed(block, bytes_in_parts(workload.memory_bytes, costs)[order])
+    nets = net_costs(
+        block, workload.successors, parts_of_target(costs.transfer[used], target)[order]
+    )
+    weight = np.array([*nets.values()], np.int64).reshape(len(nets), len(used)).T
+    places = _places(workload, block, np.minimum(time[0], PARTS), list(nets))
+    return _refuted(places, (time, memory, weight), costs.count[used][order])
+
+
+def _places(workload: Workload, block: Ints, work: Ints, nets: list[tuple[int, ...]]) -> _Places:
+    """Return where all blocks and nets lie along the path of the most work."""
+    order: nx.DiGraph[int] = nx.DiGraph()
+    order.add_nodes_from(range(len(work)))
+    pairs = ((int(block[u]), int(block[v])) for u, v in pipeline_edges(workload))
+    order.add_edges_from((u, v, {"work": int(work[u])}) for u, v in pairs if u != v)
+    path = np.array(nx.dag_longest_path(order, weight="work"), np.int64)
+    f, g = np.full(len(work), len(path)), np.full(len(work), -1)
+    f[path] = g[path] = np.arange(len(path))
+    topological = list(nx.topological_sort(order))
+    for u in topological:
+        for v in order.successors(u):
+            g[v] = max(g[v], g[u])
+    for v in reversed(topological):
+        for u in order.predecessors(v):
+            f[u] = min(f[u], f[v])
+    pins = np.array([b for net in nets for b in net], np.int64)
+    of = np.repeat(np.arange(len(nets)), [len(net) for net in nets])
+    first, last = np.full(len(nets), len(path)), np.full(len(nets), -1)
+    np.minimum.at(first, of, f[pins])
+    np.maximum.at(last, of, g[pins])
+    by_f, pins_by_f = np.argsort(f, kind="stable"), np.argsort(f[pins], kind="stable")
+    return _Places(
+        path, by_f, f[by_f], g[by_f],
+        of[pins_by_f], f[pins][pins_by_f], g[pins][pins_by_f], first, last,
+    )  # fmt: skip
+
+
+def _refuted(places: _Places, costs: tuple[Ints, Ints, Ints], count: Ints) -> bool:
+    """Return whether no stages below the target make up the path, or do all the work."""
+    time, memory, weight = costs
+    length, many, others = len(places.path), int(count[0]), int(count[1:].sum())
+    fewest = np.full((others + 1, length + 1), many + 1)  # devices of kind 0, by o and place
+    least = np.full((others + 1, length + 1), np.inf)  # what their stages pay for nets
+    fewest[0, 0], least[0, 0] = 0, 0.0
+    for i in range(length):
+        for k in range(len(count)):
+            reached = np.flatnonzero(fewest[:, i] < many + (k > 0))
+            if k > 0:
+                reached = reached[reached < others]
+            if not len(reached):
+                continue
+            ends, paid = _stages(places, i, time[k], memory[k], weight[k])
+            for o in reached.tolist():
+                then, more = (o, 1) if k == 0 else (o + 1, 0)
+                fewest[then, ends] = np.minimum(fewest[then, ends], fewest[o, i] + more)
+                least[then, ends] = np.minimum(least[then, ends], least[o, i] + paid * more)
+    if fewest[:, -1].min() > many:
+        return True
+    value, room = time[0].astype(np.float64), float(PARTS)
+    taken = sum(
+        int(n) * fitting(value, np.where(own < PARTS, own, np.inf), room)
+        for n, own in zip(count[1:], time[1:].astype(np.float64), strict=True)
+    )
+    total = float(value.sum()) * (1 - ROUNDING) - taken
+    return total + float(least[:, -1].min()) * (1 - ROUNDING) >= many * room
+
+
+def _stages(places: _Places, i: int, time: Ints, memory: Ints, weight: Ints) -> tuple[Ints, Floats]:
+    """Return the ends j of stages from i below the target, and what each pays for nets."""
+    along = np.cumsum(time[places.path[i:]])
+    end = i + int(np.searchsorted(along, PARTS)) + 1  # no stage ends there or later
+    end = min(end, len(places.path) + 1)
+    inner = places.window(places.block_f, i, end)
+    held = places.block_g[inner] >= i
+    at, block = places.block_f[inner][held] - i + 1, places.block[inner][held]
+    load, used = np.zeros((2, end - i + 1), np.int64)
+    np.add.at(load, at, time[block])
+    np.add.at(used, at, memory[block])
+    inner = places.window(places.net_f, i, end)
+    held = places.net_g[inner] >= i
+    at, net = places.net_f[inner][held] - i + 1, places.net[inner][held]
+    pin = np.zeros(len(places.first), np.int64)
+    pin[net[::-1]] = np.arange(len(net))[::-1]  # the one of the least f is written last
+    at, net = at[pin[net] == np.arange(len(net))], net[pin[net] == np.arange(len(net))]
+    paid = np.zeros(end - i + 1, np.int64)
+    np.add.at(paid, at, weight[net])
+    inside = places.first[net] >= i
+    over = np.clip(places.last[net] - i + 1, at, end - i)[inside]
+    np.add.at(paid, over, -weight[net][inside])
+    load, used, paid = np.cumsum(load), np.cumsum(used), np.cumsum(paid)
+    fits = (load + paid < PARTS) & (used <= PARTS // 2)
+    fits[[0, -1]] = False
+    ends = np.flatnonzero(fits)
+    return ends + i, paid[ends].astype(np.float64)

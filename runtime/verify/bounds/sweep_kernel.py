@@ -11,7 +11,7 @@ from ....instances.common.kernel import inner, kernel
 from .sharding_program import PricedProgram
 
 
-class Ends(NamedTuple):
+class UseEnds(NamedTuple):
     """The choices of V operators, and the two ends of each use of a tensor, in flat arrays.
 
     End 2 r of use r is at the operator that makes the tensor, end 2 r + 1 at the one that reads it.
@@ -29,7 +29,7 @@ class Ends(NamedTuple):
     table: Ints  # of each use where the costs of its tensor's conversions begin
 
 
-class Raised(NamedTuple):
+class PotentialState(NamedTuple):
     """Potentials, and what follows from them."""
 
     phi: Floats  # φ of each choice
@@ -41,7 +41,7 @@ class Raised(NamedTuple):
     change: Floats  # of the potentials of one end
 
 
-def without_potentials(program: PricedProgram) -> tuple[Ends, Raised]:
+def without_potentials(program: PricedProgram) -> tuple[UseEnds, PotentialState]:
     """Return the ends of uses of tensors whose conversions cost, and potentials of 0."""
     uses = [(t, use) for t in program.tensors if t.cost.any() for use in t.uses]
     having = [own for t, use in uses for own in (t.by_maker, use.by_reader)]
@@ -56,7 +56,7 @@ def without_potentials(program: PricedProgram) -> tuple[Ends, Raised]:
         potential[begin + own] = 0.0
     phi = np.concatenate([one.cost for one in program.operators])
     order = np.argsort(operator, kind="stable")
-    ends = Ends(
+    ends = UseEnds(
         first,
         np.searchsorted(operator[order], np.arange(len(first))),
         order,
@@ -67,7 +67,7 @@ def without_potentials(program: PricedProgram) -> tuple[Ends, Raised]:
         np.concatenate([np.zeros(0, np.int64), *having]),
         np.array([place[t.number] for t, _ in uses], np.int64),
     )
-    return ends, Raised(
+    return ends, PotentialState(
         phi,
         np.ones(len(phi), np.bool_),
         np.minimum.reduceat(phi, first[:-1]),

@@ -32,9 +32,6 @@ from .frameworks import first_plans
 from .options import ChainOptions, OutOfTime
 from .stage_list import StageList, list_stages
 
-#: By how much the time of annealing counts more.
-WEIGHT = 3.0
-
 ORIGIN = "paths of the schedule over chains of ideals"
 
 #: Most ideals that are listed.
@@ -182,17 +179,12 @@ def take_turns(search: Search[Solution], turns: dict[str, Iterator[None]]) -> No
     `turns` has the searches by the name of their phase. Annealing has no turn while another process
     anneals.
     """
-
-    def had(name: str) -> float:
-        spent = search.phases.get(name, 0.0)
-        return WEIGHT * spent if name == ANNEALING else spent
-
     left = dict(turns)
     while not search.should_stop():
         names = [name for name in left if not (name == ANNEALING and ANNEALING in search.beside)]
         if not names:
             return
-        name = min(names, key=had)
+        name = min(names, key=lambda one: search.phases.get(one, 0.0))
         with search.phase(name):
             try:
                 next(left[name])

@@ -118,6 +118,9 @@ def deepspeed_type(found: Modules, stages: int, pattern: str) -> Iterator[list[i
 
 def block_dp(found: Modules, stages: int, _: str) -> Iterator[list[int]]:
     """Yield the split whose longest compute is least."""
+    unable = np.flatnonzero(np.isinf(found.compute))
+    if len(unable):
+        raise Refused(f"not every device can take module {found.names[unable[0]]}")
     yield balanced(found.compute, stages)
 
 

@@ -26,7 +26,7 @@ from ....formulations.job.stream_bounds import least_stage_time
 from ....formulations.task import Task
 from ....instances import PipelineJob, Solution, in_stages
 from ....instances.common.arrays import Bools, Floats, Ints
-from ....instances.common.quantities import show_bytes, show_count
+from ....instances.common.units import show_bytes, show_count
 from ...core.lattice import Lattice, chain, list_ideals
 from ...core.lattice_kernel import ideal_sums
 from ...core.search import Search

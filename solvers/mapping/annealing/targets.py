@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....instances import ReplicaPlacement
-from ...core.search import OPTIMAL_GAP
 from ..layouts import matched
 from ..parameters import (
     COUNT_MODEL_STRIDE,
@@ -118,11 +117,8 @@ def anneal_targets(
     if mapping.costs.unlike:  # a target leaves each device of a stage another slack
         return
     with search.phase("annealing"):
-        while not search.should_stop() and (rounds is None or turn < rounds):
-            if search.gap <= OPTIMAL_GAP:
-                return
-            if search.limits.nodes is not None and turn >= search.limits.nodes:
-                search.stop_for("nodes")
+        while not search.is_over() and (rounds is None or turn < rounds):
+            if search.out_of_nodes(turn):
                 return
             start = min(starts, key=lambda a: a.work / a.weight)
             turn += 1
@@ -173,7 +169,7 @@ def _from_count_model(
     _sliced(mapping, start, cost, steps, (REPAIR_HOT, FIXED_COUNT_COLD), int(rng.integers(2**31)))
     set_counts(model, costs, start.state)
     left = 0.0
-    while left == 0 and mapping.search.gap > OPTIMAL_GAP and not mapping.search.should_stop():
+    while left == 0 and not mapping.search.is_over():
         upper_bounds = sampled_splits(costs, least, start.target)
         cost = violations(
             costs, mapping.order, model.block, upper_bounds, start.target, keeps_counts=True
@@ -241,15 +237,14 @@ def descents(mapping: MappingState, starts: list[StartStrategy]) -> None:
     """Alternate descents from the incumbent with rounds of annealing until a limit."""
     search = mapping.search
     turn = 0
-    while not search.should_stop() and search.gap > OPTIMAL_GAP:
+    while not search.is_over():
         for heat in DESCENT_HEATS:
             with mapping.step("descent"):
                 _descent(mapping, heat, turn)
-            if search.should_stop() or search.gap <= OPTIMAL_GAP:
+            if search.is_over():
                 return
             turn += 1
-        if search.limits.nodes is not None and turn >= search.limits.nodes:
-            search.stop_for("nodes")
+        if search.out_of_nodes(turn):
             return
         with mapping.step("annealing"):
             anneal_targets(mapping, starts, rounds=ROUNDS_BETWEEN_DESCENTS)

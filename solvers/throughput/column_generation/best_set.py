@@ -1,7 +1,7 @@
 """Pricing: the most valuable set of units within a load, and a bound on its value.
 
 *By load* (`best_set`): labels (value, load) are set along the states of a frontier, in alternating
-directions, at ever finer resolutions of the load. *By value* (`best_sets_by_value`): as any prices
+directions, at ever finer resolutions of the load. *By value* (`best_set_by_value`): as any prices
 are valid, they are rounded to multiples of 1 / parts, while loads are not. Then the table of the
 least load by state and value is exact, unlike labels by load.
 """
@@ -29,9 +29,6 @@ from .labels_kernel import (
     fresh_buckets,
     hope,
 )
-
-#: Part of the greatest value that a set must have to be returned with the best one.
-NEAR = 0.998
 
 #: States between two polls of the clock.
 STATES_PER_CALL = 500
@@ -261,7 +258,7 @@ def _doubled(array: NDArray[T]) -> NDArray[T]:
     return np.concatenate([array, np.empty_like(array)])
 
 
-def best_sets_by_value(
+def best_set_by_value(
     states: Frontier,
     price: Floats,
     load: Floats,
@@ -270,17 +267,16 @@ def best_sets_by_value(
     parts: int,
     floor: float,
     should_stop: Callable[[], bool],
-) -> tuple[BestSet, list[tuple[Bools, float]]] | None:
-    """Return the best set of value above a floor within a load limit, and good sets with loads.
+) -> BestSet | None:
+    """Return the best set of value above a floor within a load limit; None if stopped.
 
-    Good sets are the best one and others nearly as good; None if stopped. Prices, shape (U,), are
-    nonnegative multiples of 1 / `parts`; the limit is on compute plus transfers. Time and memory
-    grow with states × parts × the greatest value.
+    Prices, shape (U,), are nonnegative multiples of 1 / `parts`; the limit is on compute plus
+    transfers. Time and memory grow with states × parts × the greatest value.
     """
     terms = terms_of(states, price, load, limit)
     slopes, most = slopes_of(states, terms, limit)
     if most <= floor:
-        return BestSet(floor, None, np.inf, ()), []
+        return BestSet(floor, None, np.inf, ())
     units = UnitTerms(np.rint(terms.price * parts).astype(np.int64), terms.load, terms.allowed)
     table = ValueTable(
         np.empty((states.size, int(most * parts) + 2)), np.empty((states.size, 2), np.int64)
@@ -303,13 +299,11 @@ def best_sets_by_value(
             ends.append((b, least))
     ends = [(b, one) for b, one in ends if b > floor * parts + ROUNDING * parts]
     if not ends:
-        return BestSet(floor, None, np.inf, ()), []
-    greatest = ends[0][0]
-    near = [end for end in ends if end[0] >= NEAR * greatest]
-    sets = [(_trace_value(states, units, table, b), one) for b, one in near]
+        return BestSet(floor, None, np.inf, ())
+    greatest, its_load = ends[0]
+    members = _trace_value(states, units, table, greatest)
     steps = tuple((one, b / parts) for b, one in reversed(ends))
-    members, its_load = sets[0]
-    return BestSet(greatest / parts, members, its_load, steps), sets
+    return BestSet(greatest / parts, members, its_load, steps)
 
 
 def _trace_value(states: Frontier, units: UnitTerms, table: ValueTable, value: int) -> Bools:

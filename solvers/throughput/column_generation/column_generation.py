@@ -6,8 +6,8 @@ and each best set a subgradient, a linear program over the sets seen so far mode
 its solutions are restricted to a box around the best prices so far (boxstep).
 
 If a target is near the bound by work alone, prices close to the work prove it, and others lead far
-astray: the box starts as small as that gap. If the table of `best_sets_by_value` is small, one
-pricing finds many sets, and trials lie between the model's prices and the best so far.
+astray: the box starts as small as that gap. If sets are priced by value, trials lie between the
+model's prices and the best so far.
 
 References
 ----------
@@ -27,11 +27,11 @@ from typing import Literal
 import highspy
 import numpy as np
 
-from ....formulations.linear_program import SolverError, run_here
+from ....formulations.linear import SolverError, run_here
 from ....formulations.throughput.certificate import PROOF_MARGIN, Prices
 from ....instances.common.arrays import Bools, Floats
 from ...core.search import Clock
-from .best_set import BestSet, SetQuery, best_set, best_sets_by_value, whole
+from .best_set import BestSet, SetQuery, best_set, best_set_by_value, whole
 from .pricing_problem import PricingProblem
 
 
@@ -333,7 +333,7 @@ def _price(
             found.append(BestSet(0.0, None, np.inf, ()))
             continue
         if pricing.parts:
-            by_value = best_sets_by_value(
+            best = best_set_by_value(
                 states,
                 prices.unit,
                 pricing.load[k],
@@ -342,27 +342,23 @@ def _price(
                 floor=float(floors[k]),
                 should_stop=should_stop,
             )
-            if by_value is None:
-                return None
-            found.append(by_value[0])
-            columns += [Column(k, members, load, 0.0, 0.0) for members, load in by_value[1]]
-            continue
-        charged = pricing.transfer_priced[k]
-        best = best_set(
-            states,
-            SetQuery(
-                price=prices.unit - prices.memory[k] * pricing.share[k],
-                load=pricing.load[k],
-                limit=limit,
-                floor=float(floors[k]),
-                enough=float(enough[k]),
-                transfer_price=float(prices.transfer[k]) / target if charged else None,
-            ),
-            partial(pricing.load_of, k),
-            pricing.scratch,
-            rough=rough,
-            should_stop=should_stop,
-        )
+        else:
+            charged = pricing.transfer_priced[k]
+            best = best_set(
+                states,
+                SetQuery(
+                    price=prices.unit - prices.memory[k] * pricing.share[k],
+                    load=pricing.load[k],
+                    limit=limit,
+                    floor=float(floors[k]),
+                    enough=float(enough[k]),
+                    transfer_price=float(prices.transfer[k]) / target if charged else None,
+                ),
+                partial(pricing.load_of, k),
+                pricing.scratch,
+                rough=rough,
+                should_stop=should_stop,
+            )
         if best is None:
             return None
         found.append(best)

@@ -35,13 +35,13 @@ from functools import partial
 import networkx as nx
 import numpy as np
 
-from ....formulations.linear_program import MatrixEntries, least_cost
+from ....formulations.linear import MatrixEntries, least_cost
 from ....formulations.task import Task
 from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances import Solution, Throughput
 from ....instances.common.arrays import Bools, Floats, Ints
-from ....instances.formats.certificate import HUBS
+from ....instances.formats.plan_json import HUBS
 from ...core.search import Clock, Search
 from ..column_generation.column_generation import RADIUS, SERIOUS, SMALL
 from ..column_generation.frontier import RELAXED_WIDTH, relaxed_frontier

@@ -190,8 +190,7 @@ def _pairs(
     rng = np.random.default_rng(search.limits.seed)
     idle = rounds = 0
     while idle < PATIENCE and not search.should_stop():
-        if search.limits.nodes is not None and rounds >= search.limits.nodes:
-            search.stop_for("nodes")
+        if search.out_of_nodes(rounds):
             return
         rounds += 1
         before = search.objective

@@ -149,6 +149,8 @@ def test_a_file_may_put_measured_numbers_in_place_of_the_sheet_s(tmp_path: Path)
         ([], "it must be an object {…}; give a cluster file"),
         ({}, "nodes is missing; add it"),
         ({"nodes": []}, "nodes: .*length"),
+        ({"format": "stagecut-cluster", "version": 1}, "it is no cluster of training jobs"),
+        ({"nodes": [{"accelerator": "mine"}]}, r"^\S+c.json: accelerator.*with its own numbers"),
         ({"nodes": [1]}, r"nodes\[0\] is 1; it must be an object"),
         ({"nodes": [{"accelerator": 1}]}, r"nodes\[0\]: accelerator is 1; it must be a text"),
         ({"nodes": [{"accelerator": "h100", "count": 0}]}, "count is 0; it must be at least 1"),

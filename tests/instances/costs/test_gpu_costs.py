@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 from project import ROOT
@@ -14,15 +15,18 @@ import gpu_kernels
 import gpu_layouts
 import gpu_ranks
 import results
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.clusters import accelerator, training_cluster
 from stagecut.instances.costs.hardware import Accelerator
-from stagecut.instances.costs.layers import LayerPrices
+from stagecut.instances.costs.layers import LayerPrices, Setting, _issued, block_parts
 from stagecut.instances.costs.layout import Layout, Software
 from stagecut.instances.costs.memory import rank_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.costs.stages import stage_times
+from stagecut.runtime.execution.job.transformer import transformer
 
 H100 = accelerator("h100")
 TABLE = calibration("h100", Software.STAGECUT)
@@ -71,6 +75,58 @@ def test_the_rows_that_judge_are_near() -> None:
     for row in layouts:
         measured = float(row["measured_peak_gib"])
         assert float(row["predicted_peak_gib"]) == pytest.approx(measured, rel=0.04)
+
+
+#: Operations of PyTorch that launch nothing.
+VIEWS = {
+    "view", "_unsafe_view", "t", "transpose", "permute", "expand", "slice", "split", "unsqueeze",
+    "detach", "alias", "unbind",
+}  # fmt: skip
+
+
+class Launches(TorchDispatchMode):
+    """Count of operations that launch a kernel."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += operation.overloadpacket.__name__ not in VIEWS
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama3.2-1b", "qwen3-0.6b"])
+def test_forward_kernels_are_those_that_modules_launch(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a block: the difference of two and of one, root-mean-square norms as one kernel each."""
+    monkeypatch.setattr(
+        torch.nn.RMSNorm,
+        "forward",
+        lambda norm, x: torch.nn.functional.layer_norm(x, norm.normalized_shape, norm.weight),
+    )
+    model, counts = shipped_model(name), []
+    for layers in (1, 2):
+        made, _ = transformer(replace(model, blocks=model.blocks[:layers], vocabulary=8))
+        made = made.to_empty(device="cpu").to(torch.bfloat16)
+        with Launches() as launches, torch.no_grad():
+            made(torch.zeros(1, 64, dtype=torch.int64))
+        counts.append(launches.count)
+    layout = Layout(global_batch=1, software="stagecut", recipe="fsdp-bf16")  # type: ignore[arg-type]
+    parts = block_parts(Setting(layout, training_cluster("h100:1"), TABLE), model.blocks[0], 1)
+    # positions, which a model makes once, and a copy that only CPUs need
+    assert sum(part.kernels for part in parts) == pytest.approx(counts[1] - counts[0], abs=3)
+
+
+def test_kernels_of_both_passes_are_near_those_that_ran() -> None:
+    """Of ranks with several layers; what is left is of embedding, head, loss and FSDP2."""
+    for row in gpu_fit.dense(results.read("gpu_ranks")):
+        one = gpu_ranks.case_of(row)
+        if one.layers < 4 or one.layout.recompute or one.layout.tensor > 1:
+            continue
+        model, at = one.description(), Setting(one.layout, training_cluster("h100:8"), TABLE)
+        kernels = [_issued(part, at) for part in block_parts(at, model.blocks[0], model.hidden)]
+        counted = one.layers * sum(map(sum, kernels))
+        assert 0.65 < counted / float(row["measured_kernels"]) < 1
 
 
 def test_what_is_recomputed_keeps_the_host_busy() -> None:

@@ -17,9 +17,11 @@ from stagecut.instances.costs.description import Attention, Block, Experts, Feed
 from stagecut.instances.costs.description import ModelDescription as Model
 from stagecut.instances.costs.layout import RECIPES, Layout, Recompute, Software
 from stagecut.instances.costs.memory import (
+    RankStages,
     block_held,
     passes_in_flight,
     peak_memory,
+    rank_held,
     rank_memory,
     stage_held,
 )
@@ -141,7 +143,9 @@ def test_recomputation_never_keeps_more(
 def test_ranks_hold_all_weights_once(blocks: tuple[Block, ...], tied: bool) -> None:
     model = Model("any", 1024, 32000, blocks, tied=tied)
     layout = Layout(tensor=2, pipeline=2, chunks=2, data=4, expert=8, global_batch=8)
-    held = [stage_held(model, layout, stage) for stage in range(4)]
+    stages = RankStages.of(model, layout)
+    by_type = [block_held(block, 1024, layout) for block in model.layer_types]
+    held = [stage_held(model, layout, k, own, by_type) for k, own in enumerate(stages.stages)]
     copied = 32000 * 1024 if tied else 0  # the head's copy of the embedding
     replicated = sum(block_held(block, 1024, layout).shared for block in blocks)
     routed = sum(one.routed for one in held) * 8
@@ -259,7 +263,25 @@ def test_collectives_by_axis() -> None:
     assert found["tensor", "all-gather"].count == 4 * (2 * (2 * 2 + 2) + 1)
     assert found["expert", "all-to-all"].count == 4 * 2 * 4
     assert found["pipeline", "message"].count == 4
-    held = stage_held(model, layout, 1)
+    held = rank_held(model, layout, 1, RankStages.of(model, layout))
     assert found["data", "all-gather"].size == 2 * held.shared
     message = found["pipeline", "message"]
     assert message.size == message.count * 2 * 1024 / 2 * 1024
+
+
+@pytest.mark.parametrize(("schedule", "moment"), [("zb-v", (8, 0)), ("interleaved", (5, 0))])
+def test_the_loss_is_there_while_the_last_stage_has_a_microbatch(
+    schedule: str, moment: tuple[int, int]
+) -> None:
+    """At another moment that rank has more activations and no loss; one that is small adds none."""
+    model = replace(MODEL, blocks=MODEL.blocks[:1] * 16)
+    layout = replace(PLAIN, pipeline=4, chunks=2, schedule=schedule, data=1, global_batch=32)  # type: ignore[arg-type]
+    rank = layout.stage_ranks[-1]
+    layers = [2 + (s == layout.rank_stages(rank)[0]) - (s == 7) for s in range(8)]
+    layout = replace(layout, stage_layers=tuple(layers))
+    assert moment in [tuple(held.values()) for held in passes_in_flight(layout, rank)]
+    small, large = (
+        rank_memory(replace(model, vocabulary=words), layout, rank) for words in (256, 65536)
+    )
+    assert small.logits == 0 < large.logits
+    assert large.activations < small.activations

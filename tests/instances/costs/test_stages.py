@@ -12,6 +12,7 @@ from stagecut.instances.costs.collectives import Group, UsedLinks, links_of
 from stagecut.instances.costs.hardware import TrainingCluster
 from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout, Overlap
+from stagecut.instances.costs.memory import rank_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.costs.stages import (
     StageTime,
@@ -74,7 +75,8 @@ def test_each_kind_of_nodes_has_its_own_host_and_optimizer_step() -> None:
         recipe = layout.recipe
         sent = recipe.gradient_bytes + recipe.gather_bytes
         sent += 2 * (recipe.master_bytes + recipe.moment_bytes)
-        steps = [sent * one.dense / link for one, link in zip(time.stages, links, strict=True)]
+        own = [stage.held.shared for stage in time.stages]
+        steps = [sent * held / link for held, link in zip(own, links, strict=True)]
         assert time.terms["optimizer"] == pytest.approx(max(steps))
         whole[links] = time.terms["optimizer"]
     assert whole[5e9, 60e9] != whole[60e9, 5e9]
@@ -83,7 +85,7 @@ def test_each_kind_of_nodes_has_its_own_host_and_optimizer_step() -> None:
     assert slow_host[0].terms["offload"] < 0.1 * slow_host[1].terms["offload"]
     one_rank = replace(away, pipeline=1, data=2)
     (stage,) = stage_times(one_rank, LayerPrices(model, on_two_kinds(1e8, 60e9), TABLE))
-    moved = 2 * recipe.weight_bytes * stage.dense / 1e8
+    moved = 2 * recipe.weight_bytes * stage.held.shared / 1e8
     assert stage.terms["offload"] == pytest.approx(moved, rel=0.1)
 
 
@@ -115,7 +117,7 @@ def test_dispatch_hides_no_gathering_of_weights() -> None:
         replace(SHARDED, expert=8, overlap=Overlap(experts=True)),
     ):
         stage, layers = only_stage(layout), MIXTRAL.model.layers
-        gather, reduce = replica_traffic(layout, MIXTRAL, stage.dense, stage.routed)
+        gather, reduce = replica_traffic(layout, MIXTRAL, stage.held.shared, stage.held.routed)
         plain = only_stage(replace(layout, zero=1))
         ahead = plain.forward - plain.busy[0] - plain.busy[2] - plain.busy[4]
         behind = plain.backward - plain.busy[1] - plain.busy[3] - plain.busy[5]
@@ -133,3 +135,17 @@ def test_busy_links_count_what_is_hidden_and_what_runs_again() -> None:
     assert beside.busy == plain.busy
     assert beside.terms["experts"] < plain.terms["experts"]
     assert again.busy[1] == pytest.approx(plain.busy[0] + plain.busy[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [("llama3-8b", 16), ("deepseek-v2-lite", 8), ("gpt2", 4)],  # heads copied, latent, positions
+)
+def test_traffic_and_optimizer_count_the_parameters_that_memory_has(name: str, tensor: int) -> None:
+    """What tensor ranks hold whole, such as norms and copied key heads, is reduced and stepped."""
+    model = shipped_model(name)
+    layout = Layout(tensor=tensor, pipeline=2, global_batch=8, sequence=1024)
+    stages = stage_times(layout, LayerPrices(model, CLUSTER, TABLE))
+    for rank, stage in enumerate(stages):
+        held = rank_memory(model, layout, rank).parameters / layout.recipe.weight_bytes
+        assert stage.held.shared + stage.held.routed == pytest.approx(held)

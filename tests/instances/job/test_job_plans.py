@@ -27,8 +27,7 @@ from stagecut.instances.costs.memory import peak_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.plan import CertificateRow, JobPlan, Reason, is_job_plan, load_job_plan
 from stagecut.instances.job.problem import TrainingJob
-from stagecut.runtime.verify.bounds.layouts import check_job_bound
-from stagecut.runtime.verify.layouts import verify_job_plan
+from stagecut.runtime.verify.layouts import check_job_bound, verify_job_plan
 from stagecut.solvers import Limits
 from stagecut.solvers.job.search import search_job
 

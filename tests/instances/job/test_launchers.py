@@ -1,5 +1,7 @@
 """What launchers can run, against what their documentation says of single settings."""
 
+from dataclasses import replace
+
 import pytest
 
 from stagecut.formulations.job.space import job_space
@@ -122,15 +124,35 @@ def test_what_a_launcher_lacks_is_said_in_one_line(launcher, changes, reason):
 
 def test_parts_of_activations_are_of_whole_layers():
     """Megatron keeps one layer's at least: of 8 layers it can part with 7 of 8."""
+    model = shipped_model("llama3-8b")  # of 32 layers
+    eight = replace(model, blocks=model.blocks[:8])
     parts = {0.875: None, 0.88: "offload_activations: 0.88; megatron has "}
     for part, refused in parts.items():
-        found = runs("megatron", Layout(offload_activations=part), 8)
+        found = runs("megatron", Layout(offload_activations=part), eight)
         assert (found is None) if refused is None else (found or "").startswith(refused)
-    model = shipped_model("llama3-8b")  # of 32 layers
     job = TrainingJob(global_batch=8, pipeline=1, offload_activations=(0.9, 0.97, 1.0))
     space = job_space(model, training_cluster("h100:8"), job)
     points = [space.layout(point) for point in range(len(space))]
     assert {one.offload_activations for one in points} == {0.9}
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "reason"),
+    [
+        ("llama3-8b", {"tensor": 16}, "tensor: 16 does not divide the 8 key and value heads"),
+        ("gpt2", {"tensor": 2}, "tensor: 2 does not divide the vocabulary of 50257"),
+        ("gemma2-2b", {"context": 2}, "context: 2 with sliding windows"),
+    ],
+)
+def test_what_of_a_model_is_not_divided_is_not_planned(model, fields, reason):
+    shipped, job = shipped_model(model), TrainingJob(16, sequence=8192, launcher="stagecut")
+    job = replace(job, sequence=1024) if shipped.positions else job
+    layout = replace(job.template, **fields)
+    assert (runs("stagecut", layout, shipped) or "").startswith(reason)
+    assert runs("any", replace(layout, context_kind="ring"), shipped) is None
+    space = job_space(shipped, training_cluster("gb200:16"), job)
+    for name, value in fields.items():
+        assert not any(getattr(space.settings[i], name) >= value for i in set(space.setting))
 
 
 def test_one_rank_has_no_schedule():

@@ -24,7 +24,11 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save  # noqa:
 import stagecut  # noqa: E402
 from stagecut import InputError, merge_checkpoint  # noqa: E402
 from stagecut.cli import run_command  # noqa: E402
-from stagecut.runtime.execution.checkpoint import named_tensors, state_held  # noqa: E402
+from stagecut.runtime.execution.checkpoint import (  # noqa: E402
+    load_weights,
+    named_tensors,
+    state_held,
+)
 from stagecut.runtime.execution.checkpoint_folder import (  # noqa: E402
     METADATA,
     digest,
@@ -33,7 +37,6 @@ from stagecut.runtime.execution.checkpoint_folder import (  # noqa: E402
     read_checkpoint,
     write_checkpoint,
 )
-from stagecut.runtime.execution.model_state import load_weights  # noqa: E402
 
 #: What two ranks write.
 FILES = ("__0_0.distcp", "__1_0.distcp", METADATA)
@@ -170,7 +173,7 @@ def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "manifest", ["[]", "{}", '{"format": 4}', '{"format": "x"}', "\\xff", '{"step": null}']
+    "manifest", ["[]", "{}", '{"format": 5}', '{"format": "x"}', "\\xff", '{"step": null}']
 )
 def test_a_manifest_of_another_shape_is_refused(manifest: str, tmp_path: Path) -> None:
     step = tmp_path / "step-00000001"
@@ -271,7 +274,7 @@ def _no_change_of_its_files_is_taken(folder: Path) -> None:
         ("files", {**manifest["files"], "__2_0.distcp": "0"}),
         ("files", {**manifest["files"], f"../{FILES[0]}": manifest["files"][FILES[0]]}),
         ("files", {}),
-        ("microbatches", -1),
+        ("taken", -1),
     ):
         (step / "manifest.json").write_text(json.dumps({**manifest, field: changed}))
         with pytest.raises(InputError, match=r"(manifest.json: |distcp: missing or )damaged"):
@@ -346,7 +349,7 @@ def test_what_cannot_be_merged_is_said_in_one_line(
     told(metadata, pickle.dumps(replace(known, storage_data=outside)))
     refused(f"{METADATA}: damaged")
     told(metadata, pickle.dumps(known), format=3)
-    refused("its format is 3; 4 is known")
+    refused("its format is 3; 5 is known")
     (step / "manifest.json").unlink()
     refused("it holds no checkpoint")
     refused("manifest.json: damaged", step)

@@ -13,12 +13,12 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 from torch import nn  # noqa: E402
 
 from stagecut.runtime.execution.checkpoint import Trained  # noqa: E402
-from stagecut.runtime.execution.first_step import (  # noqa: E402
+from stagecut.runtime.execution.options import RunOptions  # noqa: E402
+from stagecut.runtime.execution.steps import (  # noqa: E402
     FirstStep,
     by_one_process,
     check_first_step,
 )
-from stagecut.runtime.execution.options import RunOptions  # noqa: E402
 
 HERE = torch.device("cpu")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -29,10 +32,12 @@ from job_cases import (  # noqa: E402
     killed,
     make_transformer,
     of_two_microbatches,
+    random_numbers_kept,
     resumed,
     resumed_by_another_batch,
     ring,
     run_rank,
+    unlike_rates,
 )
 from ranks import DEVICE, launched, on_ranks  # noqa: E402
 
@@ -42,6 +47,8 @@ from stagecut.runtime.execution.job.parallelize import (  # noqa: E402
     ParallelizePlan,
     check_patterns,
     check_runs,
+    make_stage,
+    materialize,
     stage_modules,
 )
 from stagecut.runtime.execution.job.running import stage_ranks  # noqa: E402
@@ -257,7 +264,12 @@ def test_another_batch_goes_on_behind_the_tokens_that_were_taken(tmp_path: Path)
     """Three batches of eight sequences are six of four; two more make no whole number of twelve."""
     ((taken, why),) = on_ranks(1, resumed_by_another_batch, str(tmp_path))
     assert taken == [0, 1, 2, *range(8)]
-    assert "no whole number of batches of 12 sequences of 8" in why
+    assert "no whole number of batches of 96;" in why
+
+
+def test_random_numbers_go_on_under_the_same_layout(tmp_path: Path) -> None:
+    (found,) = on_ranks(1, random_numbers_kept, str(tmp_path))
+    assert found == [True, False]
 
 
 def test_another_number_of_processes_is_refused() -> None:
@@ -268,7 +280,17 @@ def test_another_number_of_processes_is_refused() -> None:
 def test_replicas_of_unlike_weights_are_refused() -> None:
     """They would train apart, with losses that look right."""
     done, _ = launched(2, run_rank, 2, False)
-    assert any("rank 1 made other weights than rank 0" in str(found) for found in done)
+    assert any("weights: rank 1 has others than rank 0" in str(found) for found in done)
+
+
+def test_ranks_of_unlike_batches_are_refused() -> None:
+    done, _ = launched(2, run_rank, 2, True, False)
+    assert any("tokens: rank 1 has others than rank 0" in str(found) for found in done)
+
+
+def test_ranks_of_unlike_learning_rates_are_refused() -> None:
+    done, _ = launched(2, unlike_rates)
+    assert any("rank 1 runs another --lr than rank 0" in str(found) for found in done)
 
 
 def test_all_ranks_end_if_one_is_killed_and_what_was_kept_is_whole(tmp_path: Path) -> None:
@@ -341,6 +363,40 @@ def test_patterns_must_match_what_is_divided() -> None:
     for layout, axis in ((Layout(tensor=2), "tensor"), (Layout(expert=2), "expert")):
         with pytest.raises(InputError, match=f"{axis}: no module"):
             check_patterns(make_transformer(), ParallelizePlan(), layout)
+
+
+def test_buffers_of_a_model_on_the_meta_device_keep_their_numbers() -> None:
+    plan = replace(PLAN, initialize=lambda _, parameter: parameter.zero_())
+    for device in ("cpu", "meta"):
+        with torch.device("meta"):
+            model = make_transformer()
+        model.norm.register_buffer("scale", torch.full((2,), 3.0, device=device))
+        (names,) = stage_modules(model, plan, Layout())
+        stage = make_stage(model, plan, names)
+        if device == "meta":
+            with pytest.raises(InputError, match=r"norm.scale: a buffer on the meta device"):
+                materialize(stage, plan, (), torch.device("cpu"))
+            continue
+        materialize(stage, plan, (), torch.device("cpu"))
+        assert stage.norm.scale.tolist() == [3.0, 3.0]
+        assert not any(p.is_meta or p.any() for p in stage.parameters())
+
+
+def test_a_layout_has_one_hash_in_all_processes() -> None:
+    """Sets of names have another order in each, by which ranks were told apart."""
+    code = (
+        "from stagecut import Layout\n"
+        "from stagecut.runtime.execution.guard.identity import layout_hash\n"
+        "print(layout_hash(Layout(recompute=frozenset(('mlp', 'layernorm', 'moe')))))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in range(3)
+    }  # fmt: skip
+    assert len(found) == 1
 
 
 def test_mistakes_in_the_names_of_modules_are_refused() -> None:

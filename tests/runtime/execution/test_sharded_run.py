@@ -21,14 +21,14 @@ from sharded_models import MODELS  # noqa: E402
 from sharded_workers import devices_of, run_random, train_and_go_on  # noqa: E402
 
 from stagecut.instances.pytorch.factory import make  # noqa: E402
-from stagecut.runtime.accuracy.join import compare_sharded_run  # noqa: E402
+from stagecut.runtime.accuracy.comparison import compare_sharded_run  # noqa: E402
 from stagecut.runtime.execution.options import RunOptions  # noqa: E402
 from stagecut.runtime.execution.recording_file import (  # noqa: E402
     RecordedEvent,
     ShardedRank,
     ShardedRecording,
     load_sharded_recording,
-    save_sharded_recording,
+    save_recording,
 )
 from stagecut.runtime.execution.run import run  # noqa: E402
 from stagecut.runtime.execution.sharded.prepare import prepare_sharding  # noqa: E402
@@ -278,7 +278,7 @@ def test_a_recording_that_was_changed_is_refused(tmp_path: Path) -> None:
         (1.0,),
         (ShardedRank(0, "h", (event,)), ShardedRank(1, "h", (event,))),
     )
-    save_sharded_recording(good, tmp_path / "run.json")
+    save_recording(good, tmp_path / "run.json")
     assert load_sharded_recording(tmp_path / "run.json").ranks[1].events == (event,)
     data = json.loads((tmp_path / "run.json").read_text())
     for change, words in (

@@ -105,24 +105,53 @@ def test_the_loop_of_the_page_trains_as_one_process(
     assert (tmp_path / "planned" / "plan.json").exists()
 
 
-def test_evaluation_turns_dropout_off_and_takes_running_statistics() -> None:
+class UnderAutocast(nn.Module):
+    """A model in 16 bits: each of its operators is a graph of its own."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.model(x)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_evaluation_turns_dropout_off_and_takes_running_statistics(autocast: bool) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(
+    norm = nn.BatchNorm1d(16)
+    model: nn.Module = nn.Sequential(
         nn.Linear(16, 16),
-        nn.BatchNorm1d(16),
+        norm,
         nn.Dropout(0.5),
         nn.BatchNorm1d(16, track_running_stats=False),
     )
+    model = UnderAutocast(model) if autocast else model
     x = torch.randn(8, 16)
     workload = stagecut.profile(model, (x,), training=True, estimate="h100").workload
     cluster = stagecut.accelerators_and_cpus(1, 0)
     plan = stagecut.solve(workload, cluster, stagecut.Throughput("contiguous")).plan
     (stage,) = stagecut.stage_modules(stagecut.split_model(plan, model, (x,), workload=workload))
     stage(x)
-    assert int(model[1].num_batches_tracked) == 1
+    assert int(norm.num_batches_tracked) == 1
     stage.eval()
     found = stage(x)
     torch.testing.assert_close(found, model.eval()(x))
-    assert int(model[1].num_batches_tracked) == 1
+    assert int(norm.num_batches_tracked) == 1
     assert not torch.equal(stage.train()(x), found)
-    assert int(model[1].num_batches_tracked) == 2
+    assert int(norm.num_batches_tracked) == 2
+
+
+def test_what_is_made_under_autocast_is_made_on_the_device_of_the_stage() -> None:
+    class Shifted(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + torch.ones(16, device=x.device)
+
+    model, x = UnderAutocast(Shifted(16, 16)), torch.randn(8, 16)
+    workload = stagecut.profile(model, (x,), training=True, estimate="h100").workload
+    cluster = stagecut.accelerators_and_cpus(1, 0)
+    plan = stagecut.solve(workload, cluster, stagecut.Throughput("contiguous")).plan
+    prepared = stagecut.split_model(plan, model, (x,), workload=workload)
+    (stage,) = stagecut.stage_modules(prepared, torch.device("meta"))
+    assert stage(x.to("meta")).device.type == "meta"

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 from degree_cases import Shape, alone, clipped, make, plan_files, profiled, run_rank  # noqa: E402
 from ranks import launched, on_ranks  # noqa: E402
 
-from stagecut.runtime.accuracy.join import compare_run  # noqa: E402
+from stagecut.runtime.accuracy.comparison import compare_run  # noqa: E402
 from stagecut.runtime.execution.prepare import split_model, training_pieces  # noqa: E402
 from stagecut.runtime.execution.recording_file import load_recording  # noqa: E402
 from stagecut.runtime.execution.sharded.collectives import Place  # noqa: E402

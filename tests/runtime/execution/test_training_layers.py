@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,8 @@ def test_what_cannot_be_layers_is_refused() -> None:
     forward = profile(model, example, estimate="h100", depth=1).workload
     with pytest.raises(InputError, match="no backward pass"):
         training_layers(forward)
+    with pytest.raises(InputError, match="all of its nodes are of the backward pass"):
+        training_layers(replace(forward, backward=np.ones(forward.n, np.bool_), ties=()))
     with pytest.raises(InputError, match="layers already"):
         training_layers(training_layers(profiled("gpt").workload))
 

@@ -11,6 +11,7 @@ from typing import Any  # noqa: E402
 
 from execution_models import MODELS  # noqa: E402
 from ranks import on_ranks  # noqa: E402
+from torch import nn  # noqa: E402
 from training_run_cases import (  # noqa: E402
     MICROBATCHES,
     alone,
@@ -23,8 +24,10 @@ from training_run_cases import (  # noqa: E402
 
 from stagecut import InputError  # noqa: E402
 from stagecut.instances import StagePlacement  # noqa: E402
+from stagecut.instances.pytorch.profile import profile  # noqa: E402
 from stagecut.runtime.execution.prepare import training_pieces  # noqa: E402
 from stagecut.runtime.execution.stage import StageRunner  # noqa: E402
+from stagecut.runtime.execution.stage_modules import stage_modules  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -64,6 +67,24 @@ def test_what_the_runtime_does_not_do_is_refused() -> None:
         training_pieces(MODELS["mlp"]()[0], done, workload, wide)
     with pytest.raises(InputError, match="not in both"):
         training_pieces(MODELS["unet"]()[0], profiled("unet"), workload, plan)
+
+
+def test_evaluation_reaches_layers_that_recompute() -> None:
+    """Dropout within them is off, and running statistics are read."""
+    torch.manual_seed(0)
+    width = 16
+    model = nn.Sequential(
+        nn.Linear(width, width), nn.Dropout(0.5), nn.BatchNorm1d(width), nn.Dropout(0.5)
+    )
+    x = torch.randn(8, width)
+    done = profile(model, (x,), training=True, estimate="h100", depth=1)
+    workload = workload_of(done)
+    plan = plan_of(workload, (1,), recompute="some")
+    cut = training_pieces(model, done, workload, plan)
+    assert not cut.recompute
+    (stage,) = stage_modules(cut)
+    torch.testing.assert_close(stage.eval()(x), model.eval()(x))
+    assert not torch.equal(stage.train()(x), model(x))
 
 
 def test_layers_that_recompute_keep_their_inputs_only() -> None:

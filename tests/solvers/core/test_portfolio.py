@@ -31,7 +31,7 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.api.asked import Judge
+from stagecut.api.common import Judge
 from stagecut.formulations.task import pose
 from stagecut.instances import Placement, Solution
 from stagecut.solvers import METHODS, Method, Progress, Search, Solver

@@ -14,8 +14,8 @@ from conformance import chain
 from pyomo.opt import TerminationCondition
 
 from stagecut import Cluster, DeviceKind, Limits, PipelineJob, Result, Throughput, solve
-from stagecut.formulations import linear_program
-from stagecut.formulations.linear_program import MatrixEntries, SolverError, least_cost
+from stagecut.formulations import linear
+from stagecut.formulations.linear import MatrixEntries, SolverError, least_cost
 from stagecut.solvers.core import other_solvers
 
 FAST_AND_SLOW = Cluster(
@@ -34,7 +34,7 @@ def _no_highs(monkeypatch: pytest.MonkeyPatch) -> None:
         raise SolverError("HiGHS ended with 'Memory limit reached'")
 
     for module in (
-        "formulations.linear_program",
+        "formulations.linear",
         "solvers.core.proofs",
         "solvers.throughput.column_generation.column_generation",
     ):
@@ -93,7 +93,7 @@ def test_highs_that_refuses_to_run_is_asked_once_more_and_then_told() -> None:
 
     highs = Refusing()
     with pytest.raises(SolverError, match="'Not Set'"):
-        linear_program.run_here(highs)  # type: ignore[arg-type]
+        linear.run_here(highs)  # type: ignore[arg-type]
     assert highs.asked == ["run", ("threads", 0), "run"]
 
 

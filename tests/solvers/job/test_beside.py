@@ -19,7 +19,7 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.api.asked import Judge
+from stagecut.api.common import Judge
 from stagecut.formulations.task import pose
 from stagecut.instances import Solution
 from stagecut.solvers import METHODS

@@ -11,7 +11,7 @@ import pytest
 from brute_iteration import least_makespan, training_case
 
 from stagecut import Cluster, InputError, Limits, PipelineJob, Workload, evaluate
-from stagecut.api.asked import Judge
+from stagecut.api.common import Judge
 from stagecut.formulations.job.iteration_bounds import divide
 from stagecut.formulations.job.line import line
 from stagecut.formulations.job.orders import Chain, order_of

@@ -51,8 +51,7 @@ from stagecut.instances.job.problem import TrainingJob
 from stagecut.runtime.estimate import iteration_times
 from stagecut.runtime.verify.bounds.layout_probes import Probes
 from stagecut.runtime.verify.bounds.layout_rows import PointRefutation
-from stagecut.runtime.verify.bounds.layouts import check_job_bound
-from stagecut.runtime.verify.layouts import verify_job_plan
+from stagecut.runtime.verify.layouts import check_job_bound, verify_job_plan
 from stagecut.solvers import Limits
 from stagecut.solvers.job.search import search_job
 

@@ -14,20 +14,20 @@ from stagecut import Throughput, Workload  # noqa: E402
 from stagecut.formulations.task import pose  # noqa: E402
 from stagecut.instances.common.arrays import Ints  # noqa: E402
 from stagecut.instances.generate.graph_family import FAMILIES, family_graph  # noqa: E402
-from stagecut.solvers.learned.features import Scene  # noqa: E402
-from stagecut.solvers.learned.groups import interleaved_order, random_order, together  # noqa: E402
+from stagecut.solvers.learned.environments import environment  # noqa: E402
+from stagecut.solvers.learned.features import Observation  # noqa: E402
+from stagecut.solvers.learned.groups import grouped_order, interleaved_order, random_order  # noqa: E402
 from stagecut.solvers.learned.policy import draw_placements, new_policy  # noqa: E402
-from stagecut.solvers.learned.rewards import subject  # noqa: E402
 
-Order = Callable[[Scene, np.random.Generator], Ints]
+Order = Callable[[Observation, np.random.Generator], Ints]
 
 
-def seen(workload: Workload) -> Scene:
+def seen(workload: Workload) -> Observation:
     assert workload.cluster is not None
-    return subject(pose(workload, workload.cluster, Throughput("contiguous"))).scene
+    return environment(pose(workload, workload.cluster, Throughput("contiguous"))).observation
 
 
-def is_topological(of: Scene, order: Ints) -> bool:
+def is_topological(of: Observation, order: Ints) -> bool:
     place = np.argsort(order)
     ahead = place[of.edges]
     one_way = {tuple(edge) for edge in of.edges.tolist()}
@@ -65,10 +65,10 @@ def test_contiguous_groups_are_intervals_of_the_order_given() -> None:
     workload = family_graph("branches", 3)
     assert workload.cluster is not None
     of, rng = (
-        subject(pose(workload, workload.cluster, Throughput("contiguous"))),
+        environment(pose(workload, workload.cluster, Throughput("contiguous"))),
         np.random.default_rng(0),
     )
-    order = interleaved_order(of.scene, rng)
+    order = interleaved_order(of.observation, rng)
     drawn = draw_placements(new_policy(0), of, np.full(6, 1.3), rng, order=order)
     assert all(runs(group, order) == len(np.unique(group)) for group in drawn.group)
 
@@ -79,7 +79,7 @@ def test_groups_are_put_side_by_side(family: str) -> None:
     group = np.zeros(of.graph.size, np.int64)
     for part, units in enumerate(np.array_split(interleaved_order(of, rng), 4)):
         group[units] = part
-    kept = together(of, random_order(of, rng), group)
+    kept = grouped_order(of, random_order(of, rng), group)
     assert is_topological(of, kept)
     assert runs(group, kept) == len(np.unique(group))
 
@@ -87,4 +87,4 @@ def test_groups_are_put_side_by_side(family: str) -> None:
 def test_groups_that_wait_for_each_other_change_nothing() -> None:
     of, rng = seen(family_graph("chain", 3)), np.random.default_rng(0)
     order = random_order(of, rng)
-    assert (together(of, order, np.arange(of.graph.size) % 2) == order).all()
+    assert (grouped_order(of, order, np.arange(of.graph.size) % 2) == order).all()

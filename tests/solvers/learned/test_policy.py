@@ -25,9 +25,10 @@ from stagecut.formulations.task import pose  # noqa: E402
 from stagecut.instances import Problem  # noqa: E402
 from stagecut.instances.generate.graph_family import FAMILIES, family_graph  # noqa: E402
 from stagecut.runtime import evaluate  # noqa: E402
-from stagecut.solvers.learned.groups import Partitions, Rules  # noqa: E402
+from stagecut.solvers.learned.environments import PlacementEnvironment, environment  # noqa: E402
+from stagecut.solvers.learned.groups import GroupRules, Partitions  # noqa: E402
 from stagecut.solvers.learned.policy import (  # noqa: E402
-    Drawn,
+    SampledPlacements,
     draw_placements,
     encode,
     log_probabilities,
@@ -36,7 +37,6 @@ from stagecut.solvers.learned.policy import (  # noqa: E402
     partition,
     partition_log_probabilities,
 )
-from stagecut.solvers.learned.rewards import Subject, subject  # noqa: E402
 from stagecut.solvers.learned.train import (  # noqa: E402
     ELITE,
     FineTuning,
@@ -81,14 +81,14 @@ def graph_for(problem: Problem) -> Workload:
 
 def posed(
     problem: Problem, workload: Workload | None = None, cluster: Cluster | None = None
-) -> Subject:
+) -> PlacementEnvironment:
     workload = workload or graph_for(problem)
     devices = cluster or workload.cluster
     assert devices is not None
-    return subject(pose(workload, devices, problem))
+    return environment(pose(workload, devices, problem))
 
 
-def drawn_from(of: Subject, seed: int = 0) -> Drawn:
+def drawn_from(of: PlacementEnvironment, seed: int = 0) -> SampledPlacements:
     rng = np.random.default_rng(seed)
     return draw_placements(new_policy(0), of, targets(of, 6, rng), rng, schedules=2)
 
@@ -103,7 +103,7 @@ def test_values_are_the_verifiers(problem: Problem, cluster: Cluster | None) -> 
         report = evaluate(
             workload, cluster or workload.cluster, problem, of.solution(group, device)
         )
-        worst = float(of.scene.count.sum())
+        worst = float(of.observation.count.sum())
         if not report.violations:
             kept += 1
             assert value * of.unit == pytest.approx(report.objective)
@@ -152,17 +152,19 @@ def relabelled(workload: Workload, at: np.ndarray) -> Workload:
 def test_the_order_of_nodes_does_not_matter(problem: Problem) -> None:
     at = np.random.default_rng(0).permutation(TRAINS.n)
     one, other = posed(problem), posed(problem, relabelled(TRAINS, at))
-    unit = np.zeros(one.scene.graph.size, np.int64)  # unit of `other` for each of `one`
-    unit[one.scene.graph.unit_of] = other.scene.graph.unit_of[at]
+    unit = np.zeros(one.observation.graph.size, np.int64)  # unit of `other` for each of `one`
+    unit[one.observation.graph.unit_of] = other.observation.graph.unit_of[at]
     policy = new_policy(0)
-    order = drawn_from(one).partition.subject[0]
+    order = drawn_from(one).partition.item[0]
     group = drawn_from(one).group
     found = []
     for of, number in ((one, np.arange(len(unit))), (other, unit)):
-        embedded = encode(policy["encoder"], of.scene)
+        embedded = encode(policy["encoder"], of.observation)
         forced = np.zeros_like(group)
         forced[:, number] = group
-        groups = Partitions(of.scene, of.rules[0], np.full((len(group), of.rules[0].groups), 1.3))
+        groups = Partitions(
+            of.observation, of.rules[0], np.full((len(group), of.rules[0].groups), 1.3)
+        )
         made = partition(policy["partitioner"], embedded, groups, number[order], forced)
         logs = partition_log_probabilities(policy["partitioner"], embedded, made)
         found.append(logs.detach().exp().numpy())
@@ -181,10 +183,12 @@ def test_devices_of_a_kind_are_alike() -> None:
 
 def test_masks_keep_contiguous_groups_in_order_and_use_all_that_must_be() -> None:
     of = posed(Throughput("contiguous"))
-    size = of.scene.graph.size
-    groups = Partitions(of.scene, Rules(size, contiguous=True, all_used=True), np.ones((3, size)))
-    order = drawn_from(of).partition.subject[0]
-    embedded = encode(new_policy(0)["encoder"], of.scene)
+    size = of.observation.graph.size
+    groups = Partitions(
+        of.observation, GroupRules(size, contiguous=True, all_used=True), np.ones((3, size))
+    )
+    order = drawn_from(of).partition.item[0]
+    embedded = encode(new_policy(0)["encoder"], of.observation)
     made = partition(
         new_policy(0)["partitioner"], embedded, groups, order, np.random.default_rng(0)
     )

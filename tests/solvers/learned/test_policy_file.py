@@ -34,7 +34,7 @@ def trained(path: Path, steps: int, **more: Any) -> list[str]:
     """Train, and return what was told of updates."""
     told: list[str] = []
     options = LearnOptions(steps, imitate=3, settings=SETTINGS, plan_seconds=60)
-    learn(training_set(), path, options, told=lambda update: told.append(repr(update)), **more)
+    learn(training_set(), path, options, report=lambda update: told.append(repr(update)), **more)
     return told
 
 

@@ -15,22 +15,21 @@ from ranks import launched  # noqa: E402
 from reward_workers import CLUSTER, MODEL, learn_measured, profiled  # noqa: E402
 
 from stagecut import InputError, PipelineJob, Plan, Throughput, cli  # noqa: E402
-from stagecut.api.learn import LearnOptions, Reward, TrainingSet, learn, rewarded  # noqa: E402
+from stagecut.api.learn import LearnOptions, Reward, TrainingSet, learn, with_reward  # noqa: E402
 from stagecut.formulations.task import pose  # noqa: E402
 from stagecut.instances import Problem  # noqa: E402
 from stagecut.instances.common.arrays import Floats  # noqa: E402
 from stagecut.instances.formats.files import save  # noqa: E402
 from stagecut.instances.generate.graph_family import family_graph  # noqa: E402
 from stagecut.runtime.simulate.simulator import simulate  # noqa: E402
+from stagecut.solvers.learned.environments import PlacementEnvironment, environment  # noqa: E402
 from stagecut.solvers.learned.policy import (  # noqa: E402
-    Drawn,
+    SampledPlacements,
     draw_placements,
     new_policy,
     one_thread,
 )
 from stagecut.solvers.learned.policy_file import read_policy  # noqa: E402
-from stagecut.solvers.learned.rewards import subject  # noqa: E402
-from stagecut.solvers.learned.subject import Subject  # noqa: E402
 from stagecut.solvers.learned.train import targets  # noqa: E402
 
 GRAPH = next(w for w in (family_graph("residual", s) for s in range(9)) if w.backward.any())
@@ -42,7 +41,7 @@ def _one_thread() -> Iterator[None]:
         yield
 
 
-def drawn_from(of: Subject, count: int = 6) -> Drawn:
+def drawn_from(of: PlacementEnvironment, count: int = 6) -> SampledPlacements:
     rng = np.random.default_rng(0)
     return draw_placements(new_policy(0), of, targets(of, count, rng), rng)
 
@@ -53,8 +52,8 @@ def drawn_from(of: Subject, count: int = 6) -> Drawn:
 def test_simulated_rewards_are_makespans_of_a_batch(problem: Problem) -> None:
     assert GRAPH.cluster is not None
     task = pose(GRAPH, GRAPH.cluster, problem)
-    of = subject(task)
-    drawn = drawn_from(rewarded(task, of, Reward.SIMULATED))
+    of = environment(task)
+    drawn = drawn_from(with_reward(task, of, Reward.SIMULATED))
     predicted = of.values(drawn.group, drawn.device)
     for group, device, value, before in zip(
         drawn.group, drawn.device, drawn.values, predicted, strict=True
@@ -64,7 +63,7 @@ def test_simulated_rewards_are_makespans_of_a_batch(problem: Problem) -> None:
             before * of.unit, 0.0, "drawn", GRAPH.time_unit,
         )  # fmt: skip
         microbatches = problem.batch if isinstance(problem, PipelineJob) else 8
-        batch = simulate(GRAPH, plan).makespan / microbatches / of.scene.even_load
+        batch = simulate(GRAPH, plan).makespan / microbatches / of.observation.even_load
         assert value == pytest.approx(batch)
         if isinstance(problem, PipelineJob):
             assert value == pytest.approx(before)
@@ -74,7 +73,7 @@ def test_measured_rewards_are_multiples_of_the_best_predicted_placement() -> Non
     """What leaves a device without work is not run, and a placement that comes twice is once."""
     assert GRAPH.cluster is not None
     task = pose(GRAPH, GRAPH.cluster, Throughput("contiguous"))
-    of, timed = subject(task), []
+    of, timed = environment(task), []
 
     def time_plans(plans: list[Plan]) -> Floats:
         timed.append(plans)
@@ -84,7 +83,7 @@ def test_measured_rewards_are_multiples_of_the_best_predicted_placement() -> Non
     group, device = np.repeat(drawn.group, 2, axis=0), np.repeat(drawn.device, 2, axis=0)
     group[:2] = 0
     predicted = of.values(group, device)
-    worth = rewarded(task, of, Reward.MEASURED, time_plans).values(group, device)
+    worth = with_reward(task, of, Reward.MEASURED, time_plans).values(group, device)
     (plans,) = timed
     assert len(plans) - 1 == len({plan.placement.tobytes() for plan in plans[1:]})
     best = min(plan.objective for plan in plans) / of.unit
@@ -141,4 +140,4 @@ def test_another_reward_begins_with_no_history(tmp_path: Path) -> None:
     assert len(training.history[0]) == 20
     assert read_policy(tmp_path / "p.npz").about["reward"] == "simulated"
     with pytest.raises(InputError, match="nothing is there to measure with"):
-        _ = replace(on, reward=Reward.MEASURED).subjects
+        _ = replace(on, reward=Reward.MEASURED).environments

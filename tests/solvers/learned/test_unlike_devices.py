@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from stagecut import Cluster, DeviceKind, Link, Throughput, Workload  # noqa: E402
 from stagecut.formulations.task import pose  # noqa: E402
 from stagecut.instances.generate.graph_family import family_graph  # noqa: E402
+from stagecut.solvers.learned.environments import PlacementEnvironment, environment  # noqa: E402
 from stagecut.solvers.learned.policy import (  # noqa: E402
     as_drawn,
     draw_placements,
@@ -23,7 +24,6 @@ from stagecut.solvers.learned.policy import (  # noqa: E402
     one_thread,
     shares,
 )
-from stagecut.solvers.learned.rewards import Subject, subject  # noqa: E402
 from stagecut.solvers.learned.train import (  # noqa: E402
     Example,
     Settings,
@@ -44,8 +44,8 @@ def _one_thread() -> Iterator[None]:
         yield
 
 
-def posed(kinds: tuple[DeviceKind, ...], workload: Workload = GRAPH) -> Subject:
-    return subject(pose(workload, Cluster(kinds), Throughput()))
+def posed(kinds: tuple[DeviceKind, ...], workload: Workload = GRAPH) -> PlacementEnvironment:
+    return environment(pose(workload, Cluster(kinds), Throughput()))
 
 
 def telling_apart() -> Any:
@@ -59,13 +59,13 @@ def test_permuted_devices_permute_the_probabilities() -> None:
     policy, found = telling_apart(), []
     for kinds, place in (((FAST, SLOW), [0, 1, 2, 3]), ((SLOW, FAST), [2, 3, 0, 1])):
         of, rng = posed(kinds), np.random.default_rng(0)
-        size = of.scene.graph.size
+        size = of.observation.graph.size
         drawn = as_drawn(
             policy, of, np.array([1.1, 1.4]), rng, rules=of.rules[0], order=np.arange(size),
             group=np.arange(size) * 4 // size, device=np.array(place)[[2, 0, 1, 3]],
         )  # fmt: skip
         taken, entropy = log_probabilities(policy, of, drawn)
-        kind = of.scene.kind_of[drawn.device]
+        kind = of.observation.kind_of[drawn.device]
         found.append((taken.detach(), entropy.detach(), np.array(kinds)[kind].tolist()))
     (one, spread, kinds), (other, as_wide, same) = found
     assert other.numpy() == pytest.approx(one.numpy(), abs=1e-5)
@@ -80,7 +80,7 @@ def test_permuted_devices_permute_the_probabilities() -> None:
 def test_embeddings_tell_kinds_apart(change: dict[str, Any]) -> None:
     """By speed, by memory and by link; devices of a kind have one embedding."""
     other = replace(FAST, name="other", **change)
-    embedded = embed_devices(telling_apart()["scheduler"], posed((FAST, other)).scene)
+    embedded = embed_devices(telling_apart()["scheduler"], posed((FAST, other)).observation)
     assert torch.equal(embedded[0], embedded[1])
     assert not torch.allclose(embedded[0], embedded[2], atol=1e-4)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stagecut import Limits, Workload, accelerators_and_cpus
-from stagecut.api.asked import Judge
+from stagecut.api.common import Judge
 from stagecut.formulations.task import Task, pose
 from stagecut.instances import DeviceMapping, ReplicaPlacement, Solution, topology
 from stagecut.solvers.core import portfolio

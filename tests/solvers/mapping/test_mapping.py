@@ -12,6 +12,7 @@ import pytest
 
 from stagecut import InputError, Limits, Workload, load_plan, save, solve, verify
 from stagecut.formulations.mapping import bound
+from stagecut.formulations.mapping.all_cuts import stage_objective
 from stagecut.formulations.mapping.bound import (
     Verdict,
     fitting_test,
@@ -19,7 +20,6 @@ from stagecut.formulations.mapping.bound import (
     threshold_bound,
 )
 from stagecut.formulations.mapping.costs import find_blocks, mapping_costs, stage_times
-from stagecut.formulations.mapping.partition import stage_objective
 from stagecut.formulations.task import pose
 from stagecut.instances import (
     DeviceMapping,
@@ -34,9 +34,9 @@ from stagecut.instances import (
 from stagecut.instances.common import kernel as kernels
 from stagecut.instances.model.layers import Layers
 from stagecut.instances.model.stage_costs import check_weights, parameter_bytes
-from stagecut.instances.topologies.named import random_blocks
+from stagecut.instances.topologies import random_blocks
 from stagecut.runtime import evaluate
-from stagecut.runtime.pictures.topology import draw_mapping
+from stagecut.runtime.pictures.graph import draw_mapping
 from stagecut.runtime.verify.mapping import stage_reports
 from stagecut.runtime.verify.report import MappingReport
 from stagecut.solvers.core.search import Search
@@ -57,7 +57,7 @@ from stagecut.solvers.mapping.layouts import (
     snake,
 )
 from stagecut.solvers.mapping.partition import balanced_partition, run_ends
-from stagecut.solvers.mapping.segments import SegmentTest
+from stagecut.solvers.mapping.state import SegmentTest
 
 SHAPES = [(2, 2), (2, 3), (3, 2), (1, 4), (4, 1), (1, 1), (1, 5), (5, 1)]
 

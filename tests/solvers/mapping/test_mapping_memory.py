@@ -14,7 +14,7 @@ from brute_mapping import least_stage_time, place_for
 
 import stagecut
 from stagecut import InputError, Limits, Workload, solve, verify
-from stagecut.api.asked import devices_of
+from stagecut.api.common import devices_of
 from stagecut.cli import run_command
 from stagecut.instances import DeviceMapping, ReplicaPlacement, Topology, stage_costs, topology
 from stagecut.instances.topologies import (

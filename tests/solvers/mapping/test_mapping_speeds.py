@@ -14,9 +14,8 @@ from mapping_joint_cases import blocks, least_of_all_cuts, network
 
 import stagecut
 from stagecut import InputError, Limits, Result, VerificationError, Workload, solve, verify
-from stagecut.api.asked import devices_of
+from stagecut.api.common import devices_of
 from stagecut.instances import DeviceMapping, Topology, stage_costs, topology
-from stagecut.instances.common.arrays import Ints
 from stagecut.instances.topologies import load_topology, save_topology, topology_from_networkx
 from stagecut.runtime.simulate.plan_stages import stages_of as stages_of_plan
 from stagecut.runtime.verify.bounds.mapping import no_mapping_below, stage_time_bound
@@ -137,7 +136,7 @@ def test_stages_that_compute_nothing_are_cut_once(monkeypatch: pytest.MonkeyPatc
     problem = DeviceMapping(topology("ring:3"), 3, 1, mode="p2p")
     cutoffs = []
 
-    def counted(*given: Any) -> tuple[float, Ints | None]:
+    def counted(*given: Any) -> tuple[float, joint.CutInRuns | None]:
         cutoffs.append(given[4])
         return best_cut(*given)
 

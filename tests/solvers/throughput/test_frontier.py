@@ -23,7 +23,7 @@ from stagecut.solvers.throughput.column_generation.best_set import (
     LabelScratch,
     SetQuery,
     best_set,
-    best_sets_by_value,
+    best_set_by_value,
     whole,
 )
 from stagecut.solvers.throughput.column_generation.frontier import (
@@ -107,7 +107,7 @@ def test_the_best_set_is_that_of_enumeration(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_best_sets_by_value_are_those_of_enumeration(seed: int) -> None:
+def test_the_best_set_by_value_are_those_of_enumeration(seed: int) -> None:
     _, graph, pricing = posed(seed)
     rng = np.random.default_rng(seed)
     price = whole(rng.random(graph.size), pricing.orders[0], 50)
@@ -117,24 +117,20 @@ def test_the_best_sets_by_value_are_those_of_enumeration(seed: int) -> None:
         limit = float(rng.random() * load[np.isfinite(load)].sum())
         best = by_enumeration(graph, kind, price, limit, 0.0, overlap=False)
         for floor in (0.0, best / 2, max(0.0, best - 0.01), best):
-            found = best_sets_by_value(
+            found = best_set_by_value(
                 states, price, load, limit, parts=50, floor=floor, should_stop=bool
             )
             assert found is not None
-            its_best, sets = found
-            assert its_best.bound == pytest.approx(max(best, floor))
+            assert found.bound == pytest.approx(max(best, floor))
             if best <= floor:
-                assert its_best.members is None
+                assert found.members is None
                 continue
-            assert its_best.members is not None
-            assert np.array_equal(its_best.members, sets[0][0])
-            for members, its_load in sets:
-                assert load_of(
-                    graph, kind, frozenset(np.flatnonzero(members).tolist()), overlap=False
-                ) == pytest.approx(its_load)
-                assert its_load <= limit
-            assert float(price[sets[0][0]].sum()) == pytest.approx(best)
-            for below, value in its_best.steps:
+            assert found.members is not None
+            members = frozenset(np.flatnonzero(found.members).tolist())
+            assert load_of(graph, kind, members, overlap=False) == pytest.approx(found.load)
+            assert found.load <= limit
+            assert float(price[found.members].sum()) == pytest.approx(best)
+            for below, value in found.steps:
                 just = by_enumeration(graph, kind, price, below * (1 + 1e-9), 0.0, overlap=False)
                 assert just == pytest.approx(value)
 

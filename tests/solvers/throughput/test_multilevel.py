@@ -23,8 +23,8 @@ from stagecut import (
 from stagecut.formulations.task import pose
 from stagecut.formulations.throughput.hypergraph import hypergraph, pipeline_units
 from stagecut.formulations.throughput.ideals import topological_orders
-from stagecut.instances.formats.certificate import HUBS
 from stagecut.instances.formats.files import save
+from stagecut.instances.formats.plan_json import HUBS
 from stagecut.solvers.throughput import auto
 from stagecut.solvers.throughput.column_generation.orders import groups, narrow_order
 from stagecut.solvers.throughput.dp import ideals_alone

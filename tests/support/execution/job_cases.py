@@ -20,12 +20,18 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from stagecut import InputError, Layout
+from stagecut import InputError, Layout, StagecutError
 from stagecut.instances.costs.layout import Recompute
 from stagecut.runtime.execution.job.context import divided_attention, positions_of
 from stagecut.runtime.execution.job.parallelize import ParallelizePlan, job_mesh, lines_of
-from stagecut.runtime.execution.job.run import JobOptions, run_job, train_job
+from stagecut.runtime.execution.job.run import (
+    restore_job,
+    run_job,
+    save_job,
+    train_job,
+)
 from stagecut.runtime.execution.job.running import RunningJob, loss_alone
+from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.measure.group import rank_device
 
 #: Number formats of attention on CPUs, and of its flash kernel on GPUs.
@@ -248,8 +254,8 @@ def job_rank(_rank: int, jobs: list[Job]) -> list[dict[str, Any]]:
                         gradients[name] = whole(p.grad).clone()
 
         job, given = make_job(fields, options)
-        chosen = JobOptions(clip=0.05, **given)
-        run = train_job(job, batches(), optimizer=adam, options=chosen, on_gradients=keep)
+        chosen = RunOptions(steps=None, optimizer=adam, clip=0.05, **given)
+        run = train_job(job, batches(), chosen, on_gradients=keep)
         found.append(
             {"losses": run.losses, "norms": run.norms, "gradients": gradients,
              "passes": TransformerBlock.passes}
@@ -293,9 +299,6 @@ def resumed(_rank: int, pairs: list[tuple[Job, Job]], folder: str) -> list[dict[
         losses: tuple[float, ...] = ()
         for resume, (fields, options) in enumerate(pair):
             job, given = make_job(fields, options)
-            chosen = JobOptions(
-                clip=0.05, checkpoint=Path(folder, str(number)), resume=bool(resume), **given
-            )
             optimizers: list[torch.optim.Optimizer] = []
 
             def kept_adam(groups: Any, all_of: Any = optimizers) -> torch.optim.Optimizer:
@@ -306,10 +309,13 @@ def resumed(_rank: int, pairs: list[tuple[Job, Job]], folder: str) -> list[dict[
                 if all_of[0].state:  # of a resumed one, before its step changes it
                     kept.append(full_state(job, all_of))
 
+            chosen = RunOptions(
+                steps=None, optimizer=kept_adam, clip=0.05, resume=bool(resume),
+                checkpoint=Path(folder, str(number)), **given,
+            )  # fmt: skip
             losses = train_job(
-                job, batches(RESUMED if resume else 1), optimizer=kept_adam, options=chosen,
-                on_gradients=look,
-            ).losses  # fmt: skip
+                job, batches(RESUMED if resume else 1), chosen, on_gradients=look
+            ).losses
             if not resume:
                 kept.append(full_state(job, optimizers))
         same = kept[0].keys() == kept[1].keys() and all(
@@ -349,29 +355,60 @@ def resumed_by_another_batch(_rank: int, folder: str) -> tuple[list[int], str]:
     for size, steps in ((8, 3), (4, 5), (12, 6)):
         layout = Layout(**{**BATCHES, "global_batch": size})
         job = RunningJob(make_transformer(), PLAN, layout, device=rank_device())
-        options = JobOptions(steps=steps, checkpoint=Path(folder), resume=size != 8)
+        options = RunOptions(steps=steps, optimizer=adam, checkpoint=Path(folder), resume=size != 8)
         try:
-            train_job(job, numbered(size), optimizer=adam, options=options)
+            train_job(job, numbered(size), options)
         except InputError as error:
             return taken, str(error)
     return taken, "it is taken"
 
 
-def run_rank(rank: int, devices: int, alike: bool = True) -> Any:
+def random_numbers_kept(_rank: int, folder: str) -> list[bool]:
+    """Return whether a job goes on with the random numbers kept, by its layout and another."""
+    found = []
+    for fields in ({}, {}, {"microbatch": 4}):
+        job, _ = make_job(fields, {})
+        optimizers = [adam(job.parameter_groups(s)) for s in job.stages]
+        path = Path(folder, "step-00000000")
+        if not path.exists():
+            save_job(path, job, optimizers)
+            drawn = torch.rand(4)
+            continue
+        torch.manual_seed(7)
+        restore_job(path, job, optimizers)
+        found.append(torch.equal(torch.rand(4), drawn))
+    return found
+
+
+def run_rank(rank: int, devices: int, alike: bool = True, together: bool = True) -> Any:
     """Run a job as under torchrun; return what one process has of the first batch, and losses.
 
-    Of a job that is refused, return why. All ranks make one model if they make it `alike`.
+    Of a job that is refused, return why. All ranks make one model if they make it `alike`,
+    and take the same batches `together`.
     """
     layout = Layout(data=devices, global_batch=BATCH, sequence=TOKENS, recipe="fp32", zero=3)
     seen = loss_alone(make_transformer(), PLACED, *batches()[0])
     try:
         run = run_job(
             lambda: make_transformer(seed=0 if alike else rank),
-            PLACED, layout, batches(), optimizer=adam, device=DEVICE,
+            PLACED, layout, batches()[0 if together else rank :], optimizer=adam, device=DEVICE,
         )  # fmt: skip
     except InputError as error:
         return str(error)
     return seen, run.losses
+
+
+def unlike_rates(rank: int) -> str:
+    """Return why a job is refused of which each rank has a learning rate of its own."""
+    layout = Layout(data=2, global_batch=BATCH, sequence=TOKENS, recipe="fp32")
+    try:
+        run_job(
+            make_transformer, PLAN, layout, batches(), optimizer="sgd",
+            learning_rate=0.1 * (1 + rank), device=DEVICE,
+        )  # fmt: skip
+    except StagecutError as error:
+        return str(error)
+    return "it runs"
 
 
 def killed(rank: int, folder: str) -> None:
@@ -379,7 +416,7 @@ def killed(rank: int, folder: str) -> None:
 
     def failing() -> Iterator[tuple[Tensor, Tensor]]:
         for number, batch in enumerate(batches(8)):
-            if number == 3 and rank == 1:  # fetched before the third step
+            if number == 2 and rank == 1:  # fetched before the third step
                 os.kill(os.getpid(), signal.SIGKILL)
             yield batch
 

@@ -24,9 +24,10 @@ from stagecut.instances.costs.description import (
 from stagecut.instances.costs.traffic import CollectiveTraffic, collectives
 from stagecut.runtime.execution.job.measured import CollectiveSum
 from stagecut.runtime.execution.job.parallelize import materialize
-from stagecut.runtime.execution.job.run import JobOptions, train_job
+from stagecut.runtime.execution.job.run import train_job
 from stagecut.runtime.execution.job.running import RunningJob
 from stagecut.runtime.execution.job.transformer import transformer
+from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.measure.group import rank_device
 
 HIDDEN, WORDS, TOKENS, BATCH, STEPS = 16, 32, 8, 8, 10
@@ -191,8 +192,7 @@ def model_rank(
         run = train_job(
             job,
             batches(steps),
-            optimizer=adam,
-            options=JobOptions(clip=0.05, measure=True),
+            RunOptions(steps=None, optimizer=adam, clip=0.05, measure=True),
             on_gradients=keep,
         )
         own = run.measured[dist.get_rank()]

@@ -25,14 +25,13 @@ from stagecut.formulations.task import pose
 from stagecut.instances import PrimitiveLink, Role, TensorSharding
 from stagecut.instances.model.sharding import gradient_buckets
 from stagecut.runtime import evaluate
-from stagecut.runtime.execution.checkpoint import restore, save
-from stagecut.runtime.execution.checkpoint_folder import newest
-from stagecut.runtime.execution.first_step import FirstStep, check_first_step
-from stagecut.runtime.execution.model_state import merge_checkpoint
+from stagecut.runtime.execution.checkpoint import merge_checkpoint, restore, save
+from stagecut.runtime.execution.checkpoint_folder import newest, step_path
 from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.sharded.collectives import join_mesh, part_of
 from stagecut.runtime.execution.sharded.prepare import prepare_sharding
 from stagecut.runtime.execution.sharded.trainer import ShardedDevice, ShardedTrainer
+from stagecut.runtime.execution.steps import FirstStep, check_first_step
 
 #: What torch calls a collective in its counts.
 COUNTED = {
@@ -187,7 +186,7 @@ def train_and_go_on(
         expected.append(loss.item())
     first = trainer(0, copy.deepcopy(model))
     losses = [first.run([first.sharded.prepared.inputs(inputs)])[0] for _step in range(2)]
-    save(folder, 2, first.trained(), first.whole, microbatches=2, plan="a", model="m")
+    save(step_path(folder, 2), first.trained(), taken=2, plan="a", model="m")
     torch.testing.assert_close(merge_checkpoint(folder), _put_together(first), rtol=0, atol=0)
     other = trainer(1, copy.deepcopy(model))
     restore(newest(folder), other.trained(), "b")

@@ -1,10 +1,10 @@
-"""Ranking of schedules by the best plan under each, with its memory."""
+"""Sweeps: the best plan under each schedule, and for each number of devices and memory."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,17 +16,22 @@ from ..instances import (
     PipelineSchedule,
     Plan,
     Split,
+    StagePlacement,
     Workload,
 )
 from ..instances.common.choices import NAMED_SCHEDULES
 from ..instances.formats.files import load
 from ..instances.model.problem import suggested_cluster
+from ..runtime import evaluate
 from ..runtime.simulate.simulator import simulate
 from ..solvers import DEFAULT_LIMITS, Limits, Progress, Result
 from .solve import solve
 
 if TYPE_CHECKING:
     import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 COLUMNS = ("schedule", "chunks", "makespan", "bound", "gap", "bubble", "peak_bytes", "fits",
            "status", "reason", "plan")  # fmt: skip
@@ -176,3 +181,95 @@ def _simulated(workload: Workload, plan: Plan, cluster: Cluster) -> dict[str, ob
         for m, device in zip(run.memory, cluster.devices, strict=True)
     ]
     return {"bubble": run.bubble, "peak_bytes": max(sizes)[1]}
+
+
+def pareto(
+    workload: Workload,
+    cluster: Cluster | None = None,
+    problem: PipelineJob | None = None,
+    *,
+    devices: Iterable[int] | None = None,
+    memory_bytes: Iterable[float] | None = None,
+    method: str = "auto",
+    limits: Limits | None = None,
+) -> pd.DataFrame:
+    """Plan for every number of devices and every memory per device.
+
+    Parameters
+    ----------
+    workload
+        With layer configurations; see `training_layers`.
+    cluster
+        Accelerators of one kind; default: the workload's suggestion.
+    problem
+        Default: `PipelineJob()`.
+    devices, memory_bytes
+        Values to plan for; default: the cluster's own. Every pair is planned.
+    method, limits
+        As in `solve`, for each plan.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per pair: devices, memory_bytes, objective and bound (in the workload's time
+        unit), gap, devices_used, memory_used_bytes, stages, status, and ``efficient``: whether no
+        other row has at most as many devices, as much memory and time, and less of one. What no
+        plan fits has objective `inf`.
+
+    Raises
+    ------
+    InputError
+        If the cluster has several kinds of accelerators, or none is known.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.training_layers(stagecut.load("gpt2-xl-training"))
+    >>> cluster = stagecut.accelerators_and_cpus(4, memory_bytes=80e9)
+    >>> problem = stagecut.PipelineJob(microbatches=8, bandwidth=1e8)
+    >>> front = stagecut.pareto(workload, cluster, problem, devices=(2, 4), method="equal-stages")
+    >>> front["devices"].tolist()
+    [2, 4]
+    """
+    import pandas as pd
+
+    cluster = cluster or workload.cluster
+    if cluster is None:
+        raise InputError(f"{workload.name}: it suggests no cluster; give one")
+    own = [kind for kind in cluster.kinds if kind.count and not kind.host]
+    if len(own) != 1:
+        raise InputError("pareto: the cluster must have one kind of accelerators")
+    problem = problem or PipelineJob()
+    rows = []
+    for count in devices if devices is not None else (own[0].count,):
+        for memory in memory_bytes if memory_bytes is not None else (own[0].memory_bytes,):
+            part = Cluster((replace(own[0], count=count, memory_bytes=memory),))
+            result = solve(workload, part, problem, method=method, limits=limits)
+            row: dict[str, object] = {
+                "devices": count,
+                "memory_bytes": memory,
+                "objective": float("inf") if result.plan is None else result.plan.objective,
+                "bound": result.bound,
+                "gap": result.gap,
+                "status": result.status,
+            }
+            if result.plan is not None and isinstance(result.plan.solution, StagePlacement):
+                stages = result.plan.solution.stages
+                report = evaluate(workload, part, problem, result.plan.solution)
+                row["stages"] = len(stages)
+                row["devices_used"] = sum(stage.replicas * stage.degree for stage in stages)
+                row["memory_used_bytes"] = max(stage.memory_bytes for stage in report.stages)
+            rows.append(row)
+    columns = ["devices", "memory_bytes", "objective", "bound", "gap", "status", "stages",
+               "devices_used", "memory_used_bytes"]  # fmt: skip
+    frame = pd.DataFrame(rows, columns=columns)
+    points = list(zip(frame.devices, frame.memory_bytes, frame.objective, strict=True))
+    frame["efficient"] = [
+        point[2] < float("inf")
+        and not any(
+            other != point and all(a <= b for a, b in zip(other, point, strict=True))
+            for other in points
+        )
+        for point in points
+    ]
+    return frame

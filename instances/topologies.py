@@ -18,13 +18,23 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from ..common.arrays import Ints
-from ..common.choices import Routing
-from ..common.errors import InputError, prefix_errors, quote
-from ..formats.source import NEWEST, TOPOLOGY, Record, Source, Whole, read_file, read_source
-from ..formats.stagecut_json import finite
-from ..formats.writing import layout, write_whole
-from ..model.topology import Topology, check_links, check_size
+from .common.arrays import Ints
+from .common.choices import Routing
+from .common.errors import InputError, prefix_errors, quote
+from .formats.source import NEWEST, TOPOLOGY, Record, Source, Whole, read_file, read_source
+from .formats.stagecut_json import finite
+from .formats.writing import layout, write_whole
+from .model.topology import Routes, Topology, check_links, check_size, topology_from_networkx
+
+__all__ = [
+    "Routes",
+    "Topology",
+    "load_topology",
+    "save_topology",
+    "topology",
+    "topology_from_networkx",
+    "write_topology",
+]
 
 
 class TopologyLinkRecord(Record):

@@ -31,10 +31,9 @@ from ..formats.writing import write_whole
 from ..generate.roofline import CPU_CORE
 from ..model.cluster import Link
 from ..to_workload import OperatorTimes, estimated_ms
-from .parts import ModelParts
-from .record import Clock, Watch
-from .tracing.leaves import loss_of, tensors
-from .tracing.traced import Traced, reason_of
+from .record import Clock, KernelRecorder
+from .recorded_model import RecordedModel
+from .tracing.traced import Traced, loss_of, reason_of, tensors
 
 #: Runs that do not count; least and most runs that do; seconds after which measuring ends.
 WARM_UP, FEWEST_RUNS, MOST_RUNS, BUDGET_S = 2, 5, 200, 2.0
@@ -49,12 +48,11 @@ AHEAD, AHEAD_CYCLES = 64, 20_000_000
 
 @dataclass(frozen=True)
 class Timing:
-    """Median of the calls in seconds, their interquartile range relative to it, and when it was
-    measured, in seconds since 1970."""
+    """Measured time of a kernel."""
 
-    seconds: float
-    spread: float
-    when: float = 0.0
+    seconds: float  # median of the calls
+    spread: float  # interquartile range of the calls, relative to the median
+    when: float = 0.0  # of the measurement, in seconds since 1970
 
 
 #: Number of a timing in the cache's file.
@@ -63,7 +61,7 @@ _Row = tuple[_Number, _Number, _Number]
 
 
 @dataclass(frozen=True)
-class Whole:
+class ModelSeconds:
     """Seconds that the whole model takes, forward and backward."""
 
     forward: Timing
@@ -151,7 +149,7 @@ def measure_kernels(
     run = fx.Interpreter(traced.module)
     seconds: dict[str, list[float]] = {}
     for number in runs_to_time():
-        watch = Watch(clock)
+        watch = KernelRecorder(clock)
         with torch.set_grad_enabled(training), watch:
             output = loss_of(tensors(run.run(*traced.inputs, enable_io_processing=False)))
             if training and output:
@@ -220,7 +218,7 @@ def host_clock(device: torch.device) -> Callable[[], float]:
 
 def measure_whole(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
-) -> Whole:
+) -> ModelSeconds:
     """Return how long the model itself takes, as its user would call it."""
     device = device_of((*model.parameters(), *tensors((args, dict(kwargs)))))
     clock = host_clock(device)
@@ -243,7 +241,7 @@ def measure_whole(
         _wait(device)
         backward.append(clock() - start if roots else 0.0)
     _forget_gradients(model.parameters())
-    return Whole(_summary(forward[WARM_UP:]), _summary(backward[WARM_UP:]))
+    return ModelSeconds(_summary(forward[WARM_UP:]), _summary(backward[WARM_UP:]))
 
 
 def _forget_gradients(parameters: Any) -> None:
@@ -275,7 +273,7 @@ ASSUMED_LINKS = {"cpu": Link(50e-6, 2e9), "cuda": Link(10e-6, 25e9)}
 
 
 def measured_times(
-    parts: ModelParts,
+    recorded: RecordedModel,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     cache: Path | None,
@@ -287,7 +285,7 @@ def measured_times(
     A line for each pass says what was corrected. What the cache has is not measured again unless
     `fresh`. InputError if the model is on a device where nothing can be measured.
     """
-    model, graph, training = parts.model, parts.graph, parts.training
+    model, graph, training = recorded.model, recorded.graph, recorded.training
     device = device_of((*model.parameters(), *tensors((args, kwargs))))
     if device.type == "meta":
         raise InputError("model: it is on the device meta, where nothing runs; estimate its times")
@@ -297,7 +295,7 @@ def measured_times(
     wanted = {k.signature for op in graph.operators for k in op.kernels}
     before = [] if fresh else [store.timings[k].when for k in wanted if k in store.timings]
     try:
-        timings = measure_kernels(parts.traced, training, store, wanted, fresh=fresh)
+        timings = measure_kernels(recorded.traced, training, store, wanted, fresh=fresh)
         whole = measure_whole(model, args, kwargs, training)
     except RuntimeError as error:  # what nothing without numbers shows, as a changed saved tensor
         raise InputError(f"model: it fails when it runs: {reason_of(error, model)}") from None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .throughput.hypergraph import Hypergraph
     from .throughput.set_partitioning import Column
 
-#: Value of each expression of `Stated.places`: (thing, place) → 0 … 1.
+#: Value of each expression of `StatedProgram.places`: (thing, place) → 0 … 1.
 Shares = dict[tuple[str, str], float]
 
 #: Least objective of a program in its own unit, a tenth of the greatest, if it is as expected: far
@@ -38,7 +38,7 @@ LEAST_OBJECTIVE = 1000.0
 
 
 @dataclass(frozen=True, eq=False)
-class Stated:
+class StatedProgram:
     """An integer program of a task, as a `Program`, and what its variables place where."""
 
     model: pyo.ConcreteModel  # its objective times `scale` is in the workload's time unit
@@ -51,7 +51,7 @@ class Stated:
     places: Mapping[tuple[str, str], pyo.Expression]
 
     @property
-    def said(self) -> str:
+    def statement(self) -> str:
         """Symbols and equations of the program, as text."""
         return (import_module(f"{__package__}.{self.module}").__doc__ or "").strip()
 
@@ -67,8 +67,8 @@ class Stated:
         return found
 
 
-def _stated(program: Program, module: str, places: Mapping[tuple[str, str], Any]) -> Stated:
-    return Stated(program.model, program.scale, module, program.read, program.start, places)
+def _stated(program: Program, module: str, places: Mapping[tuple[str, str], Any]) -> StatedProgram:
+    return StatedProgram(program.model, program.scale, module, program.read, program.start, places)
 
 
 def _unit(expected: float) -> float:
@@ -78,7 +78,7 @@ def _unit(expected: float) -> float:
     return float(10.0 ** math.floor(math.log10(expected / LEAST_OBJECTIVE)))
 
 
-def _compact(task: Task[Any], *, named: bool) -> Stated:
+def _compact(task: Task[Any], *, named: bool) -> StatedProgram:
     from .throughput.compact import compact
 
     # `reference` is the objective that becomes 1000
@@ -106,7 +106,7 @@ def _slot_names(task: Task[Any], program: Compact) -> list[str]:
     return names
 
 
-def set_partitioning(task: Task[Any], limit: float = math.inf) -> Stated:
+def set_partitioning(task: Task[Any], limit: float = math.inf) -> StatedProgram:
     """State the program over the sets whose load is at most `limit`."""
     import pyomo.environ as pyo
 
@@ -141,7 +141,7 @@ def sets_of(task: Task[Any]) -> tuple[Hypergraph, list[Column]]:
     return graph, list(all_columns(task, graph))
 
 
-def _actions(task: Task[Any]) -> Stated:
+def _actions(task: Task[Any]) -> StatedProgram:
     from .job.iteration_milp import iteration_model
 
     unit = _unit(task.problem.batch * _even_share(task))
@@ -155,7 +155,7 @@ def _actions(task: Task[Any]) -> Stated:
     return _stated(program, "job.iteration_milp", _by_node(nodes, places))
 
 
-def _calls(task: Task[Any], *, potentials: bool) -> Stated:
+def _calls(task: Task[Any], *, potentials: bool) -> StatedProgram:
     from .latency.milp import CPUS, latency_model
 
     program = latency_model(
@@ -179,7 +179,7 @@ def _calls(task: Task[Any], *, potentials: bool) -> Stated:
     return _stated(program, "latency.milp", places)
 
 
-def _slots(task: Task[Any]) -> Stated:
+def _slots(task: Task[Any]) -> StatedProgram:
     import pyomo.environ as pyo
 
     from .job.stream import state_staging
@@ -200,10 +200,10 @@ def _slots(task: Task[Any]) -> Stated:
     def read(value: Value) -> StagePlacement:
         return in_stages(program.read(value), task.cluster)
 
-    return Stated(program.model, data.scale, "job.stream_milp", read, program.start, places)
+    return StatedProgram(program.model, data.scale, "job.stream_milp", read, program.start, places)
 
 
-def _joint(task: Task[Any]) -> Stated:
+def _joint(task: Task[Any]) -> StatedProgram:
     from .mapping.joint import joint_data, joint_milp
 
     data, problem = joint_data(task), task.problem
@@ -215,7 +215,7 @@ def _joint(task: Task[Any]) -> Stated:
     return _stated(program, "mapping.joint", places)
 
 
-def _sharding(task: Task[Any], *, strong: bool) -> Stated:
+def _sharding(task: Task[Any], *, strong: bool) -> StatedProgram:
     from ..instances.model.tensor_program import property_text
     from .sharding.costs import sharding_costs
     from .sharding.milp import sharding_model
@@ -233,7 +233,7 @@ def _sharding(task: Task[Any], *, strong: bool) -> Stated:
     return _stated(program, "sharding.milp", places)
 
 
-def passes(instance: ScheduleInstance, horizon: float) -> Stated:
+def passes(instance: ScheduleInstance, horizon: float) -> StatedProgram:
     """State the order of a pipeline's passes, for each two on a device whose order is open."""
     from .schedule.milp import schedule_model
 
@@ -282,7 +282,7 @@ def _one_by_one(task: Task[Any]) -> float:
 
 
 #: Problem (``stream`` for pipelines that are streams) → name → statement of a task's program.
-FORMULATIONS: dict[str, dict[str, Callable[[Task[Any]], Stated]]] = {
+FORMULATIONS: dict[str, dict[str, Callable[[Task[Any]], StatedProgram]]] = {
     "throughput": {
         "compact": partial(_compact, named=False),
         "by-device": partial(_compact, named=True),
@@ -303,6 +303,6 @@ FORMULATIONS: dict[str, dict[str, Callable[[Task[Any]], Stated]]] = {
 }
 
 
-def formulations_of(problem: Problem) -> dict[str, Callable[[Task[Any]], Stated]]:
+def formulations_of(problem: Problem) -> dict[str, Callable[[Task[Any]], StatedProgram]]:
     """Return the programs of a problem, by name."""
     return FORMULATIONS["stream" if is_stream(problem) else problem.name]

@@ -9,7 +9,7 @@ from ...instances import InputError, PipelineSchedule, Plan, Workload
 from ...instances.common.choices import Tied
 from ...instances.common.units import FROM_PYTORCH, ON_NUMBERS, TO_RUN
 from ...instances.formats.problem_toml import Table
-from . import names
+from . import options
 from .console import ERR
 
 #: Name of `stagecut run` as a value of `--for`.
@@ -40,17 +40,17 @@ def exports_of(workload: Workload, plan: Plan, target: str | None) -> str:
 
     found = takers(workload, plan)
     able = [name for name, reason in found.items() if not reason]
-    said = ", ".join(able) or "none"
+    names = ", ".join(able) or "none"
     if target is not None and found.get(target):
-        return f"{said}; not {target}: {found[target]}"
+        return f"{names}; not {target}: {found[target]}"
     operators = workload.provenance.get("granularity") == "operators"
     if len(able) < len(found) and target is None:
         profiled = "profile with --depth auto, and " if operators else ""
-        said += f"; for others {profiled}plan with --for NAME"
-    return said
+        names += f"; for others {profiled}plan with --for NAME"
+    return names
 
 
-class Fitted(NamedTuple):
+class NarrowedProblem(NamedTuple):
     """Parts of a problem that `--for` narrows, so that a launcher can take the plan."""
 
     fields: Table  # of the problem
@@ -59,7 +59,9 @@ class Fitted(NamedTuple):
     tied: Tied | None = None
 
 
-def fitted(target: str | None, problem: str, workload: Workload, given: Fitted) -> Fitted:
+def narrow_for_launcher(
+    target: str | None, problem: str, workload: Workload, given: NarrowedProblem
+) -> NarrowedProblem:
     """Return the user's problem, narrowed so that a launcher can take the plan; say how.
 
     `target` is the launcher's name, or ``run`` for `stagecut run`. Where none was named all stays
@@ -80,8 +82,8 @@ def fitted(target: str | None, problem: str, workload: Workload, given: Fitted) 
         if uncut:
             ERR.print(why)
         return given._replace(fields=_together(given.fields, [[uncut]])) if uncut else given
-    if target not in names.LAUNCHERS:
-        raise InputError(f"{option}: it must be one of {', '.join((RUN, *names.LAUNCHERS))}")
+    if target not in options.LAUNCHERS:
+        raise InputError(f"{option}: it must be one of {', '.join((RUN, *options.LAUNCHERS))}")
     if problem in ("latency", "sharding") or (problem == "mapping" and target != PYTHON):
         raise InputError(f"{option}: it runs pipelines; plan with --problem pipeline")
     schedule, split = (given.fields.get(key) for key in ("schedule", "split"))
@@ -91,10 +93,10 @@ def fitted(target: str | None, problem: str, workload: Workload, given: Fitted) 
     if target == PYTHON and staged:
         raise InputError(f"{option}: it runs placements; profile without --layers")
     launcher = LAUNCHERS.get(target)
-    fit, said = given, []
+    fit, changes = given, []
     if target == PYTHON and workload.ties:
         fit = fit._replace(tied=Tied.COLOUR)
-        said.append("tied weights on one device")
+        changes.append("tied weights on one device")
     if launcher is not None:
         if staged:
             _check_levels(option, given.fields)
@@ -109,18 +111,18 @@ def fitted(target: str | None, problem: str, workload: Workload, given: Fitted) 
         if groups:
             rules = [[escape(workload.names[v]) for v in nodes] for nodes in groups]
             fit = fit._replace(fields=_together(given.fields, rules))
-            said.append(f"each of {len(groups)} modules that it keeps whole together")
+            changes.append(f"each of {len(groups)} modules that it keeps whole together")
         if launcher.pipeline:
             if given.cpus is None:
                 fit = fit._replace(cpus=0)
-                said.append("--cpus 0")
+                changes.append("--cpus 0")
             if split not in (None, "contiguous"):
                 raise InputError(f"{option}: it runs chains; leave --split {split} out")
             if not staged and split is None:
                 fit = fit._replace(fields={**fit.fields, "split": "contiguous"})
-                said.append("--split contiguous")
-    if said:
-        ERR.print(f"{option}: planned with {', '.join(said)}", style="dim", highlight=False)
+                changes.append("--split contiguous")
+    if changes:
+        ERR.print(f"{option}: planned with {', '.join(changes)}", style="dim", highlight=False)
     return fit
 
 
@@ -138,8 +140,9 @@ def _warn_of_numbers(workload: Workload) -> None:
 
 def _together(fields: Table, rules: list[list[str]]) -> Table:
     """Return the fields of a problem with rules that keep nodes together."""
-    told = fields.get("placement_rules", {})
-    return {**fields, "placement_rules": {**told, "together": [*told.get("together", ()), *rules]}}
+    given = fields.get("placement_rules", {})
+    joined = {**given, "together": [*given.get("together", ()), *rules]}
+    return {**fields, "placement_rules": joined}
 
 
 def _check_levels(option: str, fields: Table) -> None:

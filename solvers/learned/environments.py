@@ -1,4 +1,4 @@
-"""Subjects of a policy, by problem: the splits that it may make, and objectives of placements.
+"""Environments of a policy, by problem: the splits that it may make, and objectives of placements.
 
 Many placements are valued at once. The verifier has the last word on what is offered.
 
@@ -11,6 +11,7 @@ order. So every one is convex, and calls never wait for each other in a circle.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -27,6 +28,7 @@ from ...formulations.throughput.hypergraph import (
     merge_cycles,
     pipeline_units,
 )
+from ...formulations.throughput.whole_bytes import room_of
 from ...instances import (
     CallPlacement,
     Latency,
@@ -34,20 +36,78 @@ from ...instances import (
     PipelinePlacement,
     Placement,
     Problem,
+    Solution,
     Throughput,
     is_iteration,
 )
 from ...instances.common.arrays import Floats, Ints
-from .features import Scene, scene
-from .groups import Rules, incident
-from .subject import ANY_NUMBER, Subject, excess, largest_room, numbers_of_groups, with_penalty
+from .features import Observation, observation
+from .groups import GroupRules, cut_nets
+
+#: Number of groups of a device that has no limit.
+ANY_NUMBER = np.iinfo(np.int64).max
+#: Function of groups of units, (B, U), and devices of groups, (B, G), to objectives, (B,).
+Values = Callable[[Ints, Ints], Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementEnvironment:
+    """A task as a policy places it: observation, rules for groups, objectives of placements."""
+
+    observation: Observation  # the policy's input
+    # which splits are allowed, by the number of groups; one is drawn for each batch
+    rules: tuple[GroupRules, ...]
+    most: Ints  # (D,): groups that each device takes at most
+    # the objectives of B placements, relative to an even load: of the groups of units, (B, U), and
+    # the devices of groups, (B, G)
+    values: Values
+    # a placement of it: groups of units, (U,), and devices of groups, (G,)
+    solution: Callable[[Ints, Ints], Solution]
+    unit: float  # an objective of 1 in the workload's unit
+    # groups run one after the other, so that objectives reach that of one device alone
+    one_after_another: bool = False
+
+
+def numbers_of_groups(of: Observation, most: int) -> list[int]:
+    """Return numbers of groups: one per accelerator, and one per device; at most `most` and U."""
+    accelerators = int(of.count[of.host == 0].sum())
+    numbers = {min(n, most, of.graph.size) for n in (accelerators, int(of.count.sum()))}
+    return sorted(n for n in numbers if n > 0)
+
+
+def largest_room(of: Observation) -> float:
+    """Return the memory of the largest device that is no host, if there is one."""
+    used = of.count > 0
+    able = used & (of.host == 0)
+    return float(room_of(of.room[able if able.any() else used].max()))
+
+
+def memory_excess(held: Floats, room: Floats) -> Floats:
+    """Return by what part memories are exceeded, shape (B,); bytes held and room are (B, D)."""
+    with np.errstate(all="ignore"):
+        over = np.where(held > room_of(room), held / np.maximum(room, 1.0), 0.0)
+    total: Floats = np.minimum(over, 1e3).sum(axis=1)
+    return total
+
+
+def with_penalty(value: Floats, broken: Floats, devices: int) -> Floats:
+    """Return values, (B,), where what breaks a rule counts as all units on one device at least.
+
+    By as much as it breaks it, `broken`, it counts more.
+    """
+    worth: Floats = np.where(broken > 0, np.maximum(value, devices) * (1 + broken), value)
+    return worth
 
 
 class _Makespans:
     """Makespans of chains of stages, one by one, by the order of their schedule."""
 
     def __init__(
-        self, task: Task[PipelineJob], of: Line, seen: Scene, devices: Callable[[Ints, Ints], Ints]
+        self,
+        task: Task[PipelineJob],
+        of: Line,
+        seen: Observation,
+        devices: Callable[[Ints, Ints], Ints],
     ) -> None:
         self.task, self.line, self.seen, self.devices = task, of, seen, devices
         self._chain = cache(self._chain_of)
@@ -62,7 +122,7 @@ class _Makespans:
 
     def __call__(self, group: Ints, device: Ints) -> Floats:
         member = (group[:, None, :] == np.arange(device.shape[1])[:, None]).astype(np.float64)
-        cut = incident(self.seen, member)
+        cut = cut_nets(self.seen, member)
         used = [self.devices(g, d) for g, d in zip(group, device, strict=True)]
         return np.array([self._one(*each) for each in zip(used, member, cut, strict=True)])
 
@@ -84,28 +144,28 @@ class _Makespans:
             held[d] = resident[own].sum() + (vectors @ kept[own]).max()
         room = np.take(self.line.room, kind[: len(held)]).reshape(1, -1)
         lacking = np.full(1, (member * self._lacking[kind]).sum())
-        broken = excess(held[None], room) + lacking
+        broken = memory_excess(held[None], room) + lacking
         value = np.array([span / self.seen.even_load / self.task.problem.batch])
         return float(with_penalty(value, broken, stages).item())
 
 
-def subject(task: Task[Problem]) -> Subject:
-    """Return the subject of a task for throughput, an iteration or latency."""
+def environment(task: Task[Problem]) -> PlacementEnvironment:
+    """Return the environment of a task for throughput, an iteration or latency."""
     if isinstance(task.problem, Latency):
-        return latency_subject(task)  # type: ignore[arg-type]
+        return latency_environment(task)  # type: ignore[arg-type]
     if is_iteration(task.problem):
         return _iteration(task)  # type: ignore[arg-type]
     return _throughput(task)  # type: ignore[arg-type]
 
 
-def _throughput(task: Task[Throughput]) -> Subject:
+def _throughput(task: Task[Throughput]) -> PlacementEnvironment:
     contiguous = task.problem.split != "noncontiguous"
     graph = hypergraph(task, pipeline_units(task) if contiguous else colour_units(task))
-    seen = scene(task, graph)
+    seen = observation(task, graph)
     numbers = numbers_of_groups(seen, task.cluster.size)
-    return Subject(
-        scene=seen,
-        rules=tuple(Rules(n, contiguous, room=largest_room(seen)) for n in numbers),
+    return PlacementEnvironment(
+        observation=seen,
+        rules=tuple(GroupRules(n, contiguous, room=largest_room(seen)) for n in numbers),
         most=np.full(task.cluster.size, 1 if contiguous else ANY_NUMBER),
         values=lambda group, device: max_loads(
             task, seen, np.take_along_axis(device, group, axis=1)
@@ -115,14 +175,14 @@ def _throughput(task: Task[Throughput]) -> Subject:
     )
 
 
-def max_loads(task: Task[Throughput], of: Scene, where: Ints) -> Floats:
+def max_loads(task: Task[Throughput], of: Observation, where: Ints) -> Floats:
     """Return the max-loads of placements of units, (B, U), relative to an even load."""
     graph, costs, problem = of.graph, task.costs, task.problem
     kind = costs.kind_of
     member = (where[:, None, :] == np.arange(len(kind))[:, None]).astype(np.float64)  # (B, D, U)
     finite = np.where(np.isfinite(graph.compute), graph.compute, 0.0)[kind]  # (D, 2, U)
     work = np.einsum("bdu,dpu->bdp", member, finite, optimize=True)
-    moved = np.einsum("bde,dpe->bdp", incident(of, member), graph.weight[kind], optimize=True)
+    moved = np.einsum("bde,dpe->bdp", cut_nets(of, member), graph.weight[kind], optimize=True)
     both = np.maximum(work, moved) if problem.overlap else work + moved
     if problem.pipeline == "gpipe":
         value = both.max(axis=1).sum(axis=1)
@@ -130,22 +190,22 @@ def max_loads(task: Task[Throughput], of: Scene, where: Ints) -> Floats:
         total = np.maximum(work.sum(axis=2), moved.sum(axis=2)) if problem.overlap else both.sum(2)
         value = total.max(axis=1)
     lacking = np.einsum("bdu,du->b", member, 1 - of.supported[kind])
-    over = excess((member @ of.memory), costs.capacity_bytes[kind])
+    over = memory_excess((member @ of.memory), costs.capacity_bytes[kind])
     return with_penalty(value / of.even_load, over + lacking, len(kind))
 
 
-def _iteration(task: Task[PipelineJob]) -> Subject:
+def _iteration(task: Task[PipelineJob]) -> PlacementEnvironment:
     of = line(task)
-    seen = scene(task, of.graph)
+    seen = observation(task, of.graph)
     chunks = task.problem.chunks_per_device
     sizes = of.sizes()
     accelerators = int(seen.count[seen.host == 0].sum()) * chunks
     numbers = sorted({*sizes[-1:], *(s for s in sizes if s == accelerators)})
     given = chunks > 1 or bool(task.problem.order)  # then the schedule says which device has which
     devices = _devices_of_stages(task.problem, seen, given=given)
-    return Subject(
-        scene=seen,
-        rules=tuple(Rules(n, contiguous=True, all_used=given) for n in numbers),
+    return PlacementEnvironment(
+        observation=seen,
+        rules=tuple(GroupRules(n, contiguous=True, all_used=given) for n in numbers),
         most=np.full(task.cluster.size, ANY_NUMBER if given else 1),
         values=_Makespans(task, of, seen, devices),
         solution=lambda group, device: _pipeline(of.graph, group, devices(group, device)),
@@ -154,7 +214,7 @@ def _iteration(task: Task[PipelineJob]) -> Subject:
 
 
 def _devices_of_stages(
-    problem: PipelineJob, of: Scene, *, given: bool
+    problem: PipelineJob, of: Observation, *, given: bool
 ) -> Callable[[Ints, Ints], Ints]:
     """Return a function of placements: devices of the stages in use; the schedule's if `given`."""
     by_host = np.argsort(of.host[of.kind_of], kind="stable")
@@ -173,11 +233,11 @@ def _pipeline(graph: Hypergraph, group: Ints, devices: Ints) -> PipelinePlacemen
     return PipelinePlacement(graph.expand(group), tuple(devices.tolist()))
 
 
-def latency_subject(task: Task[Latency]) -> Subject:
-    """Return the subject of a task for latency."""
+def latency_environment(task: Task[Latency]) -> PlacementEnvironment:
+    """Return the environment of a task for latency."""
     edges = task.workload.edges
     graph = hypergraph(task, merge_cycles(colour_units(task), edges), edges)
-    seen = scene(task, graph, graph.edges)
+    seen = observation(task, graph, graph.edges)
     plans = latency_graph(task, whole_colours=True)
     host = task.costs.host[task.costs.kind_of]
     calls = min(task.problem.calls, graph.size)
@@ -193,9 +253,11 @@ def latency_subject(task: Task[Latency]) -> Subject:
         ]
         return _with_limits(task, seen, np.array(latest), np.take_along_axis(device, group, axis=1))
 
-    return Subject(
-        scene=seen,
-        rules=tuple(Rules(n, contiguous=True, room=largest_room(seen)) for n in sorted(numbers)),
+    return PlacementEnvironment(
+        observation=seen,
+        rules=tuple(
+            GroupRules(n, contiguous=True, room=largest_room(seen)) for n in sorted(numbers)
+        ),
         most=np.where(host, ANY_NUMBER, calls),
         values=values,
         solution=lambda group, device: _calls(task, plans, graph, group, device),
@@ -218,12 +280,12 @@ def _calls(
     return CallPlacement(np.where(host[where], plans.pool, where), np.where(host[where], -1, call))
 
 
-def _with_limits(task: Task[Latency], of: Scene, latest: Floats, where: Ints) -> Floats:
+def _with_limits(task: Task[Latency], of: Observation, latest: Floats, where: Ints) -> Floats:
     """Return latencies relative to an even load, more if memory or support are broken."""
     costs = task.costs
     member = (where[:, None, :] == np.arange(len(costs.kind_of))[:, None]).astype(np.float64)
     lacking = np.einsum("bdu,du->b", member, 1 - of.supported[costs.kind_of])
     lacking += np.isinf(latest)
-    held = excess(member @ of.memory, costs.capacity_bytes[costs.kind_of])
+    held = memory_excess(member @ of.memory, costs.capacity_bytes[costs.kind_of])
     value = np.where(np.isfinite(latest), latest, 0.0) / of.even_load
     return with_penalty(value, held + lacking, len(costs.kind_of))

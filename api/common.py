@@ -1,4 +1,4 @@
-"""A solve's workload, cluster and problem with their defaults, its judge, and its result."""
+"""Parts that api modules share: defaults of tasks, the judge of solutions, results, split files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..instances import (
     accelerators_and_cpus,
 )
 from ..instances.common.errors import quote
-from ..instances.formats.files import load
+from ..instances.formats.files import load, load_split
 from ..instances.model.completed import assumed
 from ..instances.model.problem import suggested_cluster
 from ..runtime import evaluate
@@ -33,7 +33,7 @@ from ..solvers import Result, Search
 from .versions import installed
 
 
-def chosen(
+def with_defaults(
     workload: Workload | str | Path, cluster: Cluster | None, problem: Problem | None
 ) -> tuple[Workload, Cluster, Problem]:
     """Return workload, cluster and problem, by default usual ones; InputError if none is known."""
@@ -50,7 +50,7 @@ def chosen(
         cluster = devices_of(problem.topology)
     if cluster is None and isinstance(problem, Sharding):
         cluster = accelerators_and_cpus(problem.mesh.size)
-    problem = problem or usual_problem(workload)
+    problem = problem or default_problem(workload)
     if isinstance(problem, PipelineJob):
         problem = problem.for_workload(workload)
     cluster = cluster or suggested_cluster(workload, problem.name)
@@ -59,7 +59,7 @@ def chosen(
     return workload, cluster, problem
 
 
-def usual_problem(workload: Workload) -> Problem:
+def default_problem(workload: Workload) -> Problem:
     """Return the problem that is solved where none is given."""
     return Throughput() if workload.layers is None else PipelineJob()
 
@@ -116,7 +116,7 @@ def result_of(
         trace=tuple(search.trace),
         phases=dict(search.phases),
         versions=versions,
-        notes=(*(f"assumed: {said}" for said in assumed(workload)), *search.notes),
+        notes=(*(f"assumed: {assumption}" for assumption in assumed(workload)), *search.notes),
         reason=search.infeasible_because or "",
     )
 
@@ -137,3 +137,64 @@ class Judge:
     def tie(self, solution: Solution) -> float:
         """Return the tie-breaking key between solutions of one objective."""
         return evaluate(self.workload, self.cluster, self.problem, solution).tie
+
+
+def plan_from_split(
+    path: str | Path,
+    workload: Workload,
+    cluster: Cluster | None = None,
+    problem: Throughput | None = None,
+) -> Plan:
+    """Return the plan that a split file (``{"fpgas": [{"nodes": […]}], "cpus": […]}``) describes.
+
+    Parameters
+    ----------
+    path
+        The split file.
+    workload
+        What it splits; nodes that the file leaves out follow their colour.
+    cluster
+        Whose devices it numbers; default: the one that the workload suggests.
+    problem
+        What it is judged by; default: `Throughput()`.
+
+    Returns
+    -------
+    Plan
+        Without a bound.
+
+    Raises
+    ------
+    InputError
+        If the file is broken, does not fit, or breaks a rule of the problem.
+
+    Examples
+    --------
+    >>> import json, stagecut
+    >>> from pathlib import Path
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> parts = [{"nodes": list(workload.ids[:20])}, {"nodes": list(workload.ids[20:])}]
+    >>> _ = Path("split.json").write_text(json.dumps({"fpgas": parts}))
+    >>> stagecut.api.plan_from_split("split.json", workload).method
+    'split file'
+    """
+    cluster = cluster or workload.cluster
+    if cluster is None:
+        raise InputError(f"{workload.name}: it suggests no cluster; give one")
+    problem = problem or Throughput()
+    placement = load_split(path, workload, cluster)
+    report = evaluate(workload, cluster, problem, placement)
+    if report.violations:
+        raise InputError(f"{path}: {report.violations[0]}; correct the split")
+    return Plan(
+        workload_name=workload.name,
+        workload_fingerprint=workload.fingerprint,
+        cluster=cluster,
+        problem=problem,
+        solution=placement,
+        objective=report.objective,
+        bound=-math.inf,
+        method="split file",
+        time_unit=workload.time_unit,
+        provenance={"file": Path(path).name},
+    )

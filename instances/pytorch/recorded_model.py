@@ -29,9 +29,22 @@ from ..model.workload import Workload
 from ..operator_graph import OperatorGraph, Recording, operator_graph
 from ..to_workload import Grouping, OperatorTimes, ties_of, to_workload
 from .record import Storages, is_free, record, written
-from .tracing.leaves import as_fake, has_no_data, mode_of, off_meta, own, swapped_tensors, tensors
 from .tracing.trace import distinct, trace
-from .tracing.traced import Traced, as_exported, flat_inputs, on_inputs, parameters_of, quiet
+from .tracing.traced import (
+    Traced,
+    as_exported,
+    as_fake,
+    flat_inputs,
+    has_no_data,
+    mode_of,
+    off_meta,
+    on_inputs,
+    own,
+    parameters_of,
+    quiet,
+    swapped_tensors,
+    tensors,
+)
 from .tracing.unchanged import unchanged
 
 
@@ -99,7 +112,7 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class ModelParts:
+class RecordedModel:
     """A model taken apart."""
 
     model: nn.Module  # what was traced
@@ -129,14 +142,14 @@ def plain(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     return model
 
 
-def take_apart(
+def record_model(
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     training: bool,
     *,
     whole: bool = False,
-) -> ModelParts:
+) -> RecordedModel:
     """Trace and record a model, which `plain` returned; it is left in the mode asked for.
 
     With `whole` it is a single part, which runs as it is. InputError if it cannot be traced, or
@@ -151,7 +164,7 @@ def take_apart(
         if not graph.operators:
             raise InputError(f"{type(model).__name__}: it computes nothing; nothing to plan")
         check_complete(model, given, named, training, recording, graph)
-    return ModelParts(model, _with_own(traced), recording, graph, training)
+    return RecordedModel(model, _with_own(traced), recording, graph, training)
 
 
 def _with_own(traced: Traced) -> Traced:
@@ -166,8 +179,8 @@ def _with_own(traced: Traced) -> Traced:
     )
 
 
-def put_together(
-    parts: ModelParts,
+def profile_of(
+    recorded: RecordedModel,
     grouping: Grouping,
     times: OperatorTimes,
     cluster: Cluster,
@@ -177,36 +190,36 @@ def put_together(
     notes: tuple[str, ...] = (),
 ) -> Profile:
     """Return the profile of a model from its grouped and priced operators."""
-    name = name or type(parts.model).__name__
+    name = name or type(recorded.model).__name__
     once = to_workload(
-        parts.graph, grouping, times, name=name, cluster=cluster,
-        provenance=_provenance(parts, grouping),
+        recorded.graph, grouping, times, name=name, cluster=cluster,
+        provenance=_provenance(recorded, grouping),
     )  # fmt: skip
-    workload = with_ties(once, ties_of(parts.graph, grouping, once, times.link), tied)
+    workload = with_ties(once, ties_of(recorded.graph, grouping, once, times.link), tied)
     return Profile(
         workload=workload,
-        fx_nodes=_fx_nodes(parts.graph, grouping, workload.ids),
-        anywhere=parts.graph.anywhere,
-        traced=parts.traced,
-        recording=parts.recording,
+        fx_nodes=_fx_nodes(recorded.graph, grouping, workload.ids),
+        anywhere=recorded.graph.anywhere,
+        traced=recorded.traced,
+        recording=recorded.recording,
         notes=notes,
     )
 
 
-def _provenance(parts: ModelParts, grouping: Grouping) -> dict[str, str]:
-    model = type(parts.model)
+def _provenance(recorded: RecordedModel, grouping: Grouping) -> dict[str, str]:
+    model = type(recorded.model)
     kept = {
         "generator": FROM_PYTORCH,
         "model": f"{model.__module__}.{model.__qualname__}",
-        "traced_by": parts.traced.how,
-        "pass": "training" if parts.training else "inference",
+        "traced_by": recorded.traced.how,
+        "pass": "training" if recorded.training else "inference",
         "granularity": grouping.granularity,
         "torch": torch.__version__,
     }
-    if parts.traced.because:
-        kept["uncut" if parts.traced.runs else "torch_export_failed"] = parts.traced.because
-    if parts.recording.unused:
-        kept["unused_parameters"] = str(sum(p.elements for p in parts.recording.unused))
+    if recorded.traced.because:
+        kept["uncut" if recorded.traced.runs else "torch_export_failed"] = recorded.traced.because
+    if recorded.recording.unused:
+        kept["unused_parameters"] = str(sum(p.elements for p in recorded.recording.unused))
     return kept
 
 

@@ -1,0 +1,207 @@
+"""Steps of a run on a rank: batches one after the other, with checkpoints, for all that trains.
+
+The first step may be checked: its loss and gradients against those of one process.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from ...instances import InputError, StagecutError
+from ...instances.pytorch.tracing.traced import loss_of, tensors
+from ..measure.group import alone_if_it_can_be, process_group, threads_per_process
+from .checkpoint import Trained, save
+from .checkpoint_folder import Checkpoint, keep_newest, newest, sole_writer, step_path
+from .guard.failures import Guard
+from .options import RunOptions, StepResult
+
+#: Inputs of a microbatch, by position and by name.
+Given = tuple[tuple[Any, ...], Mapping[str, Any]]
+#: Largest error of a gradient, relative to its norm, in 32 bits and more, and in fewer: sums are in
+#: another order. A wrong operator or a lost part of a sum is off by tenths and more.
+TOLERANCE, COARSE = 1e-3, 5e-2
+#: Gradients below this part of the norm of all are compared with it: some are rounding alone.
+FLOOR = 1e-2
+#: Likely reasons of a first step that is another one.
+_WRONG = (
+    "the plan's execution is wrong for this model, or it draws random numbers (dropout), which "
+    "differ between the stages of a pipeline, and between operators and modules on a GPU"
+)
+
+
+@contextmanager
+def joined(
+    guard: Guard | None, options: RunOptions, processes: int, identity: Mapping[str, str]
+) -> Iterator[torch.device]:
+    """Join the process group of ranks of one `identity`; yield this rank's device."""
+    alone_if_it_can_be(processes)
+    torch.set_num_threads(options.threads or threads_per_process())
+    if guard is not None:
+        guard.join(dict(identity))
+    with process_group(options.device, guard) as device:
+        yield device
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTraining:
+    """Training on this rank, of pieces of a plan, a sharding or a job.
+
+    `run` takes the next `count` items of the data and the number of the step, and returns the loss
+    of each batch among them. `trained` returns what a checkpoint keeps, which `restore` takes over;
+    `plan` and `model` are the hashes of `Manifest`, `tokens` what it counts for an item, and the
+    newest `kept` stay, by default all. `check` is asked before the first step what to do with its
+    loss.
+    """
+
+    run: Callable[[Sequence[Any], int], list[float]]
+    trained: Callable[[], Trained]
+    restore: Callable[[Checkpoint], None]
+    plan: str
+    model: str = ""
+    count: int = 1
+    tokens: int = 1
+    kept: int | None = None
+    check: Callable[[Sequence[Any]], Callable[[float], None]] | None = None
+
+
+def take_steps(
+    training: RankTraining,
+    data: Iterable[Any],
+    options: RunOptions,
+    *,
+    guard: Guard | None = None,
+    on_step: Callable[[StepResult], None] | None = None,
+) -> list[StepResult]:
+    """Run until there are as many steps as asked for, or the data ends; keep checkpoints.
+
+    `data` begins with what the first step takes: what a checkpoint has seen is passed over.
+    """
+    folder, items, count = options.checkpoint, iter(data), training.count
+    done = taken = 0
+    steps: list[StepResult] = []
+
+    def keep() -> int:
+        if folder is not None:
+            names = {"plan": training.plan, "model": training.model}
+            save(step_path(folder, done), training.trained(), taken=taken, **names)
+            if training.kept is not None:
+                keep_newest(folder, training.kept)
+        return done
+
+    with sole_writer(folder, resume=options.resume):
+        found = None if folder is None else newest(folder, resume=options.resume)
+        if found is not None:
+            _resume(found, training, items)
+            done, taken = found.step, found.manifest.taken
+        last = done
+        while options.steps is None or done < options.steps:
+            batch = list(islice(items, count))
+            if len(batch) < count:
+                break
+            judge = None if training.check is None or steps else training.check(batch)
+            begun = time.perf_counter()
+            losses = training.run(batch, done)
+            seconds = (time.perf_counter() - begun) / len(losses)
+            if judge is not None:
+                judge(losses[0])
+            taken += count * training.tokens
+            for loss in losses:
+                steps.append(StepResult(done, loss, seconds))
+                done += 1
+                if on_step is not None and dist.get_rank() == 0:
+                    on_step(steps[-1])
+            if guard is not None:
+                guard.tick()
+            if options.is_due(done):
+                last = keep()
+        if last < done:  # the data may have ended early
+            keep()
+    return steps
+
+
+def _resume(found: Checkpoint, training: RankTraining, items: Iterator[Any]) -> None:
+    """Pass over the data that a checkpoint has seen, and take its state over."""
+    if found.manifest.model != training.model:
+        raise InputError(f"{found.path}: it is of another model; give the model that was trained")
+    count, rest = divmod(found.manifest.taken, training.tokens)
+    if rest:
+        raise InputError(
+            f"{found.path}: {found.manifest.taken} tokens were taken, no whole number of batches "
+            f"of {training.tokens}; plan with the batch before"
+        )
+    if sum(1 for _ in islice(items, count)) < count:
+        raise InputError(f"{found.path.parent}: the inputs end before {found.path.name} does")
+    training.restore(found)  # after the inputs, which may draw numbers
+
+
+class FirstStep(NamedTuple):
+    """Loss and gradients of a batch by one process, the gradients by the parameters' names."""
+
+    loss: float
+    gradients: Mapping[str, Tensor]
+
+
+def by_one_process(
+    model: nn.Module, microbatches: Sequence[Given], device: torch.device
+) -> FirstStep:
+    """Return loss and gradients of a batch, and leave model and random numbers as they were.
+
+    Raises InputError if the model does not return its loss.
+    """
+    alone = copy.deepcopy(model).to(device).train()
+    cards = [device] if device.type == "cuda" else []
+    total = 0.0
+    with torch.random.fork_rng(cards):
+        there = tree_map_only(Tensor, lambda x: x.to(device), list(microbatches))
+        for args, kwargs in there:
+            (loss, *others) = loss_of(tensors(alone(*args, **kwargs)))
+            if others or loss.numel() != 1:
+                raise InputError("check: the model does not return its loss; leave --check out")
+            loss = loss.reshape(()) / len(microbatches)
+            loss.backward()
+            total += loss.item()
+    found = {name: x.grad for name, x in alone.named_parameters() if x.grad is not None}
+    return FirstStep(total, found)
+
+
+def _norm(gradient: Tensor) -> float:
+    """Return the Euclidean norm in 32 bits, of complex numbers by both of their parts."""
+    return float(gradient.abs().float().norm())
+
+
+def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None:
+    """Raise StagecutError unless loss and gradients of a rank are those of one process.
+
+    It names the first parameter whose gradient is another one.
+    """
+    if not abs(loss - expected.loss) <= COARSE * abs(expected.loss):
+        raise StagecutError(
+            f"first step: the loss is {loss:g}, and {expected.loss:g} in one process; {_WRONG}"
+        )
+    squares = [_norm(x) ** 2 for x in expected.gradients.values()]
+    # of a model that has nothing left to learn all gradients are 0
+    floor = max(FLOOR * sum(squares) ** 0.5, torch.finfo(torch.float32).tiny)
+    for name, parameter in trained.parameters.items():
+        whole = expected.gradients.get(name)
+        if whole is None or not parameter.requires_grad:
+            continue
+        wanted = whole if trained.part is None else trained.part(name, whole)
+        found = torch.zeros_like(wanted) if parameter.grad is None else parameter.grad
+        error = _norm(found - wanted) / max(_norm(wanted), floor)
+        tolerance = COARSE if wanted.element_size() < 4 else TOLERANCE
+        if not error <= tolerance:
+            raise StagecutError(
+                f"first step: the gradient of {name} is off by {error:.2g} of its norm from that "
+                f"of one process; {_WRONG}"
+            )
