@@ -167,9 +167,9 @@ _DEEPSPEED = LauncherSettings(
 )
 
 # runtime/execution/job (docs/run.md, Training jobs): FSDP2, which in a pipeline of
-# torch.distributed.pipelining divides gradients at the end of a batch alone, so that ZeRO 2 and 3
-# would keep more there than they promise; attention by gathered keys and values or exchanged heads,
-# which has no mask of its own; modules to recompute are named by the user. DTensor divides key and
+# torch.distributed.pipelining divides gradients only at the end of a batch, so that ZeRO 2 and 3
+# would keep more memory than they should; attention with gathered keys and values or exchanged
+# heads, without a mask of its own; the user names the modules to recompute. DTensor divides key and
 # value projections and the vocabulary evenly.
 _STAGECUT = LauncherSettings(
     software=Software.STAGECUT,
@@ -256,8 +256,8 @@ LAUNCHERS: Mapping[str, LauncherSettings] = MappingProxyType(
 def runs(launcher: str, layout: Layout, model: ModelDescription | None = None) -> str | None:
     """Return why a launcher of `LAUNCHERS` cannot run a layout, in one line; None if it can.
 
-    Without a `model` neither its layers, heads nor vocabulary are asked. InputError if there is no
-    launcher of that name.
+    Without a `model`, its layers, heads and vocabulary are not checked. InputError if no launcher
+    has that name.
 
     Examples
     --------
@@ -276,7 +276,7 @@ def runs(launcher: str, layout: Layout, model: ModelDescription | None = None) -
 
 
 def undivided(launcher: str, layout: Layout, model: ModelDescription) -> str | None:
-    """Return which part of a model a launcher cannot divide as a layout does; None if it can."""
+    """Return why a launcher cannot divide a model as a layout does, in one line; None if it can."""
     known, t = LAUNCHERS[launcher], layout.tensor
     if known.even_vocabulary and model.vocabulary % t:
         return (
