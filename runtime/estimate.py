@@ -1,11 +1,11 @@
-"""Seconds of a training iteration under a layout: the longest path of its schedule, and the rest.
+"""Seconds of a training iteration under a layout: its schedule's longest path, traffic, optimizer.
 
-Passes run in the order of the runtime's own schedules, by the simulator's rules: a device takes
-its actions in turn, and each waits for what it needs and for the message that brings it. Added to
-the path are the traffic of gradients and weights that no computation hides, and the optimizer.
+Passes run in the order of the runtime's schedules, by the simulator's rules: a device performs its
+actions in turn, and each waits for its data and for the message that brings it. The exposed traffic
+of gradients and weights, the host's fixed time and the optimizer step are added to the path.
 
-Many layouts are priced at once: those that share pipeline, chunks, schedule and number of
-microbatches go through the schedule together, one array operation per step.
+Many layouts are priced at once: those with the same pipeline, chunks, schedule and number of
+microbatches go through the schedule together, with one array operation per step.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from .schedules import make_schedule
 from .schedules.actions import ActionTable, Kind
 from .simulate.stages import chain
 
-#: Microbatches up to which a schedule is followed action by action.
+#: Number of microbatches up to which a schedule is executed action by action.
 STEPPED = 1024
 
 
 @dataclass(frozen=True)
 class PipelineShape:
-    """Shape of a pipeline: all that a schedule's order of actions depends on."""
+    """Shape of a pipeline, which determines the order of a schedule's actions."""
 
     schedule: str
     pipeline: int  # ranks
@@ -53,17 +53,17 @@ class PipelineShape:
 
 @dataclass(frozen=True)
 class IterationTime:
-    """Seconds of an iteration, by term of the pipeline rank that has the most to do."""
+    """Seconds of an iteration, with the terms of the busiest pipeline rank."""
 
-    seconds: float  # all of it
-    terms: dict[str, float]  # by `TIME_TERMS`; they sum to `seconds`
-    stages: tuple[StageTime, ...]  # of one microbatch, by model stage
+    seconds: float  # seconds of the whole iteration
+    terms: dict[str, float]  # seconds by term of `TIME_TERMS`; they sum to `seconds`
+    stages: tuple[StageTime, ...]  # seconds of one microbatch, by model stage
 
 
 def iteration_time(
     model: ModelDescription, layout: Layout, cluster: TrainingCluster, calibration: Calibration
 ) -> IterationTime:
-    """Return the seconds of one iteration and what they are made of."""
+    """Return the seconds of one iteration, by term and by stage."""
     return iteration_times([layout], LayerPrices(model, cluster, calibration))[0]
 
 
@@ -96,7 +96,7 @@ def iteration_times(layouts: Sequence[Layout], prices: LayerPrices) -> list[Iter
 def _whole(
     layout: Layout, prices: LayerPrices, stages: tuple[StageTime, ...], path: float
 ) -> IterationTime:
-    """Return the iteration around a schedule's longest path."""
+    """Return the time of an iteration whose schedule takes `path` seconds."""
     alike: dict[tuple[tuple[float, float], tuple[int, ...]], list[StageTime]] = {}
     for rank, rates in enumerate(optimizer_rates(layout, prices)):
         own = [stages[s] for s in layout.rank_stages(rank)]
@@ -124,27 +124,27 @@ def _whole(
 
 
 class ScheduleSteps(NamedTuple):
-    """A schedule in steps of actions that wait for earlier steps only."""
+    """A schedule divided into steps, whose actions depend only on actions of earlier steps."""
 
-    start: Ints  # first action of each step, and the number of actions
-    # of each action: 4 · stage + `Kind`: F, B, I or W
+    start: Ints  # first action of each step, then the number of actions
+    # for each action, 4 · stage + `Kind` (F, B, I or W)
     task: Ints
-    # before, needs: the action before it on its device, and the one whose result it needs; the
-    # number of actions where there is none
+    # before, needs: for each action the previous action on its device, and the action whose result
+    # it needs; the number of actions if there is none
     before: Ints
     needs: Ints
-    remote: Floats  # whether a message brings what it needs
+    remote: Floats  # for each action, 1 if a message brings this result, else 0
 
     def durations(self, forward: Floats, backward: Floats, weights: Floats) -> Floats:
-        """Return seconds of each task, shape (4 · stages, …), from those of each stage's passes."""
+        """Return the seconds of each task, shape (4 · stages, …), from the passes of stages."""
         return np.stack((forward, backward, backward - weights, weights), axis=1).reshape(
             -1, *forward.shape[1:]
         )
 
     def ends(self, duration: Floats, sent: Floats | float = 0.0) -> Floats:
-        """Return when each of N actions ends, and 0; shape (N + 1, L).
+        """Return the end of each of N actions for L layouts, shape (N + 1, L); the last row is 0.
 
-        `duration` of tasks has shape (4 · stages, L), and `sent` is what a message takes.
+        `duration`, shape (4 · stages, L), is by task, and `sent` is the seconds of a message.
         """
         end = np.zeros((len(self.task) + 1, duration.shape[1]))
         for first, last in zip(self.start[:-1].tolist(), self.start[1:].tolist(), strict=True):
@@ -156,14 +156,14 @@ class ScheduleSteps(NamedTuple):
 
 @lru_cache(maxsize=512)
 def schedule_steps(schedule: str, pipeline: int, chunks: int, microbatches: int) -> ScheduleSteps:
-    """Return the runtime's own order of passes in steps."""
+    """Return the order of passes of a schedule of the runtime, divided into steps."""
     placed = Layout(pipeline=pipeline, chunks=chunks, schedule=JobSchedule(schedule)).stage_ranks
     line = chain([1.0] * len(placed), [2.0] * len(placed), device=placed)
     return steps_of(make_schedule(schedule, line, microbatches).actions, microbatches)
 
 
 def steps_of(actions: Sequence[ActionTable], microbatches: int) -> ScheduleSteps:
-    """Return the passes of each device, in its order, in steps."""
+    """Divide the passes of all devices, in each device's order, into steps."""
     tables = [table[table[:, 1] <= Kind.W].astype(np.int64) for table in actions]
     stage, kind, which = np.concatenate(tables).T
     stages = int(stage.max()) + 1
@@ -196,12 +196,11 @@ def steps_of(actions: Sequence[ActionTable], microbatches: int) -> ScheduleSteps
 
 
 def _step_of(first: Ints, needs: Ints) -> Ints:
-    """Return the step of each action if all take one.
+    """Return the step of each action: the earliest if every action takes one step.
 
-    After its device's last, and what it needs.
-
-    `first` is the first action of each device, and the number of actions; `needs` the action that
-    each waits for, or that number.
+    An action comes after the previous one on its device and the one that it needs. `first` has the
+    first action of each device, then the number of actions; `needs` the action that each one needs,
+    or the number of actions.
     """
     count = len(needs)
     step = np.zeros(count, dtype=np.int64)
@@ -230,10 +229,10 @@ def longest_path(
 ) -> Floats:
     """Return the seconds of a schedule for each of L layouts.
 
-    Passes of one microbatch have shape (stages, L); `backward` includes `weights`. `sent` is a
-    message between pipeline ranks. With `apart`, a rank goes on when it is through, and not when
-    all are: what counts is then the longest time from a rank's first pass to its last, after which
-    it can all begin again.
+    `forward`, `backward` (which includes `weights`) and `weights` are the seconds of one
+    microbatch, shape (stages, L); `sent`, shape (L,), is that of a message between ranks. With
+    `apart`, a rank begins its next iteration without waiting for other ranks: the result is then
+    the longest time from a rank's first pass to the end of its last.
     """
     pipeline, microbatches = shape.pipeline, shape.microbatches
     if pipeline == 1:
@@ -241,7 +240,7 @@ def longest_path(
     window = 12 * pipeline
     followed = max(STEPPED, 2 * window)
     if microbatches > followed + pipeline:
-        # Long before, the pattern repeats itself, every few rounds of microbatches.
+        # The pattern has become periodic by then, so the time is extrapolated linearly.
         most = followed - followed % pipeline + microbatches % pipeline
         fewer, more = (
             longest_path(replace(shape, microbatches=m), forward, backward, weights, sent, apart)

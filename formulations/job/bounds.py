@@ -1,32 +1,32 @@
-"""Bounds of all outer points at once, from memory and work alone.
+"""Lower bounds on the seconds of all outer points at once, from memory and work alone.
 
 **Capacity.** With every layer recomputed as far as the point allows, rank k holds at most
-(memory − c_k) / (state + x a_k A) layers, a_k of its chunk with the fewest microbatches in flight.
-Weighted by what a layer of the heaviest type takes there, all types together:
+(memory − c_k) / (state + x a_k A) layers, with a_k of its chunk with the fewest microbatches in
+flight. All types together, in units of a layer of the heaviest type *, no plan fits unless
 
     Σ_τ L_τ min_k (state_τ + x a_k A_τ) / (state_* + x a_k A_*) ≤ Σ_k (memory − c_k) / (state_* + …)
 
-or nothing fits. What of activations exceeds that sum with nothing recomputed must be recomputed:
-the least seconds per unit that recomputation frees, times the excess, join the work. **Work.** W
-seconds of one microbatch through all stages, φ the largest part of a stage's seconds that is its
-forward pass, φ' the smallest. Rank k cannot begin before the passes of the ranks before it, and
-for each schedule a mixture λ of such paths counts rank j's work w_j with a factor a_j:
+If this fails only without recomputation, the excess must be recomputed: its layers' least seconds
+are added to the work. **Work.** Let W be the seconds of one microbatch through all stages, and φ
+and φ' the largest and smallest fraction of a stage's seconds that is its forward pass. Rank k
+cannot begin before the passes of the ranks before it, and for each schedule a mixture λ of such
+paths counts rank j's work w_j with a factor a_j:
 
     any order       a_j = M λ_j + φ' Σ_{k>j} λ_k                                                (12)
     1F1B            a_j = 1 + λ_j c_j,  c_j = M − 1 − min(M − 1, p − j) φ                       (13)
     interleaved     a_j = M λ_j, and the mean over λ of the first chunks before a rank
     in a V          the same with φ' of the first chunks, since a rank's W may come last
 
-Layers of type τ, which take w_jτ on the nodes of rank j, count for L_τ min_j a_j w_jτ at least, for
-whatever split. λ makes all a_j w_j alike; then, of one kind of nodes, (13) is
+Layers of type τ, which take w_jτ on the nodes of rank j, add at least L_τ min_j a_j w_jτ, whatever
+the split. λ is chosen so that all a_j w_j are equal; with one kind of nodes, (13) is then
 W (1 + 1 / Σ_j (1 / c_j)).
-One rank alone with the ends and as few layers as it may have bounds the time, too; with weights
-sharded (ZeRO-3) the mean rank is busy for M / p times W and what gathering and reducing slow it at
-least. A pass of F seconds that moves D bytes to host memory takes no less than F, and no less than
-D / bandwidth + (1 − hidden) F; both are sums over layers, and the larger sum stands for F. To it
-come the least exposed traffic of gradients, a mean rank's, and the optimizer's step over a mean
-rank's weights. (The bubble of equal stages is no bound: a plan with less work on its last ranks can
-be below.)
+A single rank with the ends and the fewest layers that it may have is a bound as well. With sharded
+weights (ZeRO 3) the mean rank is busy for M / p times W and the least delay by gathering and
+reducing. A pass of F seconds that moves D bytes to host memory takes at least F, and at least
+D / bandwidth + (1 − hidden) F; both are sums over layers, and the larger sum replaces F. The least
+exposed traffic of a mean rank's gradients and the optimizer step over a mean rank's weights are
+added. (The bubble of equal stages is not a bound: a plan with less work on its last ranks can be
+faster.)
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ MARGIN = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class FirstBounds:
-    """Bounds of all outer points, from memory and work alone."""
+    """Lower bounds of all outer points, from memory and work alone."""
 
-    #: Shape (points,): lower bound of an iteration's seconds; infinite where nothing fits.
+    #: Shape (points,): lower bound on an iteration's seconds; infinite if no plan fits.
     seconds: Floats
     #: Shape (points,): whether memory does not rule the point out.
     fits: Bools
 
 
 def least_seconds(space: JobSpace) -> float:
-    """Return seconds that no plan is below: products of all blocks at the device's peak.
+    """Return a lower bound on the seconds of every plan: all products at the devices' peak.
 
-    A profiled layer takes what was measured, with the tensor degree that takes least of all
-    devices. Cross-attention counts without keys and values, which may be of fewer positions.
+    A profiled layer counts with its measured time, at the tensor degree with the fewest
+    device-seconds. Cross-attention counts without keys and values, which may have fewer positions.
     """
     model, job = space.model, space.job
     peak = max(n.accelerator.peak[job.template.recipe.compute] for n in space.cluster.nodes)
-    each = 0.0  # seconds of one device for a token
+    each = 0.0  # device-seconds per token
     for block in model.blocks:
         if block.profiled is None:
             each += 3 * block_flops(block, model.hidden, 1, 0) / peak
@@ -85,7 +85,7 @@ def first_bounds(
     prices: LayerPrices,
     stopped: Callable[[], bool] = lambda: False,
 ) -> FirstBounds:
-    """Return the bounds of all points of a space; those left when `stopped` are not ruled out."""
+    """Return the bounds of all points; a point not reached when `stopped` is not ruled out."""
     count = len(space)
     seconds, excess = np.zeros(count), np.zeros(count)
     rates, shown = _with_transfers(space, rates, prices)
@@ -107,10 +107,10 @@ def first_bounds(
 
 
 def _with_transfers(space: JobSpace, rates: Rates, prices: LayerPrices) -> tuple[Rates, Floats]:
-    """Return rates in which passes are as long as their transfers to host memory at least.
+    """Return rates in which passes take at least as long as their transfers to host memory.
 
-    Besides, of each point, the part of hooks and waits that passes certainly take longer by. Of
-    several kinds of nodes transfers are left out.
+    The array, shape (points,), is the fraction of hooks and waits that certainly lengthens passes.
+    With several kinds of nodes, transfers are ignored.
     """
     shown = np.ones(len(space))
     if rates.by_kinds or not rates.away.any():
@@ -132,9 +132,10 @@ def _with_transfers(space: JobSpace, rates: Rates, prices: LayerPrices) -> tuple
 
 
 def _excess(space: JobSpace, rates: Rates, group: Ints) -> Floats:
-    """Return the least number of recomputed layers; infinite where even all are too few.
+    """Return the least number of recomputed layers of each point; infinite if no plan fits.
 
-    The n points of `group` have one schedule. What counts is one moment when ranks may hold most.
+    The n points of `group` share a schedule. Only the first of the moments when ranks may hold most
+    is considered, so that this is a lower bound.
     """
     layout, rows = space.layout(int(group[0])), memory_rows(space, rates, group)
     flight, there = rows.flight[0], rates.count > 0
@@ -148,15 +149,16 @@ def _excess(space: JobSpace, rates: Rates, group: Ints) -> Floats:
         free[:, rows.head] -= np.maximum(rows.loss - inside, 0.0)
 
     def room(kept: Floats) -> tuple[Floats, ...]:
-        """Layers of the heaviest type that each rank may have; all layers, in units of it; by how
-        many of these as few layers as a rank may have exceed its room; layers of any type there.
+        """Return sizes in layers of the heaviest type: each rank's room; all layers; such a unit in
+        bytes; by how much the fewest layers of a rank exceed its room; and its most layers.
         """
         each = state[:, None, :] + lowest[None, :, None] * kept[:, None, :]
         each = np.where(there, each, 0.0)
         heaviest = each.sum(axis=1).argmax(axis=1)
         unit = np.take_along_axis(each, heaviest[:, None, None], axis=2)
         share = (each / unit).min(axis=1)
-        # Every chunk has the declared least of layers; those with more in flight keep more of them.
+        # Every chunk has at least the declared number of layers; more microbatches in flight in
+        # other chunks need more room.
         more = (flight - lowest[:, None]).sum(axis=1) * chunk
         left = free - more * np.where(there, kept, np.inf).min(axis=1)[:, None]
         over = (_lightest(each, rates.count, low) - left) / unit[:, :, 0]
@@ -169,7 +171,7 @@ def _excess(space: JobSpace, rates: Rates, group: Ints) -> Floats:
     never |= needed > most.sum(axis=1) * (1 + MARGIN)
     fits, needed, unit, over, _ = room(kept)
     short = needed - fits.sum(axis=1) * (1 + MARGIN)
-    # Recomputing a layer in a chunk frees so much of the room; in the fullest chunks first.
+    # Room that recomputing a layer of a chunk frees; chunks with most in flight come first.
     freed = flight[None] * np.where(there, saved, 0.0).max(axis=1)[:, None, None] / unit[:, :, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         of_each = np.where(over > low * MARGIN, over / freed.sum(axis=2), 0.0).max(axis=1)
@@ -178,14 +180,14 @@ def _excess(space: JobSpace, rates: Rates, group: Ints) -> Floats:
     order = np.argsort(-freed, axis=1)
     freed = np.take_along_axis(freed, order, axis=1)
     highest = np.maximum(np.take_along_axis(highest, order, axis=1), 0.0)
-    made = np.cumsum(freed * highest, axis=1) - freed * highest  # by those before
+    made = np.cumsum(freed * highest, axis=1) - freed * highest  # freed by earlier chunks
     with np.errstate(divide="ignore", invalid="ignore"):
         each = np.clip((short[:, None] - made) / freed, 0.0, highest)
     again = np.where(freed > 0, each, 0.0).sum(axis=1)
     cannot = (short > 0) & ((freed * highest).sum(axis=1) < short * (1 - MARGIN))
     again = np.where(short > 0, again, 0.0)
     if not space.job.settings.recompute_by_stage:
-        # Of every stage equally many are recomputed, no more than the smallest has.
+        # All stages recompute equally many layers, no more than the smallest stage has.
         of_each = np.ceil(np.maximum(of_each, again / layout.stages) * (1 - MARGIN))
         cannot |= of_each > space.model.layers // layout.stages
         again = of_each * layout.stages
@@ -193,7 +195,7 @@ def _excess(space: JobSpace, rates: Rates, group: Ints) -> Floats:
 
 
 def _rank_range(space: JobSpace, layout: Layout) -> tuple[Ints, Ints]:
-    """Return the least and most layers of each rank, where the others have as many as they may."""
+    """Return the least number of layers of each rank, with all others full, and the most."""
     ranks = layout.stage_ranks
     low, high = (
         np.bincount(ranks, one).astype(np.int64) for one in stage_range(space.model, layout)
@@ -204,7 +206,8 @@ def _rank_range(space: JobSpace, layout: Layout) -> tuple[Ints, Ints]:
 def _lightest(each: Floats, count: Floats, least: Ints) -> Floats:
     """Return the sum over the `least` lightest layers of each rank, shape (n, p).
 
-    A layer of each type on each rank is `each`, shape (n, p, K), and there are `count`, shape (K,).
+    `each`, shape (n, p, K), is the size of a layer by rank and type; `count`, shape (K,), is the
+    number of layers of each type.
     """
     order = np.argsort(each, axis=2, kind="stable")
     there = count[order]
@@ -214,14 +217,14 @@ def _lightest(each: Floats, count: Floats, least: Ints) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class _Ranks:
-    """Rates of p pipeline ranks, which lie on D sorts of nodes; `sort`, shape (p,), is a rank's."""
+    """Rates on D combinations of kinds of nodes; `sort`, shape (p,), is that of each rank."""
 
     rates: tuple[Rates, ...]
     sort: Ints
 
 
 def _of_ranks(space: JobSpace, rates: Rates, point: int) -> _Ranks:
-    """Return the rates of a point's ranks, the same at all points with as many ranks."""
+    """Return the rates of a point's ranks; all points with as many ranks have the same."""
     layout = space.layout(point)
     kinds = [kinds_of_rank(rank, layout, space.cluster) for rank in range(layout.pipeline)]
     sorts = sorted(set(kinds))
@@ -236,7 +239,7 @@ def _work(
     schedule: JobSchedule,
     beside: Beside,
 ) -> Floats:
-    """Return the least seconds of a schedule's passes for points that share it."""
+    """Return a lower bound on the seconds of a schedule's passes, for points that share it."""
     s, sort = space.setting[group], ranks.sort
     p, m = int(space.pipeline[group[0]]), int(space.microbatches[group[0]])
     there = ranks.rates[0].count > 0
@@ -252,25 +255,25 @@ def _work(
     of_rank, _ = _rank_range(space, layout)
 
     def mixed(factor: Floats) -> Floats:
-        """Seconds of all layers, ends and recomputation, rank j's times its factor."""
+        """Return seconds of layers, ends and recomputation, weighted with a factor per rank."""
         each = both[:, sort] * factor[:, :, None]
         least = each.min(axis=1)
-        more = (each - least[:, None]).min(axis=2) @ of_rank  # of layers that are elsewhere
+        more = (each - least[:, None]).min(axis=2) @ of_rank  # for layers not on the cheapest rank
         found = least @ count + more + (forced[:, sort] * factor).min(axis=1)
         return np.asarray(found + of_ends[:, 0] * factor[:, 0] + of_ends[:, 1] * factor[:, last])
 
     busiest = mixed(np.full((len(group), p), m / p)) + m / p * beside.waits
     if p == 1:
         return np.asarray(busiest)
-    alone = (both @ count)[:, sort]  # if a rank had all layers
+    alone = (both @ count)[:, sort]  # seconds of a rank that has all layers
     share = 1 / alone / (1 / alone).sum(axis=1)[:, None]
     light = both.min(axis=2)[:, sort]
-    own = _lightest(both[:, sort], count, of_rank)  # of a rank with as few layers as can be
+    own = _lightest(both[:, sort], count, of_rank)  # seconds of a rank with its fewest layers
     own[:, 0] += of_ends[:, 0]
     own[:, last] += of_ends[:, 1]
     busiest = np.maximum(busiest, m * own.max(axis=1))
     if layout.chunks > 1:
-        first = stage_range(space.model, layout)[0][:p] * light  # chunks of the ranks
+        first = stage_range(space.model, layout)[0][:p] * light  # first chunk of each rank
         before = np.cumsum(first, axis=1) - first
         if schedule in V_SCHEDULES:
             before *= least[:, None]
@@ -290,9 +293,9 @@ def _work(
 def _seconds(
     rates: tuple[Rates, ...], settings: Ints, there: Bools, hooks: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return seconds at n points of D rates: of layers, of their recomputation, and of the ends.
+    """Return the seconds of layers, of their recomputation, and of the ends, for n points.
 
-    Shapes (n, D, K, 2), both passes; (n, D, K); and (n, D, 2, 2), both passes.
+    Shapes (n, D, K, 2), (n, D, K) and (n, D, 2, 2); an axis of 2 at the end is both passes.
     """
     layers = np.stack([one.passes[settings][:, there, :2] for one in rates], axis=1)
     layers[..., 1] += hooks[:, None, None]
@@ -301,19 +304,19 @@ def _seconds(
 
 
 def _forward_parts(layers: Floats, again: Floats, ends: Floats) -> tuple[Floats, Floats]:
-    """Return the least and the most part of a stage's seconds that its forward pass can be."""
+    """Return the least and largest fraction of a stage's seconds that its forward pass takes."""
     both = layers.sum(axis=3)
     parts = layers[..., 0] / np.maximum(both, 1e-300)
     of_ends = ends.sum(axis=3)
     at_ends = np.where(of_ends > 0, ends[..., 0] / np.maximum(of_ends, 1e-300), parts[..., :1])
-    # Recomputation only lowers the part that is forward.
+    # Recomputation can only lower the forward fraction.
     recomputed = layers[..., 0] / np.maximum(both + again, 1e-300)
     least = np.minimum(recomputed.min(axis=(1, 2)), at_ends.min(axis=(1, 2)))
     return least, np.maximum(parts.max(axis=(1, 2)), at_ends.max(axis=(1, 2)))
 
 
 def _any_order(alone: Floats, m: int, forward: Floats) -> Floats:
-    """Return the factors (12) of ranks whose layers take so long, shape (n, p)."""
+    """Return the factors (12); `alone`, shape (n, p), is the work of a rank with all layers."""
     share, behind = np.empty_like(alone), np.zeros(len(alone))
     factor = np.empty_like(alone)
     for k in range(alone.shape[1] - 1, -1, -1):
@@ -324,7 +327,7 @@ def _any_order(alone: Floats, m: int, forward: Floats) -> Floats:
 
 
 def _alike(alone: Floats, counted: Floats, sorts: int) -> Floats:
-    """Return λ of (13) for which a_j w_j is alike on all ranks that have a share, shape (n, p)."""
+    """Return λ of (13) for which a_j w_j is equal on all ranks with λ_j > 0, shape (n, p)."""
     level, has = np.full((len(alone), 1), np.inf), np.ones(alone.shape, bool)
     for _ in range(sorts):
         has &= alone < level
@@ -336,15 +339,15 @@ def _alike(alone: Floats, counted: Floats, sorts: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """Least seconds of an iteration besides those of its layers; shape (points,)."""
+    """Lower bounds on seconds of an iteration outside the passes of layers; shape (points,)."""
 
-    seconds: Floats  # beside the schedule
-    hooks: Floats  # of a sharded optimizer, per layer
-    waits: Floats  # of all stages for sharded weights, per microbatch
+    seconds: Floats  # seconds outside the schedule
+    hooks: Floats  # seconds of a sharded optimizer, per layer and backward pass
+    waits: Floats  # seconds of all stages for sharded weights, per microbatch
 
 
 def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
-    """Return the least seconds of traffic and optimizer, at a mean rank."""
+    """Return lower bounds on the seconds of traffic and optimizer, those of a mean rank."""
     names = ("tensor", "context", "expert", "expert_tensor", *OFFLOAD)
     degrees = np.array([[getattr(one, name) for name in names] for one in space.settings])
     in_v = np.array([schedule in V_SCHEDULES for schedule in space.schedules])
@@ -379,13 +382,13 @@ def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
                 (costs.gather, layout.overlap.parameters),
             ):
                 traffic += _least(lines, held) * (shown if hides else 1)
-        # Held so that all ranks' steps take equally long.
+        # The step is shortest if weights are distributed so that all ranks take equally long.
         seconds[k] = costs.constant + traffic + float(held @ (1 / (1 / costs.step).mean(axis=0)))
         hooks[k] = min(layer_hooks(layout, one) for one in on)
     return Beside(seconds[place], hooks[place], waits[place])
 
 
 def _least(lines: Sequence[LinearTraffic], held: Floats) -> float:
-    """Return the seconds of so many parameters on a line below several."""
+    """Return the seconds of the parameters `held` on a line below all of `lines`."""
     parts = np.array([(one.constant, one.shared, one.routed) for one in set(lines)])
     return float(parts.min(axis=0) @ np.array([1.0, *held]))

@@ -1,4 +1,8 @@
-"""The execution of a chain of stages in a given order, fast."""
+"""Kernels that execute a chain of stages under a schedule, and count its longest path.
+
+`in_turn` sorts a schedule's actions topologically, once; `execute` then finds the makespan for any
+durations in one pass over them.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,20 @@ from ...instances.common.kernel import kernel
 
 @kernel
 def in_turn(first, table, microbatches, order, before):
-    """Put the actions of a chain into an order in which each comes after those that it waits for.
+    """Sort the actions of a chain topologically: each after those that it waits for.
 
-    The forward pass of a microbatch waits for the one on the stage before, its backward pass for
-    the one on the stage behind, and on the last stage for the forward pass there.
+    A microbatch's forward pass waits for that of the previous stage; its backward pass for that of
+    the next stage, on the last stage for the forward pass; W waits for I of its stage.
 
-    Each device's actions begin at `first`, shape (D + 1,), in `table`, shape (N, 3): stage, kind
-    and microbatch. `order`, shape (N,), is set to rows of it, and `before`, shape (N, 2), to the
-    places in that order of the action before on the device and of the one that an action waits for;
-    −1 for none.
+    Device d's actions are the rows first[d] … first[d + 1] − 1 of `table`, shape (N, 3): stage,
+    kind and microbatch. `order`, shape (N,), is set to the rows in sorted order, and `before`,
+    shape (N, 2), to the places in this order of the previous action on the device and of the action
+    whose data it needs; −1 for none. If actions wait for each other in a cycle, the rest is unset.
     """
     devices, stages = len(first) - 1, 0
     for i in range(len(table)):
         stages = max(stages, table[i, 0] + 1)
-    # Where the forward and the backward pass of a microbatch are in the order; −1: not yet there.
+    # Place in the order of each stage's forward and backward pass by microbatch; −1: not placed.
     done = np.full((2 * stages, microbatches), -1, np.int64)
     previous = np.full(devices, -1, np.int64)
     at = first[:-1].copy()
@@ -57,21 +61,21 @@ def in_turn(first, table, microbatches, order, before):
 
 @kernel
 def execute(actions, sent, duration, end, counts):
-    """Run a chain of stages in the order of its schedule; return the makespan.
+    """Execute a chain of stages in the order of its schedule and return the makespan, in O(N).
 
     Parameters
     ----------
     actions
-        `ChainActions`, N of them.
+        N actions, as `ChainActions`.
     sent
         Time of a message between devices.
     duration
-        Shape (P, 4): of each kind.
+        Shape (P, 4): time of an action by stage and kind.
     end
-        Shape (N,): set to when each action ends.
+        Shape (N,): set to the end of each action.
     counts
-        Shape (P, 4): set to the numbers of actions on a longest path. With P + 1 rows the last one
-        begins with the number of messages on it; with none, nothing is counted.
+        Shape (P, 4): set to the numbers of actions on a longest path. With P + 1 rows, the last row
+        begins with the number of messages on it; with 0 rows, nothing is counted.
     """
     which, before, remote = actions
     makespan, last = 0.0, -1

@@ -1,7 +1,7 @@
-"""Bounds on an iteration that cost next to nothing.
+"""Cheap lower bounds on the makespan of an iteration.
 
-*M times max-load*: the busiest device does its work M times. *Divisible work*: a chain of stages is
-a division of the work, and none is faster than the best one, which has prices besides.
+*M times max-load*: the busiest device does its work M times. *Divisible work*: no chain of stages
+is faster than the best division of all compute over P stages, which a linear program finds.
 
 Let F and C be the compute of all forward and all backward nodes on the fastest kind of device. For
 a number of stages P, and any set of paths (equation 1 of `line`),
@@ -51,31 +51,31 @@ class Mixture(NamedTuple):
 ORIGIN = "work that can be divided at will"
 
 
-#: Work of all other stages, where one has nearly all of it.
+#: Work of each other stage, as a fraction of that of the one stage with nearly all work.
 LIGHT = 1e-3
 
 
-#: Most paths added, and largest relative distance of bound and makespan at the end.
+#: Most paths added, and the relative distance of bound and makespan at which to stop.
 ROUNDS, CLOSE = 60, 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class Divided:
-    """A bound for all plans with P stages, and the prices that prove it."""
+    """Lower bound for all plans with P stages, and the prices that prove it."""
 
-    #: Σ_s of the cheapest price times the work.
+    #: Lower bound on the makespan: forward and backward work, each at its cheapest price.
     bound: float
     #: Shape (P, 4): price of a unit of time of each stage's actions of each kind.
     prices: Floats
 
 
-#: Most passes of a schedule for which this bound is computed before a search: executing more takes
-#: a while.
+#: Most passes of a schedule for which this bound is computed before a search; executing more takes
+#: too long.
 MOST_PASSES = 1_500
 
 
 def iteration_cheap_bounds(task: Task[PipelineJob]) -> Iterator[tuple[float, str]]:
-    """Yield bounds with their origins, the quickest first."""
+    """Yield lower bounds on the makespan with their origins, the quickest first."""
     problem = task.problem
     inner = max_load_task(task)
     graph = hypergraph(inner, units_of_split(inner))
@@ -97,12 +97,11 @@ def _divisible(task: Task[PipelineJob], graph: Hypergraph) -> Iterator[tuple[flo
 
 
 def max_load_task(task: Task[PipelineJob]) -> Task[Throughput]:
-    """Return the task whose objective, times M, is below every plan's makespan.
+    """Return the throughput task whose objective, times M, bounds every plan's makespan from below.
 
-    Every plan of the iteration is one of it. Stages of a chain that share a device, and the stage
-    of a device, hold the activations of a microbatch all at once. The pieces of other splits, and
-    several stages without a backward pass, need not: then only what is there all the time counts
-    as memory.
+    Every plan of the iteration is a solution of this task. All stages of a chain on one device hold
+    the activations of one microbatch at the same time. The pieces of other splits, and several
+    stages without a backward pass, need not, so that only resident bytes count for them.
     """
     problem, workload = task.problem, task.workload
     shared = problem.chunks_per_device > 1
@@ -114,14 +113,14 @@ def max_load_task(task: Task[PipelineJob]) -> Task[Throughput]:
 
 
 def divisible_bound(problem: PipelineJob, sizes: Sequence[int], work: Floats) -> float:
-    """Return the least makespan of work divided at will: no chain of stages is faster.
+    """Return the least makespan of freely divisible work: no chain of stages is faster.
 
-    `sizes` are the numbers of stages that plans can have; `work` is the forward and backward time
-    of a microbatch, each unit on its fastest device.
+    `sizes` are the possible numbers of stages; `work` is the forward and the backward time of a
+    microbatch, with each unit on its fastest device.
     """
     forward, compute = work.tolist()
     least = np.inf
-    for size in sorted(sizes, reverse=True):  # what is faster tends to come first
+    for size in sorted(sizes, reverse=True):  # numbers with low bounds tend to come first
         devices = max(problem.devices_of(size)) + 1
         if problem.batch * (forward + compute) / devices < least:
             chain = Chain(order_of(problem, size, compute > 0), problem.weight_share)
@@ -130,7 +129,7 @@ def divisible_bound(problem: PipelineJob, sizes: Sequence[int], work: Floats) ->
 
 
 def divide(chain: Chain, forward: float, compute: float, *, enough: float = np.inf) -> Divided:
-    """Return the bound for so much forward and backward work; the first that is `enough`."""
+    """Return the bound for `forward` and `compute` (backward) work; stop once it is `enough`."""
     stages = chain.order.stages
     share = np.full((2, stages), 1 / stages)
     paths = [staying(chain, s, forward, compute) for s in range(stages)]
@@ -156,7 +155,7 @@ def divide(chain: Chain, forward: float, compute: float, *, enough: float = np.i
 
 
 def staying(chain: Chain, s: int, forward: float, compute: float) -> Floats:
-    """Return the longest path where stage s has nearly all of the work, shape (P, 4)."""
+    """Return the action counts of a longest path if stage s has nearly all work, shape (P, 4)."""
     share = np.full(chain.order.stages, LIGHT)
     share[s] = 1.0
     f, c = forward * share, compute * share
@@ -169,9 +168,9 @@ def per_pass(counts: Floats, share: float) -> tuple[Floats, Floats]:
 
 
 def mix(rows: Floats, equal: Floats) -> Mixture:
-    """Return the mixture of `rows`, shape (paths, variables), of the order of 1.
+    """Solve for the mixture of `rows`, shape (paths, variables), whose entries are of order 1.
 
-    `equal` has shape (equations, variables). Raises `SolverError` if HiGHS does not find it.
+    `equal` has shape (equations, variables). Raises `SolverError` if HiGHS finds no optimum.
     """
     paths, variables = rows.shape
     matrix = np.vstack(
@@ -190,6 +189,6 @@ def mix(rows: Floats, equal: Floats) -> Mixture:
         sides,
     )
     weights = np.zeros(paths) if found is None else np.maximum(-found.row_duals[:paths], 0.0)
-    if found is None or weights.sum() <= 0:  # it has an optimum, where they add up to 1
+    if found is None or weights.sum() <= 0:  # an optimum exists, and its weights add up to 1
         raise SolverError("HiGHS finds no optimum of a mixture of paths")
     return Mixture(found.value, found.x[:variables], weights / weights.sum())

@@ -79,7 +79,7 @@ from .iteration_bounds import max_load_task
 from .line import Line, chain_edges, line
 from .orders import BACKWARD, FORWARD, INPUT, WEIGHT, ScheduleOrder, order_of
 
-#: A stage s of a chain of P stages.
+#: A stage: the length P of its chain, and its number s.
 Stage = tuple[int, int]
 
 
@@ -89,13 +89,13 @@ Action = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class MovedOutput:
-    """Outputs that move together: made in one pass of one unit, needed by the same others."""
+    """Outputs that always move together: those of one pass of one unit with the same users."""
 
     #: Unit u that makes them.
     unit: int
-    #: Pass in which they are made.
+    #: Pass that makes them: 0 forward, 1 backward.
     side: int
-    #: Units that need them in their forward pass, and in their backward pass.
+    #: Units that use them in their forward pass, and in their backward pass.
     users: tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -105,9 +105,9 @@ class IterationData:
 
     #: Units, their times and bytes.
     line: Line
-    #: Pairs of units of which the first must not be in a later stage.
+    #: Pairs of units; the first must not be in a later stage than the second.
     edges: list[tuple[int, int]]
-    #: Outputs that other units need, with the time of a transfer of each.
+    #: Outputs that other units need, each with the time of a transfer (time unit of the workload).
     values: dict[MovedOutput, float]
     #: Orders of actions by number of stages P, for each P that the schedule allows.
     orders: dict[int, ScheduleOrder]
@@ -128,7 +128,7 @@ class IterationData:
 
     @cached_property
     def stages(self) -> list[Stage]:
-        """The stages of the chains of all lengths."""
+        """Stages of the chains of all lengths."""
         return [(p, s) for p in self.orders for s in range(p)]
 
     @cached_property
@@ -139,12 +139,12 @@ class IterationData:
 
     @cached_property
     def makers(self) -> list[MovedOutput]:
-        """The values in the order of their numbers e."""
+        """Moved outputs in the order of their numbers e."""
         return list(self.values)
 
     @cached_property
     def c(self) -> list[float]:
-        """Time of a transfer of each value."""
+        """Time of a transfer of each moved output, in the program's time unit."""
         return [time / self.scale for time in self.values.values()]
 
     def mates(self, length: int, s: int) -> list[int]:
@@ -153,9 +153,9 @@ class IterationData:
         return np.flatnonzero(device == device[s]).tolist()
 
     def before(self, length: int, s: int, side: int) -> list[tuple[int, int]]:
-        """Return the passes on the device of a stage up to one of its passes, that one included.
+        """Return the passes of a microbatch on the device of stage s up to pass `side` of s.
 
-        Forward passes go up the chain, and backward passes down.
+        Forward passes are in the order of the chain, backward passes in reverse order.
         """
         own = self.mates(length, s)
         up, down = [(t, FORWARD) for t in own], [(t, BACKWARD) for t in reversed(own)]
@@ -168,13 +168,13 @@ class IterationData:
 
     @cached_property
     def actions(self) -> list[Action]:
-        """All actions."""
+        """Actions of the chains of all lengths."""
         tables = [(p, table) for p in self.orders for table in self.tables(p)]
         return [(p, *row) for p, table in tables for row in table.tolist()]
 
     @cached_property
     def on_device(self) -> list[tuple[Action, Action]]:
-        """Pairs of actions that follow each other on a device."""
+        """Pairs of consecutive actions on a device."""
         pairs = []
         for p in self.orders:
             for table in self.tables(p):
@@ -184,7 +184,7 @@ class IterationData:
 
     @cached_property
     def along_chain(self) -> list[tuple[Action, Action]]:
-        """Pairs of actions of which the second needs what the first makes."""
+        """Pairs of actions; the second needs the result of the first."""
         pairs: list[tuple[Action, Action]] = []
         every = set(self.actions)
         for p, s, kind, j in self.actions:
@@ -201,7 +201,7 @@ class IterationData:
 
     @cached_property
     def last(self) -> list[Action]:
-        """The last action of each device."""
+        """Last action of each device."""
         return [(p, *table[-1].tolist()) for p in self.orders for table in self.tables(p)]
 
 
@@ -213,11 +213,11 @@ MEMORY_SCALE = 1e4
 class IterationModel:
     """The Pyomo program, with its data for reading solutions and writing starts."""
 
-    #: The data that it states.
+    #: Data of the program.
     data: IterationData
-    #: The Pyomo model; its objective times `scale` is in the workload's time unit.
+    #: Pyomo model; its objective times `scale` is in the workload's time unit.
     model: pyo.ConcreteModel
-    #: The devices, of one kind.
+    #: Numbers of the devices, which are of one kind.
     devices: tuple[int, ...]
 
     @property
@@ -234,7 +234,7 @@ class IterationModel:
         return PipelinePlacement(data.line.graph.expand(taken), where)
 
     def start(self, plan: PipelinePlacement) -> Start:
-        """Return the values of the whole-number variables for a plan."""
+        """Return the values of the integer variables for a plan."""
         m, length = self.model, len(plan.devices)
         stage = self.data.line.graph.restrict(plan.stage).tolist()
         values = [(var, float(p == length)) for p, var in m.y.items()]
@@ -248,9 +248,9 @@ def iteration_model(
 ) -> IterationModel:
     """State the program; no plan has a makespan below `floor`.
 
-    Times are scaled to make a likely makespan, `reference`, 1000. With U units, E values of at most
-    K users, and the sum S of all lengths P: S·(U + 3E + 3M) columns and S·(U + 3EK + 6M) rows,
-    about.
+    Times are scaled so that `reference`, a likely makespan, becomes 1000. With U units, E moved
+    outputs with at most K users, and the sum S of all lengths P, there are about S·(U + 3E + 3M)
+    columns and S·(U + 3EK + 6M) rows.
     """
     data = iteration_data(task, reference, floor)
     m = pyo.ConcreteModel(task.workload.name)

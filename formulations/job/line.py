@@ -16,15 +16,15 @@ flight on device d,
 The counts do not depend on the placement. So any set of paths gives a lower bound of every plan's
 makespan, and the largest such bound over all paths is the makespan.
 
-Data that only backward nodes of another device need is received in its backward pass. Nets with
-such a pin are left out here (`exact` is False then): all times are lower bounds.
+Data that only backward nodes of another device need is received in its backward pass. The model
+ignores nets with such a pin (then `exact` is False), so that all its times are lower bounds.
 
-Units that can change places have an order among them, without loss. Units are twins if they have
-the same units before and behind them, cost the same on every kind of device, take the same memory,
-and every net holds one of them alone, as part of nets that are equal but for that, or all of them.
+Interchangeable units (twins) are put in a fixed order, without loss. Units are twins if they have
+the same predecessors and successors, cost the same on every kind of device, take the same memory,
+and each net contains either all of them or one of them, in which case the others have equal nets.
 Exchanging the stages of two twins changes neither times nor memory of any stage. So some best plan
 has them in the order of their numbers, and an edge from each to the next loses nothing. The experts
-of a layer are twins: 2^8 ideals become 9.
+of a layer are twins: for 8 experts, 2^8 ideals become 9.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Line:
     graph: Hypergraph
     #: The problem as the user posed it.
     problem: PipelineJob
-    #: Shape (K,): the kinds, and how many devices each has.
+    #: Shape (K,): numbers of the kinds, and the number of devices of each.
     kinds: Ints
     count: Ints
     #: Shape (K, 2, U): forward and backward time.
@@ -74,7 +74,7 @@ class Line:
     trains: bool
     #: Some topological orders of the units.
     orders: tuple[Ints, ...]
-    #: Whether the times are those of the definition, and not only lower bounds of them.
+    #: Whether the times are exact, rather than lower bounds.
     exact: bool
     #: The user's rules for the stages.
     rules: StageRules
@@ -85,7 +85,7 @@ class Line:
         return _most_stages(self.problem, int(self.count.sum()), self.graph.size)
 
     def why_no_size(self) -> str:
-        """Return the reason for no allowed number of stages: rules, or too few for a device."""
+        """Return the reason why no number of stages is allowed: rules, schedule or devices."""
         allowed = self._allowed_sizes()
         if allowed:
             return str(self.rules.why_not(allowed[-1]))
@@ -113,7 +113,7 @@ class Line:
 
 
 def numbers_of_stages(problem: PipelineJob, devices: int, units: int) -> list[int]:
-    """Return the numbers of stages that a schedule allows, in increasing order; each has a unit."""
+    """Return the numbers of stages that a schedule allows, in increasing order, at most `units`."""
     most = _most_stages(problem, devices, units)
     if problem.order:
         device = problem.order.device
@@ -154,7 +154,7 @@ def line(task: Task[PipelineJob]) -> Line:
         graph.edges,
         devices_of=problem.devices_of,
     )
-    if exact:  # else units may be alike here, and differ in what is left out
+    if exact:  # else twins here may differ in a net that the model ignores
         alike = twins(graph, held[0], held[1], rules.named)
         ordering = [edge for same in alike for edge in pairwise(same)]
         edges = np.concatenate((graph.edges, np.array(ordering, np.int64).reshape(-1, 2)))
@@ -179,10 +179,10 @@ def line(task: Task[PipelineJob]) -> Line:
 
 
 def most_between(graph: Hypergraph) -> Ints:
-    """Return for each net how many units can lie between its first and its last stage.
+    """Return for each net the most units that can lie between its first and its last stage.
 
-    Let pins a and b be in stages s < t. What is in the stages between neither comes before a nor
-    after b, and each of those t − s − 1 stages has a unit.
+    Let pins a and b be in stages s < t. Units in the stages between are neither predecessors of a
+    nor successors of b, and each of these t − s − 1 stages has a unit.
     """
     import networkx as nx
 
@@ -209,7 +209,7 @@ def most_between(graph: Hypergraph) -> Ints:
 
 
 def chain_edges(workload: Workload) -> list[tuple[int, int]]:
-    """Return the pairs of nodes of which the first must not be in a later stage.
+    """Return the pairs of nodes whose first node must not be in a later stage than the second.
 
     Forward passes go up the chain and backward passes down; a backward node may use what any
     forward node has made.
@@ -223,9 +223,9 @@ def chain_edges(workload: Workload) -> list[tuple[int, int]]:
 
 
 def _late_nets(task: Task[PipelineJob], graph: Hypergraph) -> Bools:
-    """Return whether each net has a forward node that another unit needs in backward alone, (E,).
+    """Return the nets, shape (E,), with data that some unit needs only in its backward pass.
 
-    Relayed data is received in the pass that sends it.
+    Relayed data has no such nets, since it is received in the pass that sends it.
     """
     workload = task.workload
     late = np.zeros(len(graph.pins), np.bool_)
@@ -248,8 +248,8 @@ def twins(
 ) -> list[tuple[int, ...]]:
     """Return the classes of at least two twins, each increasing.
 
-    `resident` and `activation`, shape (U,), are bytes of each unit; units that are `named` have no
-    twins, because the user has a rule for them.
+    `resident` and `activation`, shape (U,), are bytes of each unit; `named`, shape (U,), excludes
+    units that a placement rule names.
     """
     before: list[list[int]] = [[] for _ in range(graph.size)]
     behind: list[list[int]] = [[] for _ in range(graph.size)]
@@ -277,7 +277,7 @@ def twins(
 def _signature(
     graph: Hypergraph, nets: list[int], unit: int, group: frozenset[int]
 ) -> tuple[object, ...]:
-    """Return a unit's nets without the members of its group: equal for twins."""
+    """Return a unit's nets with the members of its group removed; twins have equal ones."""
     parts = []
     for e in nets:
         pins = frozenset(graph.pins[e])

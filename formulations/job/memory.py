@@ -1,16 +1,16 @@
-"""Bytes of pipeline ranks as linear functions of layers: the verifier's sums, for a search.
+"""Bytes of pipeline ranks as linear functions of numbers of layers, for programs and bounds.
 
-A rank k that holds n_sτ layers of type τ in its stages s, r_sτ of them recomputed, needs
+If rank k holds n_sτ layers of type τ in each of its stages s, r_sτ of them recomputed, it needs
 
     c_k + Σ_s Σ_τ [ state_τ n_sτ + x a_s (A_τ n_sτ − A'_τ r_sτ) ]
         + x max(loss_k, X_k) ≤ memory_k                                                          (5)
 
-with memory_k of the smallest device that rank k lies on, a_s microbatches of the stage in flight at
-each moment when the rank may hold most, x = 1 + the share that the allocator loses, and c_k what is
-there in any case. The loss is there while the last stage has a microbatch in flight, at the others
-of these moments it is not. For PyTorch's modules X_k is the least of the layer that its backward
-pass begins with. With Megatron's kernels and ZeRO below 3 this is `rank_memory`, term by term; with
-sharded weights it leaves out moments of the backward pass, and is a bound below.
+where memory_k is that of the rank's smallest device, a_s the microbatches of stage s in flight at
+each moment when the rank may hold most, x = 1 + `FRAGMENTATION`, c_k a constant, and X_k the bytes
+inside a layer's backward pass; for PyTorch's modules, the least bytes inside the layer with which
+the backward pass begins. The loss counts only at moments when the last stage has a microbatch in
+flight. With Megatron's kernels and ZeRO below 3 this equals `rank_memory`, term by term; with
+sharded weights it omits moments of the backward pass, and is a lower bound.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ from .space import JobSpace
 
 @dataclass(frozen=True, eq=False)
 class MemoryRows:
-    """Coefficients of (5) for one outer point; of n points, an axis of them is in front of most."""
+    """Coefficients of (5) for one outer point; for n points, most have a further first axis."""
 
-    #: Shape (p,), also of n points: bytes of each rank's smallest device.
+    #: Shape (p,), also for n points: bytes of each rank's smallest device.
     limit: Floats
-    #: Shape (moments, p): c_k, with the loss on the head's rank left out.
+    #: Shape (moments, p): c_k without the loss on the head's rank.
     fixed: Floats
-    #: Shape (K,): bytes per layer.
+    #: Shape (K,): resident bytes per layer.
     state: Floats
-    #: Shape (moments, p, v), also of n points: a_s of rank k's chunk j.
+    #: Shape (moments, p, v), also for n points: a_s of rank k's chunk j.
     flight: Ints
     #: Shape (K,): x A and x A'.
     kept: Floats
     saved: Floats
-    #: Bytes on the head's rank in place of `working`, if they are more.
+    #: Bytes of the loss on the head's rank, which replace `working` if they are more.
     loss: Floats
     #: Shape (K,): x X.
     working: Floats
     #: x times the least bytes inside the backward pass of a rank's last layer, where PyTorch's
     #: modules free kept tensors one by one; else 0.
     last: Floats
-    #: The rank that has the head, also of n points.
+    #: The rank that has the head, also for n points.
     head: int
 
 
 @lru_cache(maxsize=4096)
 def in_flight(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: int) -> Ints:
-    """Return the microbatches in flight of rank k's chunk j at each rank's fullest moments.
+    """Return the microbatches in flight of each rank's chunks, at moments when it may hold most.
 
     Returns
     -------
     array, shape (moments, p, v)
-        Ranks of fewer moments have their last one again.
+        A rank with fewer moments repeats its last one.
     """
     layout = Layout(pipeline=pipeline, chunks=chunks, schedule=schedule, global_batch=microbatches)
     held = [passes_in_flight(layout, rank) for rank in range(pipeline)]
@@ -74,17 +74,17 @@ def in_flight(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: i
 
 @dataclass(frozen=True, eq=False)
 class StateBytes:
-    """Resident bytes of a parameter, for n points."""
+    """Resident bytes per parameter, for n points."""
 
-    #: Shape (n,): per parameter that all replicas hold, and per routed expert's parameter.
+    #: Shape (n,): bytes per shared parameter, and per parameter of routed experts.
     shared: Floats
     routed: Floats
-    #: Shape (n,): per parameter of embedding and head besides, where weights are sharded.
+    #: Shape (n,): further bytes per parameter of embedding and head, if weights are sharded.
     gathered: Floats
 
 
 def state_bytes(space: JobSpace, points: Ints) -> StateBytes:
-    """Return the bytes per parameter at some points."""
+    """Return the resident bytes per parameter at the given points."""
     recipe, template = space.job.template.recipe, space.job.template
     zero, m = space.zero[points], space.microbatches[points]
     tensor, context, e, e_t, weights, optimizer = _columns(space, points)
@@ -115,7 +115,7 @@ def state_bytes(space: JobSpace, points: Ints) -> StateBytes:
 
 
 def _columns(space: JobSpace, points: Ints) -> tuple[Any, ...]:
-    """Return t, c, e, e_t, and which parts of weights and optimizer are in host memory."""
+    """Return t, c, e, e_t, and the fractions of weights and optimizer in host memory, by point."""
     names = (
         "tensor", "context", "expert", "expert_tensor", "offload_weights", "offload_optimizer",
     )  # fmt: skip
@@ -125,7 +125,7 @@ def _columns(space: JobSpace, points: Ints) -> tuple[Any, ...]:
 
 
 def memory_rows(space: JobSpace, rates: Rates, points: Ints | int) -> MemoryRows:
-    """Return (5) for one point, or for several of one schedule, p, v and M."""
+    """Return (5) for one point, or for several points with equal schedule, p, v and M."""
     own = np.atleast_1d(np.asarray(points))
     s, layout, loses = space.setting[own], space.layout(int(own[0])), 1 + FRAGMENTATION
     whole, last = fused(layout), layout.stage_ranks[-1]
@@ -150,7 +150,7 @@ def memory_rows(space: JobSpace, rates: Rates, points: Ints | int) -> MemoryRows
         "kept": loses * rates.kept[s],
         "saved": loses * rates.saved[s],
         "loss": loses * rates.loss[s],
-        # With sharded weights activations are gone by the time that a layer works: left out.
+        # Zero with sharded weights: activations are freed before a layer's workspace is needed.
         "working": loses * rates.working[s] * (whole & (space.zero[own] < 3))[:, None],
         "last": loses * inside[:, rates.count > 0].min(axis=1) * (not whole),
     }

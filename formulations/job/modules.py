@@ -1,17 +1,17 @@
 """The modules of a workload in pipeline order, read from the names of its nodes.
 
-Frameworks cut a model between modules: an input part such as an embedding, *blocks* that are
-numbered, such as ``layers.17``, and an output part such as a head. A node belongs to the block that
-its name begins with: up to and including the first run of numbered components, ``layers.17`` of
-``layers.17.attention`` and ``stage.0.2`` of ``stage.0.2.expand``. What stands behind a slash is an
-operator of the module before it: ``layers.17.attention/add_5``, and ``3/linear_3`` in a sequence.
-A backward node belongs to where the forward node does whose name its own begins with, else to where
-its data comes from. All other nodes belong
+Frameworks cut a model between modules: an input part such as an embedding, numbered *blocks* such
+as ``layers.17``, and an output part such as a head. The beginning of a node's name, up to and
+including the first run of numbered components, is its block: ``layers.17`` for
+``layers.17.attention``, ``stage.0.2`` for ``stage.0.2.expand``. After a slash comes an operator of
+the module: ``layers.17.attention/add_5``, or ``3/linear_3`` in a sequence. A backward node belongs
+to the module of the forward node whose name begins its own name, else to the last module whose data
+it uses. All other nodes belong
 
 - to the input, each under the first component of its name, if no block is before them and the
   first block uses them;
-- to the output, likewise, if only the last block is before them, and no block after;
-- else to the last block before them, or, where there is none, to the first that uses them.
+- to the output, likewise, if the last block is before them and no block after;
+- else to the last block before them or, if there is none, to the first block that uses them.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ INPUT, BLOCK, OUTPUT = range(3)
 
 @dataclass(frozen=True, eq=False)
 class Modules:
-    """The modules of a workload, I in all, those of the input first, those of the output last."""
+    """The I modules of a workload: input modules, then blocks, then output modules."""
 
     #: Names of the modules, in pipeline order.
     names: tuple[str, ...]
-    #: Numbers of modules before and behind the blocks.
+    #: Numbers of modules before and after the blocks.
     inputs: int
     outputs: int
     #: Shape (U,): module of each unit of the line.
     module_of: Ints
     #: Shape (I,): forward and backward time on the first kind of device.
     compute: Floats
-    #: Shape (I,): size of the weights, and their number; the size again where that is unknown.
+    #: Shape (I,): bytes of the weights, and their number; bytes again if the number is unknown.
     weight_bytes: Floats
     parameters: Floats
 
@@ -62,9 +62,9 @@ class Modules:
 def modules(workload: Workload, statement: Line, least: int = 1) -> Modules | None:
     """Return the modules of a workload; None if the names of its nodes number no blocks.
 
-    Where there are fewer than `least` blocks, they are divided by the numbers that follow in the
-    names of their nodes, such as ``layers.3.blocks.1``, if that gives so many. O(n + m) in the
-    nodes and edges, for each depth of numbers.
+    If there are fewer than `least` blocks, they are divided by the next numbers in the names of
+    their nodes, such as ``layers.3.blocks.1``, provided that this gives enough blocks. O(n + m) in
+    nodes and edges for each depth of numbers.
     """
     forward = np.flatnonzero(~workload.backward).tolist()
     deepest = max((len(_runs(workload.names[v])) for v in forward), default=0)
@@ -84,7 +84,7 @@ def block_of(name: str, depth: int = 1) -> str:
     Parameters
     ----------
     depth
-        Runs of numbered components that the block's name has at most.
+        Most runs of numbered components in the block's name.
 
     Examples
     --------
@@ -100,12 +100,12 @@ def block_of(name: str, depth: int = 1) -> str:
 
 
 def _module_of(name: str) -> str:
-    """Return the module of an operator, or the name of what is a module itself."""
+    """Return the module of an operator's name; the name of a module is returned unchanged."""
     return name.rpartition("/")[0] or name
 
 
 def _runs(name: str) -> list[int]:
-    """Return behind which components of a name its runs of numbered ones end."""
+    """Return the numbers of components of a name up to the end of each run of numbered ones."""
     parts = _module_of(name).split(".")
     if len(parts) == 1 and "/" not in name:
         return []  # numbers alone are ids
@@ -136,10 +136,10 @@ def _modules(workload: Workload, statement: Line, depth: int) -> Modules:
 
 
 def _pipeline_order(workload: Workload, statement: Line, depth: int) -> list[tuple[int, str]]:
-    """Return the number and name of each unit's block, −1 and empty where it has none.
+    """Return the number and name of each unit's block; −1 and empty if it has none.
 
-    Blocks are numbered in a topological order, the names in natural order where it leaves a choice;
-    those that wait for each other are one.
+    Blocks are numbered in topological order, with ties in the natural order of their names; blocks
+    on a common cycle are one block.
     """
     import networkx as nx
 
@@ -166,7 +166,7 @@ def _pipeline_order(workload: Workload, statement: Line, depth: int) -> list[tup
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Return the key of a name in an order by the numbers in names."""
+    """Return the sort key of a name that compares the numbers in names as numbers."""
     parts = re.split(r"([0-9]+)", name)
     return [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in parts]
 
@@ -174,7 +174,7 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
 def _places(
     workload: Workload, statement: Line, block: Sequence[tuple[int, str]]
 ) -> list[tuple[int, int, str]]:
-    """Return the part of each unit, and in it the number and name of its module."""
+    """Return each unit's part of the model, and the number and name of its module in that part."""
     graph, order = statement.graph, statement.orders[0].tolist()
     last = max(number for number, _ in block)
     called = {number: name for number, name in block if number >= 0}
@@ -206,7 +206,7 @@ def _places(
 def _follow(
     workload: Workload, statement: Line, place: list[tuple[int, int, str]]
 ) -> list[tuple[int, int, str]]:
-    """Return the places with each backward unit where its forward node is."""
+    """Return the places with each backward unit moved to the module of its forward node."""
     unit_of, backward = statement.graph.unit_of.tolist(), workload.backward.tolist()
     forward = {workload.names[v]: unit_of[v] for v in range(workload.n) if not backward[v]}
     alone = [all(backward[v] for v in nodes) for nodes in statement.graph.members]

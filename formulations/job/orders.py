@@ -1,6 +1,6 @@
-"""The order in which the devices of a chain work, and the microbatches in memory at once.
+"""Schedules of a chain of stages: each device's order of actions, and its microbatches in flight.
 
-`Chain` is a chain executed in that order: its makespan, and the path that decides it.
+`Chain` executes a chain in this order, and finds the makespan and a longest path.
 
 Stage s (0-based) of P has height h_s = P − s: the stages from it to the end. Action τ of microbatch
 j is in *round* j + k_τ of its device, which works round by round:
@@ -36,29 +36,29 @@ from . import chain_kernel
 
 
 class ChainActions(NamedTuple):
-    """N actions, each after those that it waits for, as arrays for the kernel."""
+    """N actions of a chain in topological order, as arrays for the kernel."""
 
     #: Shape (N, 2): stage and kind.
     which: Ints
-    #: Shape (N, 2): numbers of the action before on the same device, and of the one whose data an
-    #: action waits for; −1 for none.
+    #: Shape (N, 2): places of the previous action on the same device, and of the action whose data
+    #: is needed; −1 for none.
     before: Ints
-    #: Shape (N,): 1 where that data comes from another device, else 0.
+    #: Shape (N,): 1 if that data comes from another device, else 0.
     remote: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """A chain of P stages in a schedule's order, for the kernel that executes it."""
+    """A chain of P stages under a schedule, which can be executed for any durations."""
 
     #: The order of its actions.
     order: ScheduleOrder
-    #: Part of a backward pass's compute that W takes.
+    #: Fraction of a backward pass's compute that W takes.
     share: float
 
     @cached_property
     def actions(self) -> ChainActions:
-        """The actions as arrays for the kernel, each after those that it waits for."""
+        """The actions as arrays for the kernel, in topological order."""
         first = np.cumsum([0, *map(len, self.order.tables)]).astype(np.int64)
         table = np.ascontiguousarray(np.concatenate(self.order.tables))
         order, before = np.empty(len(table), np.int64), np.empty((len(table), 2), np.int64)
@@ -78,16 +78,16 @@ class Chain:
         return self._execute(duration, 0.0, np.zeros((0, 4)))
 
     def longest_path(self, duration: Floats) -> tuple[float, Floats]:
-        """Return the makespan, and how many actions of each kind are on a longest path, (P, 4)."""
+        """Return the makespan, and the numbers of actions on a longest path, shape (P, 4)."""
         return self.longest_with_messages(duration, 0.0)[:2]
 
     def longest_with_messages(self, duration: Floats, sent: float) -> tuple[float, Floats, float]:
-        """Return the makespan where a message takes `sent`, and what is on a longest path.
+        """Return the makespan if a message takes `sent`, and the counts on a longest path.
 
         Returns
         -------
         float, array of shape (P, 4), float
-            The makespan, actions of each kind, and messages.
+            The makespan, the numbers of actions by stage and kind, and the number of messages.
         """
         counts = np.zeros((self.order.stages + 1, 4))
         return self._execute(duration, sent, counts), counts[:-1], float(counts[-1, 0])
@@ -97,7 +97,7 @@ class Chain:
         return float(chain_kernel.execute(self.actions, sent, duration, end, counts))
 
 
-#: Kinds of actions: their numbers in an order, and columns of durations and counts.
+#: Kinds of actions, which also number the columns of durations and counts.
 FORWARD, BACKWARD, INPUT, WEIGHT = 0, 1, 2, 3
 
 
@@ -121,16 +121,16 @@ class ScheduleOrder:
 
     @cached_property
     def in_flight(self) -> tuple[Ints, ...]:
-        """For each device the microbatches that its stages hold at once, shape (V, stages).
+        """For each device, the microbatches in flight at possible peaks, shape (V, stages).
 
-        These are the vectors that no other one exceeds in all stages: the peak of the activations
-        is the largest of Σ_c vector_c · A_c over them.
+        These are the V vectors that no other vector dominates: the peak of the activations is the
+        largest Σ_c vector_c · A_c, over the stages c of the device.
         """
         return tuple(self._held(d, table) for d, table in enumerate(self.tables))
 
     @cached_property
     def apart(self) -> int:
-        """Least distance, in stages, between two stages of one device; P where none has two."""
+        """Least distance, in stages, between two stages of one device; P if none has two."""
         places = [np.flatnonzero(self.device == d) for d in range(len(self.tables))]
         return min([self.stages, *(int(step) for own in places for step in np.diff(own))])
 
@@ -145,12 +145,15 @@ class ScheduleOrder:
             held = np.cumsum(change, axis=0)[begins]
         listed = np.unique(held, axis=0)
         below = (listed[:, None] <= listed[None]).all(axis=2).sum(axis=1)
-        kept: Ints = listed[below == 1]  # not exceeded by any but itself
+        kept: Ints = listed[below == 1]  # dominated only by itself
         return kept
 
 
 def order_of(problem: PipelineJob, stages: int, trains: bool) -> ScheduleOrder:
-    """Return the order of a chain of so many stages; an `InputError` if it has too many actions."""
+    """Return the order of a chain of `stages` stages; `InputError` if it has too many actions.
+
+    `trains`: there is a backward pass.
+    """
     chunks, m = problem.chunks_per_device, problem.batch
     check_size(stages, m)
     if problem.order:

@@ -1,15 +1,14 @@
-"""Paths of a schedule: sums of passes that follow each other, whatever they take.
+"""Paths through a schedule: lower bounds on its makespan, whatever the durations of passes.
 
-A schedule is an order of actions on every pipeline rank, which does not depend on how long they
-take. So every path π through it, of actions that wait for each other, bounds the seconds of every
-plan with this schedule, p ranks, v chunks and M microbatches:
+A schedule is an order of actions on every pipeline rank, independent of their durations. So each
+path π through it, a sequence of actions that wait for each other, bounds the seconds of every plan
+with this schedule, p ranks, v chunks and M microbatches:
 
     T ≥ Σ_s ( n_πsF F_s + n_πsB B_s + n_πsW W_s ) + n_π · (seconds of a message)                 (4)
 
-with F_s, B_s, W_s the seconds of stage s's passes for one microbatch (B whole, W included) and n_π
-how often the path has them. The longest path is the schedule's time. For the last work of a
-schedule that splits backward passes n_πsW is the number of W less that of I, where n_πsB counts
-both.
+where F_s, B_s, W_s are the seconds of stage s's passes for one microbatch (B includes W), and n_π
+counts them on the path. The longest path is the schedule's time. If a schedule splits backward
+passes, I is B less W: n_πsB counts B and I, and n_πsW is the number of W less that of I.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from ...instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
 from ...instances.model.schedule import v_rows
 from .orders import BACKWARD, FORWARD, INPUT, WEIGHT, Chain, ScheduleOrder, order_of
 
-#: Factor on the passes of one rank, for the first paths, or of one stage, for paths around a plan.
+#: Factor on the passes of one rank (for the first paths) or of one stage (for paths near a plan).
 LONGER = 1.5
-#: Factor on the passes of one rank, for paths around a plan.
+#: Factor on the passes of one rank, for paths near a plan.
 SLOWER = 1.03
 
 
 @dataclass(frozen=True, eq=False)
 class JobPaths:
-    """Paths of one schedule, for p ranks with v chunks each and M microbatches."""
+    """Paths found so far through one schedule, with p ranks, v chunks each, and M microbatches."""
 
     #: The schedule, with p, v and M.
     schedule: JobSchedule
@@ -50,7 +49,7 @@ class JobPaths:
 
     @cached_property
     def chain(self) -> Chain:
-        """The order of actions."""
+        """The chain of stages under the schedule, which finds longest paths."""
         if self.schedule in V_SCHEDULES:
             rows = v_rows(self.schedule, self.pipeline, self.microbatches)
             return Chain(ScheduleOrder(self.stages, self.microbatches, self.rank_of, rows), 0.0)
@@ -87,7 +86,7 @@ class JobPaths:
         return seconds
 
     def begin(self, passes: Floats, sent: float) -> None:
-        """Find the longest path where each rank in turn is the slowest, and where none is."""
+        """Find the first paths: the longest one, and those with each rank in turn slowed down."""
         if self.found:
             return
         self.longest(passes, sent)
@@ -96,10 +95,10 @@ class JobPaths:
         self._slowed(passes, sent, LONGER, self.rank_of)
 
     def around(self, passes: Floats, sent: float) -> None:
-        """Find the longest path, and those where each rank in turn is a little slower.
+        """Find a plan's longest path, and those with each rank in turn slowed down a little.
 
-        With several chunks per rank also those where each stage is much slower: programs of many
-        alike chunks then end in half as many rounds (docs/decisions/uneven-chunks.md).
+        With several chunks per rank, also those with each stage in turn slowed down much: programs
+        with many equal chunks then end in half as many rounds (docs/decisions/uneven-chunks.md).
         """
         self.longest(passes, sent)
         self._slowed(passes, sent, SLOWER, self.rank_of)
@@ -107,7 +106,7 @@ class JobPaths:
             self._slowed(passes, sent, LONGER, np.arange(self.stages))
 
     def _slowed(self, passes: Floats, sent: float, factor: float, part_of: Ints) -> None:
-        """Find the longest paths where the stages of one part are slower, for each part in turn.
+        """Find the longest paths with the stages of each part in turn slowed down by `factor`.
 
         `part_of`, shape (stages,), numbers the parts: ranks, or stages.
         """

@@ -65,11 +65,11 @@ from .space import JobSpace
 
 @dataclass(frozen=True)
 class LinearTraffic:
-    """Lower bound of the seconds of a rank's traffic over its replicas, linear in parameters."""
+    """Lower bound on the seconds of a rank's data-parallel traffic, linear in its parameters."""
 
-    #: Seconds whatever the number of parameters.
+    #: Seconds that do not depend on the number of parameters.
     constant: float
-    #: Seconds per parameter that all replicas hold, and per routed expert's parameter.
+    #: Seconds per shared parameter, and per parameter of routed experts.
     shared: float
     routed: float
 
@@ -82,7 +82,7 @@ class LinearTraffic:
 class PointCosts:
     """All costs of an outer point that do not depend on its stages."""
 
-    #: The point, with stages as even as can be.
+    #: The point's layout, with stages of nearly equal numbers of layers.
     layout: Layout
     #: Seconds of a message between two ranks.
     message: float
@@ -98,7 +98,7 @@ class PointCosts:
     on: tuple[LayerPrices, ...]
 
     def in_units(self, unit: float) -> PointCosts:
-        """Return the costs where so many seconds count as 1."""
+        """Return the costs in the given unit of time, seconds."""
         gather, reduce = (
             tuple(one.times(1 / unit) for one in lines) for lines in (self.gather, self.reduce)
         )
@@ -108,7 +108,7 @@ class PointCosts:
         )  # fmt: skip
 
 
-#: Least number of pieces in which a rank sends gradients; nothing hides the last.
+#: Least number of pieces in which a rank sends gradients; the last is always exposed.
 LEAST_PIECES = 8
 #: Number of parameters, far below that of any rank, from which on traffic is taken as linear.
 FEW = 1.0
@@ -117,11 +117,11 @@ ROUNDING = 1e-7
 
 
 def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
-    """Return the costs of a point, from those of any estimate."""
+    """Return the costs of an outer point that do not depend on its stages."""
     layout = space.layout(point)
     most = float(space.model.parameters)
     on = prices_of_ranks(layout, prices)
-    # Stages wait for sharded weights as on the nodes that they lie on.
+    # Waits for sharded weights are priced on each rank's own nodes.
     at = on if waits_for_weights(layout) else (prices,) * layout.pipeline
     lines = {one: _traffic_lines(layout, one, most) for one in set(at)}
     gather, reduce = (tuple(lines[one][k] for one in at) for k in range(2))
@@ -133,7 +133,7 @@ def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
 def _traffic_lines(
     layout: Layout, prices: LayerPrices, most: float
 ) -> tuple[LinearTraffic, LinearTraffic]:
-    """Return lines below the seconds of gathering and reducing up to `most` parameters."""
+    """Return linear lower bounds on the seconds to gather and to reduce up to `most` parameters."""
     every = [
         [replica_traffic(layout, one, *held) for held in ((FEW, 0.0), (most, 0.0), (0.0, most))]
         for one in prices.each
@@ -153,7 +153,7 @@ def _traffic_lines(
 
 @lru_cache(maxsize=64)
 def _first_layers(types: tuple[int, ...]) -> int:
-    """Count the layers of the first type where a second follows once; 0 for any other order."""
+    """Count the layers of the first type if all of a second type follow; 0 for other orders."""
     first = types[0]
     count = next((k for k, one in enumerate(types) if one != first), 0)
     return count if count and len(set(types[count:])) == 1 else 0
@@ -161,19 +161,19 @@ def _first_layers(types: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class PointProgram:
-    """The program of an outer point, with the numbers of its columns."""
+    """The integer program of an outer point, with the numbers of its columns."""
 
     #: The program.
     linear: Linear
     #: Seconds per unit of its objective and of its columns of time.
     unit: float
-    #: Shape (stages, K): columns n_sτ and r_sτ; of none if nothing is recomputed layer by layer.
+    #: Shape (stages, K): columns n_sτ and r_sτ; `again` is None if counts are not open.
     layers: Ints
     again: Ints | None
     by_stage: bool
 
     def plan(self, layout: Layout, x: Floats) -> Layout:
-        """Return the layout that a solution states."""
+        """Return the layout of a solution of the program."""
         counts = np.rint(x[self.layers].sum(axis=1)).astype(int)
         again: int | tuple[int, ...] | None = layout.recompute_layers
         if self.again is not None:
@@ -185,8 +185,8 @@ class PointProgram:
 def stage_range(model: ModelDescription, layout: Layout) -> tuple[Ints, Ints]:
     """Return the declared least and most layers of each stage.
 
-    Of one stage per rank any number from 1 on. With several chunks, as launchers cut them, stages
-    are even up to one layer, where embedding, head and further predictions count as one each.
+    With one stage per rank, any number from 1 on. With several chunks, stages are even to within
+    rounding, as launchers cut them, with embedding, head and each further prediction as one layer.
     """
     stages, layers = layout.stages, model.layers
     if layout.chunks == 1:
@@ -248,7 +248,7 @@ class ProgramBuilder:
 
     @property
     def columns(self) -> dict[str, Ints]:
-        """Columns of every symbol; w are the waits φ and ψ."""
+        """Columns of each symbol of the module's text; w has the waits φ and ψ."""
         of = {"n": self.n, "r": self.r, "y": self.y, "u": self.u, "w": self.wait, "z": self.z}
         of |= {"T": np.asarray(self.t), "G": np.asarray(self.g), "O": np.asarray(self.o)}
         return {name: numbers for name, numbers in of.items() if numbers is not None}
@@ -269,7 +269,7 @@ class ProgramBuilder:
         return {name: str(method.__doc__) for name, method in families.items()}
 
     def rates_of_stages(self) -> tuple[Floats, Floats, Floats]:
-        """Return times of a layer in each stage, of its recomputation, and of embedding and head.
+        """Return the times of a layer in each stage, of its recomputation, and of the ends.
 
         Shapes (stages, K, 3), (stages, K) and (stages, 3).
         """
@@ -299,7 +299,7 @@ class ProgramBuilder:
         return each, more, ends
 
     def program(self, paths: JobPaths, cutoff: float) -> PointProgram:
-        """Return the program with the paths so far, for what takes at most `cutoff` seconds."""
+        """Return the program with the paths so far, for plans of at most `cutoff` seconds."""
         self.paths(paths)
         ends, left = [self.t, self.g, self.o], cutoff / self.unit - self.costs.constant
         cost = np.zeros(len(self.build.upper))
@@ -331,7 +331,7 @@ class ProgramBuilder:
         return columns, factors, float(self.ends[s] @ weight)
 
     def computes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
-        """Return the same of what hides replicas' traffic: passes without collectives.
+        """Return the same for the passes without the collectives that compete for links.
 
         Where they wait for sharded weights, without these waits.
         """
@@ -511,7 +511,7 @@ class ProgramBuilder:
     def held(
         self, stages: list[int], lines: list[LinearTraffic]
     ) -> tuple[list[int], list[float], float]:
-        """Return columns, factors and constant of the traffic of what some stages hold."""
+        """Return columns, factors and constant of the traffic of some stages' parameters."""
         columns: list[int] = []
         factors: list[float] = []
         constant = sum(one.constant for one in lines)

@@ -1,16 +1,16 @@
-"""Seconds and bytes of layers, by layer type and setting, and of embedding and head, as arrays.
+"""Seconds and bytes of layers under every setting, as arrays by setting and layer type.
 
 For a setting (degrees, microbatch, recomputed modules) and a layer type τ, per microbatch:
 
     f, g, w   seconds of the forward pass, of the backward pass (w included), of weights' gradients
-    g'        what g grows by where the whole layer is recomputed; 0 with modules, counted in g
-    A, A'     bytes kept from the forward to the backward pass, and what recomputation saves of them
-    D, D'     bytes that go to host memory and come back, and what recomputation saves of them
-    X         bytes inside the backward pass
-    h, q      parameters on a rank that all replicas hold, and of routed experts
+    g'        increase of g if the whole layer is recomputed; 0 for modules, which g includes
+    A, A'     bytes kept from the forward to the backward pass, and their reduction by recomputation
+    D, D'     bytes that go to host memory and back, and their reduction by recomputation
+    X         bytes in use inside the backward pass
+    h, q      parameters on a rank: shared ones, and those of routed experts
 
-Embedding, head and the prediction of further tokens have their own seconds and bytes, on the first
-and the last stage.
+Embedding, head and multi-token prediction (the *ends*) add seconds and bytes to the first and the
+last stage.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from .space import JobSpace
 class Rates:
     """Seconds and bytes of layers, for S settings and K layer types."""
 
-    #: Shape (K,): layers of each type, those that predict further tokens apart.
+    #: Shape (K,): number of layers of each type, without multi-token prediction.
     count: Floats
     #: Shape (S, K, 3): seconds f, g, w.
     passes: Floats
     #: Shape (S, K): seconds g'.
     again: Floats
-    #: Shape (S, 2, 3): as `passes`, of the first and the last stage's modules besides layers.
+    #: Shape (S, 2, 3): as `passes`, for the ends of the first and of the last stage.
     ends: Floats
-    #: Shape (S, K, 6), (S, K, 6), (S, 2, 6): seconds of collectives in these passes, as those of a
-    #: layer.
+    #: Shape (S, K, 6), (S, K, 6), (S, 2, 6): seconds of collectives in these passes, as in
+    #: `LayerTime.busy`.
     busy: Floats
     busy_again: Floats
     ends_busy: Floats
@@ -56,26 +56,26 @@ class Rates:
     working: Floats
     #: Shape (S, K): bytes of the gradient of its largest matrix.
     matrix: Floats
-    #: Shape (S, 2): bytes kept per microbatch by the first and the last stage's modules.
+    #: Shape (S, 2): bytes kept per microbatch for the ends of the first and of the last stage.
     ends_kept: Floats
     #: Shape (S,): bytes of the loss.
     loss: Floats
     #: Shape (S, K, 2): parameters h and q.
     held: Floats
-    #: Shape (S, 2, 2): as `held`, of the first and the last stage's modules in a pipeline.
+    #: Shape (S, 2, 2): as `held`, for the ends of the first and of the last stage in a pipeline.
     ends_held: Floats
     #: Shape (S, 2): parameters of embedding and head alone.
     ends_gathered: Floats
-    #: Shape (S, 2): parameters of copies of the embedding that are in pipelines alone: of a tied
-    #: head, and for the prediction of further tokens.
+    #: Shape (S, 2): parameters of the copies of the embedding that only pipelines have: for a tied
+    #: head, and for multi-token prediction.
     copies: Floats
-    #: Shape (S,): bytes always there for messages, in a pipeline.
+    #: Shape (S,): bytes of message buffers in a pipeline.
     messages: Floats
-    #: Rates of ranks by the kinds of nodes that they lie on; empty where all nodes are of one kind.
+    #: Rates by the kinds of nodes on which a rank lies; empty if all nodes are of one kind.
     by_kinds: Mapping[tuple[int, ...], Rates] = field(default_factory=dict)
 
     def ends_of(self, settings: Ints | int, stages: int) -> Floats:
-        """Parameters h and q of the first and the last of so many stages' modules, (..., 2, 2)."""
+        """Return h and q for the ends of the first and last of `stages` stages, (..., 2, 2)."""
         held = self.ends_held[settings].copy()
         if stages == 1:
             held[..., 1, 0] -= self.copies[settings].sum(axis=-1)
@@ -91,18 +91,18 @@ _TIMED = ("passes", "again", "ends", "busy", "busy_again", "ends_busy")
 
 
 class NotPriced(Exception):
-    """Time is up before all settings have been priced."""
+    """Raised if time is up before all settings have been priced."""
 
 
 def rates(
     space: JobSpace, prices: LayerPrices, stopped: Callable[[], bool] = lambda: False
 ) -> Rates:
-    """Return seconds and bytes of layers under every setting, from the same costs as any estimate.
+    """Return seconds and bytes of layers under every setting, from the costs of `estimate`.
 
     Raises
     ------
     NotPriced
-        If `stopped` is true before the last setting.
+        If `stopped` returns true before the last setting is priced.
     """
     found = _on_first(space, prices, stopped)
     count = len(prices.cluster.nodes)
@@ -144,7 +144,7 @@ def _seconds(time: LayerTime) -> tuple[float, float, float]:
 
 
 def _time(out: Rates, space: JobSpace, prices: LayerPrices, stopped: Callable[[], bool]) -> None:
-    """Set seconds, and those of collectives in them, of every setting."""
+    """Set the seconds of passes and of their collectives, for every setting."""
     further = prices.model.types_of_layers[prices.model.layers :]
     for i, setting in enumerate(space.settings):
         if stopped():
@@ -164,7 +164,7 @@ def _time(out: Rates, space: JobSpace, prices: LayerPrices, stopped: Callable[[]
 
 
 def _memory(out: Rates, i: int, space: JobSpace, model: ModelDescription) -> None:
-    """Set parameters and bytes of setting i, asking for a pipeline whose ends have no layers."""
+    """Set parameters and bytes of setting i; the ends are those of stages without layers."""
     setting = space.settings[i]
     by_layer = space.job.counts_layers(setting)
     ends = replace(setting, pipeline=2, stage_layers=(0, model.layers), recompute_layers=0)
@@ -192,7 +192,7 @@ def _memory(out: Rates, i: int, space: JobSpace, model: ModelDescription) -> Non
 
 
 def kept_output(setting: Layout, hidden: int) -> float:
-    """Bytes of a stage's output that pipelines of PyTorch and DeepSpeed keep per microbatch."""
+    """Return the bytes of a stage's output that PyTorch and DeepSpeed keep per microbatch."""
     deepspeed = setting.software is Software.MEGATRON_DEEPSPEED
     if deepspeed or not fused(setting):
         return element_bytes(setting) * Tokens.of(setting).outer * hidden

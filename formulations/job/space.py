@@ -1,18 +1,18 @@
-"""The declared space of a training job: every layout that may be chosen, up to its stages.
+"""The declared space of a training job: all layouts that may be chosen, without their stages.
 
-An *outer point* fixes everything but the pipeline's stages: the degrees t (tensor), c (context),
+An *outer point* fixes all of a layout except its stages: the degrees t (tensor), c (context),
 p (pipeline), d (data), e (expert), e_t (expert-tensor), the microbatch b, the ZeRO stage z, the
-schedule with v chunks, the recomputed modules, and the parts of activations, weights and optimizer
-state that lie in host memory. *Inside* a point remain the layers of each stage
-and, where whole layers are recomputed, how many of each stage are. The points are
+schedule with v chunks, the recomputed modules, and the fractions of activations, weights and
+optimizer state in host memory. Left open are the number of layers of each stage and, if whole
+layers are recomputed, the number of these. The points are
 
     t c p d = N devices,  M = global batch / (b d) whole,  e e_t | t c d                         (1)
     t ≤ the domain of peer links,  c ≤ sequence / 1,024,  v ≤ 12,  b up to 8, or 16              (2)
     v > 1: p v | L + (0, 1 or 2 for the ends), or 3 p v ≤ L;  in a pipeline M ≤ 4,096            (3)
     interleaved: p | M;  zb-v, dualpipe-v: v = 2;  dualpipe-v: M ≥ 2 p
 
-(1) is what `check_layout` asks, (2) and (3) are declared: a certificate holds for this space. What
-the job gives takes the place of (2). Points are columns of numbers: there are up to a million.
+(1) is required by `check_layout`; (2) and (3) are declared, and a certificate holds for this space.
+Values that the job gives replace (2). Points are columns of numbers, as there are up to a million.
 """
 
 from __future__ import annotations
@@ -45,25 +45,26 @@ from ...instances.job.launchers import runs
 from ...instances.job.problem import OPEN, TrainingJob
 from ...instances.model.schedule import V_CHUNKS
 
-#: Declared ends of the space, where the job does not say otherwise.
+#: Declared limits of the space, unless the job gives values: microbatches, chunks, and the least
+#: tokens of a context-parallel rank.
 MICROBATCHES, MOST_CHUNKS, LEAST_CONTEXT_TOKENS = (*range(1, 9), 16), 12, 1024
-#: Layers that each of several chunks on a rank must have in the mean, where their number does not
-#: divide that of layers.
+#: Least mean number of layers per stage if ranks have several chunks and the number of stages does
+#: not divide that of layers.
 UNEVEN_CHUNK = 3
-#: Microbatches of a replica in a pipeline at most.
+#: Most microbatches of a replica in a pipeline.
 MOST_MICROBATCHES = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class JobSpace:
-    """Outer points of a job, layouts up to their stages, as columns."""
+    """Outer points of a job (layouts without their stages), as columns."""
 
     #: The model, the cluster that trains it, and the job as the user posed it.
     model: ModelDescription
     cluster: TrainingCluster
     job: TrainingJob
-    #: Layouts by all that decides a layer's time and bytes: t, c, e, e_t, b, the recomputed modules
-    #: and what lies in host memory; their pipeline and data degrees are 1.
+    #: Layouts with the fields that determine a layer's time and bytes: t, c, e, e_t, b, recomputed
+    #: modules and fractions in host memory. Their pipeline and data degrees are 1.
     settings: tuple[Layout, ...]
     #: Shape (points,): position in `settings`.
     setting: Ints
@@ -83,7 +84,7 @@ class JobSpace:
         return len(self.setting)
 
     def layout(self, point: int) -> Layout:
-        """Return a point as a layout, with stages as even as can be."""
+        """Return a point as a layout with stages of nearly equal numbers of layers."""
         setting: Layout = self.settings[int(self.setting[point])]
         return replace(
             setting,
@@ -99,7 +100,7 @@ FULL = frozenset({Recompute.FULL})
 
 
 def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> JobSpace:
-    """Return all outer points of a job; an `InputError` if none keeps what is given."""
+    """Return all outer points of a job; `InputError` if none agrees with the given values."""
     check_precision(job.template, cluster)
     if _profiled(model) and job.sequence != 1:
         raise InputError(
@@ -131,7 +132,7 @@ def _points(
     job: TrainingJob,
     schedules: tuple[JobSchedule, ...],
 ) -> tuple[list[Layout], Ints]:
-    """Return settings, and of each point its setting, p, d, M, schedule, v and z."""
+    """Return the settings, and each point's setting, p, d, M, schedule, v and z, shape (n, 7)."""
     devices = cluster.devices
     experts = any(block.experts is not None for block in model.layer_types)
     settings: list[Layout] = []
@@ -172,7 +173,7 @@ def _points(
 
 
 def _values(job: TrainingJob, name: str, otherwise: range | list[int]) -> list[int]:
-    """Return a degree's values that the job allows, in rising order; if open, those declared."""
+    """Return the values of a degree that the job allows, increasing; if open, `otherwise`."""
     given = job.allowed(name)
     return sorted(otherwise if given is None else given)
 
@@ -180,7 +181,7 @@ def _values(job: TrainingJob, name: str, otherwise: range | list[int]) -> list[i
 def _degrees(
     model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
 ) -> Iterator[Layout]:
-    """Yield tensor, context, expert and expert-tensor degrees that the model can be cut into."""
+    """Yield the tensor, context, expert and expert-tensor degrees that can divide the model."""
     devices, template = cluster.devices, job.template
     divisors = [n for n in range(1, devices + 1) if devices % n == 0]
     experts = max(
@@ -188,7 +189,7 @@ def _degrees(
     )
     within = [n for n in divisors if n <= min(cluster.domain, cluster.per_node)]
     rings = [n for n in divisors if n == 1 or n <= job.sequence // LEAST_CONTEXT_TOKENS]
-    shares = [n for n in divisors if experts % n == 0]  # of a dense model 1 alone
+    shares = [n for n in divisors if experts % n == 0]  # only 1 for a dense model
     parallel = job.settings.sequence_parallel
     for t, c in product(_values(job, "tensor", within), _values(job, "context", rings)):
         if devices % (t * c):
@@ -198,7 +199,7 @@ def _degrees(
             continue
         folded = _values(job, "expert_tensor", [1])
         for e, e_t in product(_values(job, "expert", shares), folded):
-            # All of a rank's devices are there to be divided; how many depends on the pipeline.
+            # The number of devices of a rank depends on the pipeline, so it is not checked here.
             both = replace(one, expert=e, expert_tensor=e_t)
             if e * e_t <= devices and _keeps(
                 check_experts, model, replace(both, data=devices * e_t)
@@ -207,7 +208,7 @@ def _degrees(
 
 
 def _keeps(check: object, model: ModelDescription, layout: Layout) -> bool:
-    """Whether a check of a layout raises nothing."""
+    """Whether a check accepts a layout, that is, raises no `InputError`."""
     assert callable(check)
     try:
         check(model, layout)
@@ -217,7 +218,7 @@ def _keeps(check: object, model: ModelDescription, layout: Layout) -> bool:
 
 
 def _settings(model: ModelDescription, job: TrainingJob, degrees: Layout) -> Iterator[Layout]:
-    """Yield the degrees with every microbatch and every set of recomputed modules."""
+    """Yield the degrees with each microbatch, recomputation, and fractions in host memory."""
     sizes = [1] if _profiled(model) else list(MICROBATCHES)
     modules, hosts = _modules(model), product(*map(job.parts, OFFLOAD))
     for parts, b in product(hosts, _values(job, "microbatch", sizes)):
@@ -231,21 +232,21 @@ def _settings(model: ModelDescription, job: TrainingJob, degrees: Layout) -> Ite
                 seen.add(modes)
         for found in sorted(seen, key=sorted):
             setting = replace(degrees, microbatch=b, recompute=found)
-            some = replace(setting, recompute_layers=0)  # how many is open, none among them
+            some = replace(setting, recompute_layers=0)  # their number is open, and may be 0
             counted = [some] if job.counts_layers(some) else []
             none_counted = FULL in seen and job.counts_layers(replace(some, recompute=FULL))
-            if found or not none_counted or model.mtp:  # which predictions do not count
+            if found or not none_counted or model.mtp:  # counts do not cover blocks of `mtp`
                 yield setting
             yield from counted
 
 
 def _profiled(model: ModelDescription) -> bool:
-    """Whether the model was profiled, so that only what was measured is known of it."""
+    """Whether the model is a profiled one, of which only measured configurations are known."""
     return any(block.profiled is not None for block in model.layer_types)
 
 
 def _modules(model: ModelDescription) -> frozenset[Recompute]:
-    """Return the modules that layers of the model have, of those that can be recomputed."""
+    """Return the recomputable modules that the model's layers have."""
     if _profiled(model):
         return FULL
     found = {Recompute.FULL, Recompute.LAYERNORM, Recompute.OPERATORS}
@@ -262,7 +263,7 @@ def _modules(model: ModelDescription) -> frozenset[Recompute]:
 
 
 def _orders(job: TrainingJob) -> tuple[JobSchedule, ...]:
-    """Return the orders of passes, plain 1F1B first, which one pipeline rank has in any case."""
+    """Return the allowed schedules after 1F1B, which stands for a single pipeline rank."""
     return (
         JobSchedule.ONE_F_ONE_B,
         *(one for one in job.orders if one is not JobSchedule.ONE_F_ONE_B),
@@ -278,10 +279,10 @@ def _pipelines(
     enough: bool,
     divides: bool,
 ) -> Ints:
-    """Return schedule, chunks and ZeRO stage of each point of so many ranks, shape (points, 3).
+    """Return schedule, chunks and ZeRO stage of the points with `pipeline` ranks, shape (n, 3).
 
-    `rounds` says whether the number of ranks divides that of microbatches, `enough` whether there
-    are as many microbatches as stages in a V, `divides` whether ZeRO has copies to divide.
+    `rounds`: the number of ranks divides that of microbatches; `enough`: there are at least as many
+    microbatches as stages in a V; `divides`: there are replicas whose state ZeRO can divide.
     """
     chunks = _values(job, "chunks", range(1, MOST_CHUNKS + 1))
     kinds: list[tuple[int, int]] = []
@@ -303,8 +304,8 @@ def _pipelines(
             kinds.append((k, 1))
     stages = job.zero_stages(pipeline)
     if not divides:
-        # There are no copies. ZeRO 3 still frees activations layer by layer; from 1 on launchers
-        # take optimizer state to host memory.
+        # Without replicas, ZeRO 3 still frees activations layer by layer, and launchers offload
+        # optimizer state only from ZeRO 1 on.
         own = (1,) if max(job.parts("offload_optimizer")) else ()
         stages = tuple(z for z in stages if z in (stages[0], 3, *own))
     return np.array([(k, v, z) for k, v in kinds for z in stages], dtype=np.int64).reshape(-1, 3)
@@ -317,7 +318,7 @@ def _runnable(
     schedules: tuple[JobSchedule, ...],
     table: Ints,
 ) -> Ints:
-    """Return the rows of the points that the launcher can run, asking once for those alike."""
+    """Return the rows of `table` that the launcher can run; equivalent layouts are checked once."""
     alike: dict[tuple[object, ...], bool] = {}
     kinds = [
         (
@@ -344,10 +345,10 @@ def _runnable(
 
 
 def _may_chunk(model: ModelDescription, stages: int) -> bool:
-    """Whether the layers may be cut into so many stages, of several chunks per rank.
+    """Whether the space has layouts with `stages` stages on ranks with several chunks.
 
-    Either evenly, embedding, head and predictions counted as layers or not, or into stages of
-    `UNEVEN_CHUNK` layers or more in the mean.
+    The number of stages must divide that of layers, with any of embedding, head and multi-token
+    predictions counted as layers, or stages must have a mean of at least `UNEVEN_CHUNK` layers.
     """
     ends = 2 + len(model.mtp)
     even = any((model.layers + k) % stages == 0 for k in range(ends + 1))
@@ -355,7 +356,7 @@ def _may_chunk(model: ModelDescription, stages: int) -> bool:
 
 
 def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> str:
-    """Return a line on the reason for no point, and single changes that leave some."""
+    """Return an error message: what leaves no point, and the single changes that would help."""
     usual: dict[str, Any] = {one.name: one.default for one in fields(TrainingJob)}
     given = [name for name in (*OPEN, *OFFLOAD, "schedules") if getattr(job, name) != usual[name]]
     names = ", ".join(f"{name} {_said(getattr(job, name))}" for name in given)
@@ -365,7 +366,7 @@ def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
         f"leave {' or '.join(own)} {how}"
         for how, own in (
             ("open", [name for name in free if name not in OFFLOAD]),
-            ("out", [name for name in free if name in OFFLOAD]),  # none of it is what is usual
+            ("out", [name for name in free if name in OFFLOAD]),  # their default is 0, not open
         )
         if own
     ]
@@ -387,5 +388,5 @@ def _said(value: object) -> str:
 
 
 def _has_points(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> bool:
-    """Whether a job has layouts."""
+    """Whether the space of a job has any point."""
     return len(_points(model, cluster, job, _orders(job))[1]) > 0

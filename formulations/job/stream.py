@@ -1,4 +1,4 @@
-"""A stream of microbatches: the statement that planners compute with.
+"""A stream of microbatches: the statement that its planners share, with costs as arrays.
 
 A plan cuts the DAG into stages S_1 … S_r, all edges leading forward, with d_i replicas of tensor
 degree t_i, and one configuration c of degree t_i for each node. A stage's time per microbatch is
@@ -9,11 +9,11 @@ degree t_i, and one configuration c of degree t_i for each node. A stage's time 
     κ(t, d)     = 4 (d − 1) / (N B')       B': within a server, else B; schedule pipedream: d for N
 
 and it needs Σ_v (a_c y_i + b_c) ≤ M bytes with y_i = ⌈(d_i + … + d_r)/d_i⌉ microbatches in flight.
-So for given S, t, d and y the configurations form a multiple-choice knapsack: least Σ cost within
-M. The objective is max TPS_i.
+For given S, t, d and y, choosing the configurations is a multiple-choice knapsack: least Σ cost
+within M. The objective, to be minimised, is max TPS_i.
 
-Units here are the nodes, numbered against the direction of the edges: pipelines are built from
-their end, because y depends on the replicas behind.
+Units are the nodes, numbered against the direction of the edges: pipelines are built from their
+end, because y depends on the replicas of later stages.
 
 References
 ----------
@@ -45,7 +45,7 @@ STATE_PER_WEIGHT = {
 
 @dataclass(frozen=True, eq=False)
 class Staging:
-    """A training task in arrays; U units, T degrees, C allowed configurations, m edges."""
+    """A stream's task as arrays; U units, T degrees, C allowed configurations, m edges."""
 
     #: Workload, its layers, and the problem, as the user gave them.
     workload: Workload
@@ -59,12 +59,12 @@ class Staging:
     most_replicas: int
     #: Numbers of the kinds of devices that are not hosts, of which there is at least one.
     kinds: Ints
-    #: Devices of each of those kinds, memory of one in bytes with room for rounding, and factor on
-    #: times.
+    #: For each of these kinds: number of devices, memory of one in bytes (with room for rounding),
+    #: and factor on times.
     count: Ints
     capacity: Floats
     slowdown: Floats
-    #: Node of each unit and back: units run against a topological order.
+    #: Node of each unit, and unit of each node: units are in reverse topological order.
     node_of: Ints
     unit_of: Ints
     #: Shape (T,): tensor degrees that some configuration has, increasing.
@@ -74,7 +74,7 @@ class Staging:
     first: Ints
     #: Shape (C,): position in `layers`.
     configuration: Ints
-    #: Shape (C,): p, w, a, b; a and b with schedule and optimizer counted in.
+    #: Shape (C,): p, w, a, b; a and b include schedule and optimizer.
     time: Floats
     weight: Floats
     per_microbatch: Floats
@@ -87,7 +87,7 @@ class Staging:
     sync_start: Ints
     sync_edge: Ints
     sync_time: Floats
-    #: Possible replica counts, increasing: those that divide N; with schedule pipedream all.
+    #: Possible numbers of replicas, increasing: divisors of N; with schedule pipedream all numbers.
     divisors: Ints
     #: Shape (U, number of divisors): whether a unit's stage may have that many replicas.
     allowed: Bools
@@ -102,12 +102,12 @@ class Staging:
         return len(self.node_of)
 
     def sizes(self) -> range:
-        """Return the numbers of stages that there can be, whatever the rules."""
+        """Return the possible numbers of stages, without rules for single stages."""
         most = self.problem.placement_rules.max_stages or self.size
         return range(1, min(self.size, int(self.count.sum()), self.most_replicas, most) + 1)
 
     def why_no_size(self) -> str | None:
-        """Return a line on rules that contradict each other for every number of stages, or None."""
+        """Return one line on the rules that exclude every number of stages; None if one is left."""
         reasons = [self.rules.why_not(size) for size in self.sizes()]
         return None if None in reasons or not reasons else reasons[-1]
 
@@ -133,7 +133,7 @@ class Staging:
         )
 
     def kappa(self, t: int, replicas: int) -> float:
-        """Return κ: time per byte of weights, replica and microbatch that synchronisation takes."""
+        """Return κ: the time to synchronise a byte of weights, per replica and microbatch."""
         devices = replicas * int(self.degrees[t])
         in_server = devices <= (self.problem.server_devices or 0)
         across = self.server_bandwidth if in_server else self.bandwidth
@@ -141,14 +141,14 @@ class Staging:
         return 4 * (replicas - 1) / (accumulated * across)
 
     def in_flight(self, replicas: int, behind: int) -> int:
-        """Return y for a stage with `replicas` and those of all stages `behind` it."""
+        """Return y for a stage with `replicas`, if later stages have `behind` replicas in all."""
         if self.problem.in_flight == "gpipe":
             return -(-self.microbatches // replicas)
         return -(-(behind + replicas) // replicas)
 
 
 def state_staging(task: Task[PipelineJob]) -> Staging:
-    """Return the arrays of a training task.
+    """Return the arrays of a stream's task.
 
     Raises `InputError` if the workload has no configurations, microbatches or bandwidth are not
     known, a rule names a layer that does not exist or leaves it no configuration, or the cluster
@@ -188,7 +188,7 @@ def state_staging(task: Task[PipelineJob]) -> Staging:
     a, b = layers.bytes_per_microbatch[chosen], layers.fixed_bytes[chosen] + state * weight
     if problem.in_flight == "pipedream":
         a = a + weight
-        b = b - weight  # y versions in all, of which b holds one
+        b = b - weight  # y versions of the weights in all, one of which b includes
     elif problem.in_flight == "2bw":
         b = b + weight
     sync = [sorted(layers.sync_bytes[c].items()) for c in chosen.tolist()]
@@ -237,7 +237,7 @@ def _uncut(workload: Workload, problem: PipelineJob, unit_of: Ints) -> Ints:
 
 
 def _joined(rules: StageRules) -> Ints:
-    """Return pairs of units that rules keep together, enough to tell all that are."""
+    """Return pairs of units that rules keep together; all such pairs follow by transitivity."""
     of: dict[int, list[int]] = {}
     for unit, group in zip(rules.unit_of.tolist(), rules.group_of.tolist(), strict=True):
         of.setdefault(group, []).append(unit)
@@ -246,7 +246,7 @@ def _joined(rules: StageRules) -> Ints:
 
 
 def _allowed_configurations(workload: Workload, layers: Layers, problem: PipelineJob) -> Ints:
-    """Return the configurations that switches and rules leave, by number in `layers`."""
+    """Return the configurations that problem and rules allow, as positions in `layers`."""
     wanted = np.full(workload.n, problem.recomputation, dtype="U8")
     keep = np.ones(layers.size, np.bool_)
     if problem.degrees is not None:
@@ -277,7 +277,7 @@ def _allowed_configurations(workload: Workload, layers: Layers, problem: Pipelin
 def _allowed_replicas(
     workload: Workload, problem: PipelineJob, microbatches: int, devices: int, node_of: Ints
 ) -> tuple[Ints, Bools]:
-    """Return the possible d, and which of them each unit's stage may have."""
+    """Return the possible numbers of replicas, and whether each unit's stage may have each."""
     divisors = [
         d
         for d in range(1, devices + 1)

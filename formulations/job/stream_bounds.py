@@ -1,15 +1,15 @@
-"""Bounds on training plans that need no search: they come first, whatever the method.
+"""Cheap lower bounds on the time per microbatch of a stream, computed before any search.
 
-Every stage i on kind k has d_i t_i devices and takes TPS_i ≥ Σ_v cost(c_v) / d_i, so a cap T on all
-TPS_i means, for every plan and schedule:
+Every stage i on kind k has d_i t_i devices and takes TPS_i ≥ Σ_v cost(c_v) / d_i. So, under any
+schedule, a plan with all TPS_i ≤ T satisfies:
 
 - work:     T · Σ_k n_k / slowdown_k  ≥  W,          W = Σ_v min_c t_c p_c
 - a layer:  T  ≥  min over k, t, d, c that have room for v of (p_c slowdown_k + κ(t,d) w_c) / d
 - memory:   Σ_v t_c size_c ≤ Σ_k n_k M_k over all devices, so W may be raised to
             max over λ ≥ 0 of Σ_v min_c t_c (p_c + λ size_c) − λ Σ_k n_k M_k:
-            where memory is short, some layers must take configurations that need less
+            if memory is short, some layers must take configurations that need less
 
-with size_c for the fewest microbatches in flight.
+where size_c is the bytes of a configuration with the fewest microbatches in flight.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...instances.common.arrays import Floats, Ints
 from ..task import Task
 from .stream import Staging, state_staging
 
-#: Largest relative excess of these bounds by rounding in sums.
+#: Relative margin for rounding in sums, by which these bounds are lowered.
 SLACK = 1e-11
 
 
@@ -32,7 +32,7 @@ ROUNDS = 80
 
 
 def stream_cheap_bounds(task: Task[PipelineJob]) -> Iterator[tuple[float, str]]:
-    """Yield bounds on the objective with their origins; none where a layer fits on no device."""
+    """Yield lower bounds on the objective with origins; none if a layer fits on no device."""
     staging = state_staging(task)
     longest = _heaviest(staging) * (1 - SLACK)
     if np.isfinite(longest):
@@ -41,7 +41,7 @@ def stream_cheap_bounds(task: Task[PipelineJob]) -> Iterator[tuple[float, str]]:
 
 
 def least_stage_time(staging: Staging) -> float:
-    """Return a bound on the time of the longest stage; `inf` if a layer fits on no device."""
+    """Return a lower bound on the longest stage's time; `inf` if a layer fits on no device."""
     return max(_share(staging), _heaviest(staging) * (1 - SLACK))
 
 
@@ -50,7 +50,7 @@ def _share(staging: Staging) -> float:
 
 
 def _work(staging: Staging) -> float:
-    """Return the least Σ t p over all layers within the memory that there is in all."""
+    """Return a lower bound on Σ t p over all layers, within the memory of all devices together."""
     unit, degree = _option_units(staging)
     by_unit = np.argsort(unit, kind="stable")
     start = np.searchsorted(unit[by_unit], np.arange(staging.size))
@@ -74,7 +74,7 @@ def _work(staging: Staging) -> float:
 
 
 def _heaviest(staging: Staging) -> float:
-    """Return the largest over layers of the least time of a stage that holds one alone."""
+    """Return the maximum over layers of the least time of a stage with only this layer."""
     unit, degree = _option_units(staging)
     size = _least_size(staging)
     least = np.full(staging.size, np.inf)
@@ -88,7 +88,7 @@ def _heaviest(staging: Staging) -> float:
 
 
 def _option_units(staging: Staging) -> tuple[Ints, Ints]:
-    """Return the unit, and the number of the degree, of each configuration."""
+    """Return the unit and the index of the degree of each configuration, shapes (C,)."""
     cell = np.repeat(np.arange(len(staging.first) - 1), np.diff(staging.first))
     return cell % staging.size, cell // staging.size
 

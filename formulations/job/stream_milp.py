@@ -58,7 +58,7 @@ from .stream import Staging
 
 @dataclass(frozen=True)
 class Option:
-    """Option of a slot: positions of kind, degree and divisor in the staging; y in flight."""
+    """Option of a slot: indices in the staging of kind, degree and number of replicas, and y."""
 
     kind: int
     degree: int
@@ -81,7 +81,7 @@ class StageOptions:
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """All options of a slot, with every number of microbatches in flight up to the most."""
+        """All options of a slot, with each possible number of microbatches in flight."""
         staging = self.staging
         gpipe = staging.problem.in_flight == "gpipe"
         most = min(staging.most_replicas, int(staging.count.sum()))
@@ -96,7 +96,7 @@ class StageOptions:
 
     @cached_property
     def choices(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """For each unit, the options that it fits into alone, with its configurations there."""
+        """For each unit, the options whose memory holds it alone, with its configurations there."""
         staging = self.staging
         found = []
         for v in range(staging.size):
@@ -114,7 +114,7 @@ class StageOptions:
         return tuple(found)
 
     def replicas(self, o: int) -> int:
-        """Return d of an option."""
+        """Return the number of replicas d of an option."""
         return int(self.staging.divisors[self.options[o].divisor])
 
     def width(self, o: int) -> int:
@@ -128,7 +128,7 @@ class StageOptions:
         return float(staging.per_microbatch[c] * y + staging.fixed[c])
 
     def time(self, c: int, o: int) -> float:
-        """Return the time that a configuration adds to its stage, transfers left out."""
+        """Return the time that a configuration adds to its stage, without transfers."""
         staging, option = self.staging, self.options[o]
         d = self.replicas(o)
         compute = float(staging.time[c] * staging.slowdown[option.kind])
@@ -137,7 +137,7 @@ class StageOptions:
         )
 
     def moved(self, c: int, o: int, e: int) -> float:
-        """Return the time that a cut edge adds to the stage of a configuration at its end."""
+        """Return the time that a cut edge at its node adds to the stage of a configuration."""
         staging = self.staging
         low, high = int(staging.sync_start[c]), int(staging.sync_start[c + 1])
         time = float(staging.edge_time[e])

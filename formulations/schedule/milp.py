@@ -56,18 +56,18 @@ class StagePass(NamedTuple):
 
     name: str  # such as ``2F0``
     device: int  # number of its device
-    duration: float  # how long it takes
-    # what it takes when it begins, if positive, or gives back when it ends, if negative
+    duration: float  # its duration, in the unit of the makespan
+    # bytes allocated when it begins, if positive, or freed when it ends, if negative
     memory_bytes: float
 
 
 @dataclass(frozen=True)
 class ScheduleInstance:
-    """Operations, the waits between them, and each device's memory for activations, in bytes."""
+    """Instance of the scheduling problem: operations, precedences, and memory of each device."""
 
-    operations: tuple[StagePass, ...]  # all of them
-    before: tuple[tuple[int, int], ...]  # pairs (i, j): j waits for i. Without a cycle.
-    capacity_bytes: tuple[float, ...]  # of each device
+    operations: tuple[StagePass, ...]  # operations, numbered by position
+    before: tuple[tuple[int, int], ...]  # pairs (i, j): j waits for i; without cycles
+    capacity_bytes: tuple[float, ...]  # memory for activations of each device, bytes
 
     @cached_property
     def graph(self) -> nx.DiGraph[int]:
@@ -79,17 +79,17 @@ class ScheduleInstance:
 
     @cached_property
     def heads(self) -> Floats:
-        """r: longest path to the begin of each operation."""
+        """r: length of the longest path to the start of each operation."""
         return _longest(self.graph, [o.duration for o in self.operations])
 
     @cached_property
     def tails(self) -> Floats:
-        """q: longest path from the end of each operation on."""
+        """q: length of the longest path after the end of each operation."""
         return _longest(self.graph.reverse(copy=False), [o.duration for o in self.operations])
 
     @cached_property
     def behind(self) -> list[set[int]]:
-        """All operations that must come after each one."""
+        """Set of the operations that must come after each operation."""
         return [nx.descendants(self.graph, i) for i in range(len(self.operations))]
 
     @cached_property
@@ -101,7 +101,7 @@ class ScheduleInstance:
         return tuple(map(tuple, lists))
 
     def work(self, device: int) -> float:
-        """Return the least makespan that the work of one device allows: min r + Σ d + min q."""
+        """Return the bound on the makespan by one device's work: min r + Σ d + min q."""
         own = list(self.own[device])
         if not own:
             return 0.0
@@ -109,7 +109,7 @@ class ScheduleInstance:
         return float(self.heads[own].min() + total + self.tails[own].min())
 
     def makespan(self, orders: Sequence[Sequence[int]]) -> float:
-        """Return the makespan of an order per device; `inf` if it deadlocks or lacks memory."""
+        """Return the makespan of an order per device; `inf` on deadlock or lack of memory."""
         graph = self.graph.copy()
         for device, order in enumerate(orders):
             graph.add_edges_from(pairwise(order))
@@ -126,7 +126,7 @@ class ScheduleInstance:
 
 
 def _longest(graph: nx.DiGraph[int], duration: Sequence[float]) -> Floats:
-    """Return the longest path to the begin of each node, that is, without its own duration."""
+    """Return the length of the longest path to each node, without the node's own duration."""
     begin = np.zeros(len(duration))
     for i in nx.topological_sort(graph):
         for j in graph.successors(i):
@@ -144,7 +144,7 @@ class ScheduleModel:
     scale: float  # its times times `scale` are those of the instance
 
     def read(self, value: Value) -> list[list[int]]:
-        """Return the operations of each device by their begins; ties by what waits for what."""
+        """Return each device's operations by start time; ties are in order of precedence."""
         place = {i: p for p, i in enumerate(nx.topological_sort(self.instance.graph))}
         orders: list[list[int]] = [[] for _ in self.instance.capacity_bytes]
         for i in sorted(place, key=lambda i: (round(value(self.model.s[i]), 6), place[i])):
@@ -152,7 +152,7 @@ class ScheduleModel:
         return orders
 
     def start(self, orders: Sequence[Sequence[int]]) -> Start:
-        """Return the values of y that say the same as `orders`."""
+        """Return the values of y that express `orders`."""
         place = {i: p for order in orders for p, i in enumerate(order)}
         return [(var, float(place[i] < place[j])) for (i, j), var in self.model.y.items()]
 

@@ -1,10 +1,10 @@
 """Costs of training: seconds and bytes of a model's layers on given devices under a layout.
 
-`description.py` is what a model is made of, `hardware.py` what it runs on, `layout.py` how it is
-divided. From these `layers.py` counts operations, bytes and collectives of each layer type;
-`calibration.py` and `collectives.py` turn them into seconds, `stages.py` adds those up by stage;
-`experts.py` has what routed experts compute and send. `activations.py` counts what a layer type
-keeps, `memory.py` adds up what a rank holds, `traffic.py` counts the collectives of an iteration.
+`description.py` describes the model, `hardware.py` the devices, `layout.py` the division of an
+iteration over them. `layers.py` derives the operations, bytes and collectives of each layer type
+(routed experts: `experts.py`); `calibration.py` and `collectives.py` convert them to seconds, and
+`stages.py` adds these up by stage. `activations.py` counts the activations that a layer type keeps,
+`memory.py` adds up the memory of a rank, `traffic.py` counts the collectives of an iteration.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Bytes of a block's activations: kept of a microbatch by module, worked with, and moved.
+"""Bytes of a block's activations for one microbatch: kept by module, in use, and moved.
 
-Two kinds of software keep different things. Megatron's fused layers keep the shards of a sequence
-and gather them again, keep a gated activation's input and output only, and linear layers' inputs in
-8 bits where they multiply in 8 bits. PyTorch's modules keep what their operations need: gathered
-inputs whole, each operand of a product. Sources: Korthikanti et al. (2022), table 2 and appendix B;
-Megatron-Core's and PyTorch's modules; checked against torch's memory tracker.
+Which tensors are kept for the backward pass depends on the software. Megatron's fused layers keep
+only the local shard of a gathered input and gather it again, keep only the input and output of a
+gated activation, and keep the inputs of 8-bit products in 8 bits. PyTorch's modules keep every
+operand of a product, and gathered inputs whole. Sources: Korthikanti et al. (2022), table 2 and
+appendix B; the code of Megatron-Core and PyTorch; checked against torch's memory tracker.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ class Tokens:
 
     inner: float  # inside tensor-parallel regions
     outer: float  # outside them: divided by sequence parallelism
-    # of what is kept of gathered inputs: `outer` where they are gathered again, else `inner`
+    # tokens kept of a gathered input: `outer` if it is gathered again for the backward pass, else
+    # `inner`
     gathered: float
 
     @classmethod
     def of(cls, layout: Layout) -> Tokens:
-        """Tokens under a layout."""
+        """Return the tokens of one microbatch on a rank under a layout."""
         inner = layout.tokens
         outer = inner / layout.tensor if layout.sequence_parallel else inner
         return cls(inner, outer, outer if fused(layout) else inner)
@@ -44,17 +45,17 @@ def fused(layout: Layout) -> bool:
 
 
 def input_bytes(layout: Layout) -> float:
-    """Bytes of an element of what linear layers keep of their inputs."""
+    """Bytes per element of the inputs that linear layers keep for the backward pass."""
     narrow = layout.recipe.compute not in WIDE and fused(layout)
     return 1.0 if narrow else element_bytes(layout)
 
 
 def element_bytes(layout: Layout) -> float:
-    """Bytes of an element of activations."""
+    """Bytes per element of activations outside 8- and 4-bit products."""
     return 4.0 if layout.recipe.compute in (NumberFormat.FP32, NumberFormat.TF32) else 2.0
 
 
-#: Formats of 16 bits and more.
+#: Number formats of at least 16 bits.
 WIDE = (NumberFormat.FP32, NumberFormat.TF32, NumberFormat.FP16, NumberFormat.BF16)
 
 
@@ -62,7 +63,7 @@ WIDE = (NumberFormat.FP32, NumberFormat.TF32, NumberFormat.FP16, NumberFormat.BF
 
 
 def attention_kept(attention: Attention, layout: Layout) -> Iterator[tuple[str, float]]:
-    """Yield module and bytes of what an attention keeps behind its norm."""
+    """Yield the bytes that an attention keeps for its backward pass, by module."""
     at, each, t = Tokens.of(layout), element_bytes(layout), layout.tensor
     heads = attention.heads / t
     kv_heads = heads if attention.latent else max(attention.kv_heads / t, 1.0)
@@ -71,12 +72,12 @@ def attention_kept(attention: Attention, layout: Layout) -> Iterator[tuple[str, 
     key = each * tokens * kv_heads * attention.key_width
     value = each * tokens * kv_heads * attention.value_width
     if attention.latent:
-        # The compressed vectors, before and behind their norms; made on every tensor rank.
+        # The compressed vectors, before and after their norms; every tensor rank computes them.
         ranks = 2 * (attention.q_rank + attention.kv_rank) + attention.rope_dim
         yield "attention", each * at.outer * ranks
         yield "mla_up_proj", query + key + value
         if not fused(layout):
-            # Rotary parts are joined into new tensors: what they are made from is a second copy.
+            # Rotary parts are concatenated into new tensors, and the originals stay as well.
             yield "mla_up_proj", value
     else:
         yield "attention", query + key + value
@@ -86,7 +87,7 @@ def attention_kept(attention: Attention, layout: Layout) -> Iterator[tuple[str, 
         yield "core_attn", 4.0 * tokens * heads  # log of the sums of exponentials
     else:
         scores = tokens * heads * layout.sequence
-        # Softmax, its dropout mask and what it leaves.
+        # The output of the softmax, its dropout mask and the output of the dropout.
         yield "core_attn", scores * (2 * each + 1 if layout.software is Software.MEGATRON else each)
     narrow = input_bytes(layout)
     output = tokens * heads * attention.value_width
@@ -96,11 +97,11 @@ def attention_kept(attention: Attention, layout: Layout) -> Iterator[tuple[str, 
 
 
 def feed_forward_kept(layer: FeedForward, layout: Layout, tokens: float, tensor: int) -> float:
-    """Bytes that a feed-forward layer keeps behind its norm, for so many tokens."""
+    """Bytes that a feed-forward layer keeps for the backward pass of `tokens`, without its norm."""
     each, narrow = element_bytes(layout), input_bytes(layout)
     width = layer.width / tensor
     if layer.gated:
-        # Gate and other half; a framework without a fused kernel keeps the gate's activation, too.
+        # Both projections; without a fused kernel, the activation of the gate as well.
         between = 2 if fused(layout) or layout.compiled else 3
     else:
         between = 1
@@ -109,12 +110,12 @@ def feed_forward_kept(layer: FeedForward, layout: Layout, tokens: float, tensor:
 
 
 def experts_kept(experts: Experts, hidden: int, layout: Layout) -> Iterator[tuple[str, float]]:
-    """Yield module and bytes of what a mixture of experts keeps behind its norm."""
+    """Yield the bytes that a mixture of experts keeps for its backward pass, by module."""
     at, each, narrow = Tokens.of(layout), element_bytes(layout), input_bytes(layout)
     rows = routed_rows(experts, layout)
     width = experts.width / layout.expert_tensor
     own = at.inner / layout.tensor if layout.sequence_parallel else at.inner
-    # Scores and probabilities in 32 bits; places of each token's copies.
+    # Scores and probabilities in 32 bits; the positions of each token's copies.
     yield "moe", own * (8.0 * experts.experts + 16.0 * experts.top_k)
     yield "moe", narrow * rows * hidden
     yield "moe", each * rows * width * (2 if experts.gated else 1)
@@ -122,7 +123,7 @@ def experts_kept(experts: Experts, hidden: int, layout: Layout) -> Iterator[tupl
     if not fused(layout):
         if experts.gated:
             yield "moe_act", each * rows * width
-        # Each copy's result is multiplied by its probability behind the experts.
+        # The output of the experts is kept, since it is multiplied by the probabilities.
         yield "moe", each * rows * hidden
     if experts.shared is not None:
         kept = feed_forward_kept(experts.shared, layout, at.inner, layout.tensor)
@@ -130,10 +131,10 @@ def experts_kept(experts: Experts, hidden: int, layout: Layout) -> Iterator[tupl
 
 
 def kept_by_module(block: Block, hidden: int, layout: Layout) -> Mapping[str, float]:
-    """Bytes that a block keeps of one microbatch for its backward pass, by module.
+    """Bytes that a block keeps for the backward pass of one microbatch, by module.
 
-    Modules are named as in `Recompute`; beside them ``input`` (the block's input, which stays with
-    recomputation of the whole block), ``residual`` (between attention and feed-forward), and
+    Modules are named as in `Recompute`. There are also ``input`` (the block's input, which is kept
+    even if the whole block is recomputed), ``residual`` (between attention and feed-forward), and
     ``attention`` (queries, keys, values and output).
     """
     if block.profiled is not None:
@@ -147,7 +148,7 @@ def kept_by_module(block: Block, hidden: int, layout: Layout) -> Mapping[str, fl
 
     statistics = 8.0 if block.norm is Norm.LAYER else 4.0
     if block.norm is Norm.RMS and not layout.fused_norms:
-        # The input in 32 bits, and the same normalized; in 16 bits what the weight is applied to.
+        # The input and the normalized input in 32 bits, and the latter again in 16 bits.
         statistics += (8.0 + each) * hidden
     halves = (
         (block.attention is not None)
@@ -159,7 +160,7 @@ def kept_by_module(block: Block, hidden: int, layout: Layout) -> Mapping[str, fl
         keep("layernorm", narrow * at.gathered * hidden + statistics * at.outer)
         if narrow < each and block.experts is not None and half == halves - 1:
             keep("layernorm", (each - narrow) * at.outer * hidden)
-        if block.norms > 2:  # a norm behind, too, which keeps what it is given
+        if block.norms > 2:  # a norm after the part as well, which keeps its input
             keep("layernorm", each * at.outer * hidden + statistics * at.outer)
         if block.dropout:
             keep("residual", at.outer * hidden)
@@ -174,16 +175,16 @@ def kept_by_module(block: Block, hidden: int, layout: Layout) -> Mapping[str, fl
     return kept
 
 
-#: Modules inside a recomputed one.
+#: Modules that recomputation of a module includes; by default only itself.
 INSIDE = {"moe": ("moe", "moe_act", "shared_experts")}
 
 
 def kept(
     block: Block, hidden: int, layout: Layout, modules: Mapping[str, float] | None = None
 ) -> float:
-    """Bytes that a block keeps of one microbatch, less what it recomputes.
+    """Bytes that a block keeps for the backward pass of one microbatch, under its recomputation.
 
-    `modules` is `kept_by_module`, where it is known.
+    `modules` is the result of `kept_by_module` if the caller has it.
     """
     modules = modules or kept_by_module(block, hidden, layout)
     if not layout.recompute:
@@ -197,10 +198,11 @@ def kept(
 
 
 def operators_kept(block: Block, hidden: int, layout: Layout) -> float:
-    """Bytes kept by recomputation by operator: every second product's output, and attention's.
+    """Bytes kept under recomputation by operator (torchtitan's policy), for one microbatch.
 
-    Of a block with gated feed-forward these are queries, values, the attention's output, the gate
-    and the block's output, beside its input: torchtitan's policy.
+    The policy keeps the block's input, the output of attention, and the output of every second
+    matrix product: in a block with a gated feed-forward layer queries, values, the gate and the
+    block's output.
     """
     at, each, t = Tokens.of(layout), element_bytes(layout), layout.tensor
     amount = each * at.outer * hidden
@@ -222,10 +224,11 @@ def operators_kept(block: Block, hidden: int, layout: Layout) -> float:
 
 
 def working(block: Block, hidden: int, layout: Layout, again: float) -> float:
-    """Bytes inside a block's backward pass beside what it kept: `again`, recomputed; gradients.
+    """Bytes in use inside a block's backward pass, in addition to the activations that it kept.
 
-    Of gradients the most are alive inside the feed-forward layer: of its activation, of the
-    products in front of it and of the block's output; of kept activations the last is gone by then.
+    These are `again`, the bytes of recomputed activations, the gradient of the block's output,
+    buffers of gathered tensors, and the gradients inside the part of the block (feed-forward layer,
+    experts or attention) where they need most.
     """
     at, each = Tokens.of(layout), element_bytes(layout)
     widest = 0.0
@@ -247,13 +250,13 @@ def working(block: Block, hidden: int, layout: Layout, again: float) -> float:
         widest = max(widest, 3 * each * at.inner * wide + fused_sum, scores)
     gather = 0.0
     if layout.tensor > 1 and layout.sequence_parallel:
-        # The gradient of the block's output whole; Megatron gathers an input again, too.
+        # The gathered gradient of the block's output; Megatron gathers an input again as well.
         gather = (2 if fused(layout) else 1) * each * at.inner * hidden
     return again + widest + each * at.outer * hidden + gather
 
 
 def largest_matrix(block: Block, hidden: int, layout: Layout) -> float:
-    """Weights of a block's largest matrix on one rank; of all experts' at once."""
+    """Count the weights of a block's largest matrix on one rank; experts count as one matrix."""
     t, sizes = layout.tensor, [0.0]
     if block.attention is not None:
         sizes.append(block.attention.heads * block.attention.key_width * hidden / t)

@@ -1,20 +1,20 @@
 """Calibrations: efficiencies of kernels and links, a table per kind of device and software family.
 
-The tables are in ``calibrations.json``, each with the runs it was fitted on;
-``benchmarks/fit_calibration.py`` makes them. Where none was fitted, the nearest stands in: the same
-device with other software, else like software on another device, and its name says so. What
-``stagecut measure --products --json`` prints can take their place: links between pairs of ranks,
-by host, and the rate of large matrix products; pairs within one host say nothing of the network.
+The tables are in ``calibrations.json``, each with the runs on which it was fitted;
+``benchmarks/fit_calibration.py`` makes them. Without a table for a combination, the nearest one is
+used (the same device with other software, else similar software on another device), and its name
+says so. Measurements of ``stagecut measure --products --json`` can replace the efficiencies of
+links and of large matrix products.
 
 A matrix product of m × n × k is computed in tiles of its output, which the device's U units take in
 waves. With peak P, bandwidth W and the calibrated fraction η of the peak that large products reach,
 
     time = max( ⌈tiles/U⌉ · tile · (k + k₀) · 2U / (η e P) , bytes / W ) + launch              (1)
 
-where e is the efficiency of a tile's shape (small tiles re-read more), and k₀ what filling and
-draining a tile costs, in steps of k. The library takes the tile that is fastest; so does
-`product`. Matrix units load operands 16 bytes at a time: where a row is no multiple of that
-(NVIDIA, "Matrix multiplication background user's guide"), k is padded to the next one, and smaller
+where e is the efficiency of a tile's shape (small tiles read operands more often), and k₀ is the
+cost of filling and draining a tile, in steps of k. Like the libraries, `product` takes the fastest
+tile. Matrix units load operands 16 bytes at a time: if a row is not a multiple of that (NVIDIA,
+"Matrix multiplication background user's guide"), k is padded to the next multiple, and the smaller
 loads reach less of the peak (`LOADED`).
 """
 
@@ -53,10 +53,10 @@ ELEMENT = {
 }
 
 
-#: Part of the peak that is left where rows are multiples of so many bytes alone.
+#: Fraction of the peak that products reach, by the largest load (in bytes) that divides their rows.
 LOADED = {16: 1.0, 8: 0.67, 4: 0.5, 2: 0.36}
-#: Further factor on Hopper: its own matrix instructions take what the copy engine has loaded, 16
-#: bytes at a time, and other rows are left to Ampere's (`benchmarks/results/gpu_kernels.csv`).
+#: Further factor on Hopper: its own matrix instructions need operands that its copy engine loads,
+#: 16 bytes at a time; other rows use Ampere's instructions (`benchmarks/results/gpu_kernels.csv`).
 UNMAPPED = {"h100": 0.45}
 
 
@@ -64,13 +64,13 @@ UNMAPPED = {"h100": 0.45}
 class Efficiency:
     """Efficiency of one software family's kernels on one kind of device."""
 
-    product: float = 0.80  # part of the peak that large, aligned matrix products reach
-    # product8, product4: the same for products of 8-bit and of 4-bit numbers, of their peaks
+    product: float = 0.80  # fraction of the peak that large, aligned matrix products reach
+    # product8, product4: the same for products of 8-bit and of 4-bit numbers, each of its own peak
     product8: float = 0.70
     product4: float = 0.60
     depth: float = 128.0  # length in k that filling and draining a tile costs
-    memory: float = 0.80  # part of the memory bandwidth that pointwise kernels reach
-    # attention, attention_backward: part of the peak that fused attention reaches in either pass
+    memory: float = 0.80  # fraction of the memory bandwidth that pointwise kernels reach
+    # attention, attention_backward: fraction of the peak that fused attention reaches in each pass
     attention: float = 0.60
     attention_backward: float = 0.45
     launch: float = 4e-6  # seconds between two kernels of the same stream
@@ -89,8 +89,8 @@ def product(
 ) -> float:
     """Return the seconds of `count` products of m × k by k × n in one kernel.
 
-    `turned`: both operands lie in memory by their columns, as in gradients of weights, where k
-    counts tokens.
+    `turned`: both operands are stored by columns, as in gradients of weights, where k is the number
+    of tokens.
     """
     if m <= 0 or n <= 0 or k <= 0 or count <= 0:
         return 0.0
@@ -116,7 +116,7 @@ def product(
 
 
 def _load(width: float, element: float) -> int:
-    """Return the bytes that are loaded at once of rows of so many elements.
+    """Return the bytes of one load (16, 8, 4 or 2) for rows of `width` elements.
 
     8- and 4-bit rows are padded to the alignment of 16 bits.
     """
@@ -125,7 +125,7 @@ def _load(width: float, element: float) -> int:
 
 
 def pointwise(moved: float, kernels: float, device: Accelerator, reach: Efficiency) -> float:
-    """Return the seconds of `kernels` memory-bound kernels that move so many bytes in all."""
+    """Return the seconds of `kernels` memory-bound kernels that move `moved` bytes in all."""
     return moved / (device.bandwidth * reach.memory) + kernels * reach.launch
 
 
@@ -136,7 +136,7 @@ def fused_attention(
     precision: NumberFormat,
     reach: Efficiency,
 ) -> float:
-    """Return the seconds of one fused attention of so many floating-point operations."""
+    """Return the seconds of one pass of fused attention; `operations` are floating-point."""
     part = reach.attention_backward if backward else reach.attention
     return operations / (device.peak[precision] * part) + (3 if backward else 1) * reach.launch
 
@@ -149,45 +149,45 @@ class Calibration:
     """Efficiencies and host times of one software family on one kind of device."""
 
     name: str = "default"  # device family and software family, such as ``a100/megatron``
-    kernels: Efficiency = _KERNELS  # of kernels
-    links: LinkEfficiency = _LINKS  # of collectives
-    # how many times as long a pass takes as its kernels, each timed by itself: there are gaps
-    # between them, and copies beside them
+    kernels: Efficiency = _KERNELS  # efficiency of kernels
+    links: LinkEfficiency = _LINKS  # efficiency of collectives
+    # time of a pass over the sum of the times of its kernels, each measured alone: a pass has gaps
+    # between kernels, and copies beside them
     passes: float = 1.0
-    host: float = 1e-5  # seconds in which the host issues one kernel
+    host: float = 1e-5  # seconds that the host needs to issue one kernel
     # seconds that a sharded optimizer adds to each layer's backward pass in a pipeline: DeepSpeed
     # handles each gradient on the host as it arrives, in every microbatch
     hooks: float = 0.0
     # seconds of an iteration outside layers and optimizer: loss, clipping, logging
     step: float = 0.0
-    # how nearly a pass takes the longer of device's and host's time: the exponent q of
-    # `layers.add_up`
+    # exponent q with which `layers.add_up` combines the times of device and host; the larger, the
+    # closer the result is to their maximum
     sharpness: float = 4.0
-    # seconds that the host takes longer, in either pass, for a linear layer that tensor-parallel
-    # ranks divide: PyTorch finds out by each operation how its result lies (DTensor)
+    # further host seconds, in each pass, of a linear layer that tensor-parallel ranks divide:
+    # PyTorch's DTensor derives the sharding of the result at every operation
     divided: float = 0.0
-    # seconds that the host takes longer for a module whose activations are recomputed, and how
-    # many times as long for a kernel that runs again if each operation is asked whether it is kept
+    # checkpointed, selective: further host seconds of a module whose activations are recomputed,
+    # and factor on the host time of a recomputed kernel if a policy is asked for every operation
     checkpointed: float = 0.0
     selective: float = 1.0
-    optimizer: float = 0.774  # part of the memory bandwidth that the optimizer's step reaches
-    hidden: float = 0.9  # part of overlapped communication that computation really hides
-    # seconds that computation takes longer for each second of replicas' collectives beside it:
-    # their kernels take units and memory bandwidth from it; over the rows of dense models with
-    # sharded weights that tables are fitted on, squares are least at 0.25
+    optimizer: float = 0.774  # fraction of the memory bandwidth that the optimizer step reaches
+    hidden: float = 0.9  # fraction of overlapped communication that computation really hides
+    # seconds by which a second of concurrent data-parallel collectives delays computation: their
+    # kernels take units and memory bandwidth from it. 0.25 is the least-squares fit over the runs
+    # of dense models with sharded weights on which the tables are fitted
     slowed: float = 0.25
-    # the same of tensor-parallel collectives beside the products that they feed, piece by piece
+    # fraction of tensor-parallel collectives that the products that they feed hide, in chunks
     tensor_hidden: float = 0.6
-    # seconds of each rank's broadcast, in software whose ranks send each other the weights that
-    # they have updated one after the other (InternEvo); 0: by an all-gather
+    # seconds of each rank's broadcast, in software whose ranks broadcast their updated weights in
+    # turn (InternEvo); 0: the software uses an all-gather
     broadcast: float = 0.0
-    fitted: str = ""  # which runs the table was fitted on, in words
-    rows: tuple[str, ...] = ()  # the same by source and number
+    fitted: str = ""  # runs on which the table was fitted, in words
+    rows: tuple[str, ...] = ()  # these runs by source and number
 
 
-#: Families of devices whose tables stand in for each other, the nearest first.
+#: Device families whose tables replace a missing one, in this order.
 _NEAREST = ("h100", "a100", "b200", "v100")
-#: Software whose tables stand in for each other: both are PyTorch's own modules.
+#: Software whose tables replace a missing one: of each, software with the same kinds of kernels.
 _ALIKE = {
     Software.TORCHTITAN: (Software.FSDP,),
     Software.FSDP: (Software.TORCHTITAN,),
@@ -227,17 +227,17 @@ def calibration(family: str, software: OrText[Software]) -> Calibration:
 def tables_by_kind(
     first: Calibration, cluster: TrainingCluster, software: OrText[Software]
 ) -> tuple[Calibration, ...]:
-    """Return the tables of all kinds of nodes: of others than the first, the shipped ones."""
+    """Return the table of each kind of nodes: `first`, then shipped tables of the other kinds."""
     others = (nodes.accelerator.family for nodes in cluster.nodes[1:])
     return first, *(calibration(family, software) for family in others)
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """Results of ``stagecut measure``: links as of the median pair, rates of large products."""
+    """Results of ``stagecut measure``: medians of measured links, and rates of large products."""
 
-    # peer, network: between ranks of one host, and of different hosts; None: no such pair was
-    # measured
+    # peer, network: median link between ranks of one host, and of different hosts; None: no such
+    # pair was measured
     peer: Link | None
     network: Link | None
     # operations per second that large matrix products reach, by precision
@@ -245,9 +245,9 @@ class Measurements:
 
 
 def load_measurements(path: Path) -> Measurements:
-    """Return what a file with the output of ``stagecut measure --json`` says.
+    """Read the measurements in a file with the output of ``stagecut measure --json``.
 
-    InputError if it cannot be read, or is something else.
+    InputError if the file cannot be read or has other content.
     """
     content = read_source(path).table("what stagecut measure --json prints")
     try:
@@ -284,9 +284,10 @@ def _typical(links: Sequence[Link]) -> Link | None:
 def with_measurements(
     table: Calibration, measured: Measurements, cluster: TrainingCluster
 ) -> Calibration:
-    """Return a calibration by which links and products take what was measured of them.
+    """Return `table` with the measured efficiencies of links and products in place of its own.
 
-    Its parts are parts of the cluster's sheet, and the table's for everything else.
+    A measured efficiency is a measured rate divided by the rate on the cluster's data sheet. What
+    was not measured keeps the value of `table`.
     """
     links: dict[str, Any] = {}
     if measured.peer is not None:
@@ -303,7 +304,8 @@ def with_measurements(
     )
 
 
-#: Parts of the peak in `Efficiency`, and the precisions that say them, the surest first.
+#: Fields of `Efficiency` that are fractions of a peak, and the precisions whose measured rates
+#: give them, the preferred one first.
 _PARTS = (
     ("product", (NumberFormat.BF16, NumberFormat.FP16, NumberFormat.TF32, NumberFormat.FP32)),
     ("product8", (NumberFormat.FP8, NumberFormat.FP8_BLOCK, NumberFormat.MXFP8)),
@@ -312,7 +314,7 @@ _PARTS = (
 
 
 def _reached(measured: Measurements, device: Accelerator) -> dict[str, float]:
-    """Return the parts of the peak that products reached."""
+    """Return the fraction of the peak that measured products reach, by field of `Efficiency`."""
     rates = dict(measured.products)
     found = {}
     for part, precisions in _PARTS:

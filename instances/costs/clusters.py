@@ -1,10 +1,10 @@
-"""The table of accelerators, and training clusters by one line or by a file.
+"""The table of accelerators, and training clusters described by one line or by a file.
 
-The table is ``accelerators.csv``, each number with its source. Names are taken in any spelling:
-what a name says of memory, form and generation must fit, and the first entry that fits is meant, so
-that ``NVIDIA A100-SXM4-40GB``, ``A100 40GB`` and ``a100-40gb`` are one device.
+The table is ``accelerators.csv``, each number with its source. Names may be spelled in any way: a
+name means the first entry that agrees with all it says about memory, form and generation, so that
+``NVIDIA A100-SXM4-40GB``, ``A100 40GB`` and ``a100-40gb`` are one device.
 
-A cluster in one line is kinds of nodes, joined by ``+``, and what follows commas of its network::
+A cluster in one line names kinds of nodes, joined by ``+``, then options of its network::
 
     h100:8x16                              8 to a node, 16 nodes, the usual network
     h100:128                               the same: nodes of the usual size
@@ -44,7 +44,7 @@ from .hardware import (
 #: Most devices of a cluster.
 MOST_DEVICES = 10_000_000
 
-#: Columns of the table with a peak of matrix products, and the precisions that each is one of.
+#: Columns of the table with a peak of matrix products, and the precisions that reach this peak.
 _PEAKS = {
     "tf32": (NumberFormat.TF32,),
     "fp16": (NumberFormat.FP16,),
@@ -54,7 +54,7 @@ _PEAKS = {
     "nvfp4": (NumberFormat.NVFP4,),
 }
 
-#: Words of makers and of product lines, which tell no two devices of the table apart.
+#: Names of makers and product lines, which distinguish no two devices of the table.
 _NOISE = re.compile(
     r"\b(nvidia|amd|google|cloud|instinct|geforce|tesla|tensor|core|gpus?|hbm2|hbm2e|hbm3|hbm3e|"
     r"graphics|accelerator|generation)\b"
@@ -132,7 +132,7 @@ def accelerator(name: str) -> Accelerator:
 
 
 def _find(name: str) -> _Entry:
-    """Return the first line of the table whose device can be called so."""
+    """Return the first line of the table whose device `name` can mean."""
     words = _words(name)
     for entry in _table():
         if words == _words(entry.accelerator.name):
@@ -153,7 +153,7 @@ def _find(name: str) -> _Entry:
 
 
 def _words(name: str) -> frozenset[str]:
-    """Return the words of a name: letters with digits, sizes of memory as one word."""
+    """Return the words of a device's name in lower case, a memory size such as 80gb as one word."""
     text = re.sub(r"\b(\d+)\s*(gb|gib|g)(?![a-z0-9])", r" \1gb ", name.lower().replace("_", " "))
     text = re.sub(r"\((?!\s*\d+gb)[^)]*\)|\b\d+\s*x\s*(?=[a-z])", " ", text)
     if re.search(r"hbm2e.*500w|500w.*hbm2e", text):
@@ -163,13 +163,13 @@ def _words(name: str) -> frozenset[str]:
 
 
 def _model_words(entry: _Entry) -> frozenset[str]:
-    """Return the words of a line that name the model, not its memory or form."""
+    """Return the words of an entry that name the device's model, not its memory or form."""
     form = r"\d+gb|hbm\w+|500w|sxm[245]?|pcie|nvl|nvl72|oam|hgx|rtx|tpu|ada"
     return frozenset(word for word in entry.words if not re.fullmatch(form, word))
 
 
 def training_cluster(spec: str | Path) -> TrainingCluster:
-    """Return the cluster that one line such as ``h100:8x16`` says, or a JSON file.
+    """Return the cluster described by one line, such as ``h100:8x16``, or by a JSON file.
 
     Parameters
     ----------
@@ -182,12 +182,12 @@ def training_cluster(spec: str | Path) -> TrainingCluster:
     Returns
     -------
     TrainingCluster
-        What is not given is as the first device's usual nodes have it.
+        Properties that are not given are those of the usual nodes of its devices.
 
     Raises
     ------
     InputError
-        If a device is unknown, a number is none, or the network of several nodes is not known.
+        If a device is unknown, a number is not one, or several nodes have no known network.
 
     Examples
     --------
@@ -213,7 +213,7 @@ def training_cluster(spec: str | Path) -> TrainingCluster:
 
 
 def _nodes_of(text: str, kind: str) -> tuple[_Entry, int, int]:
-    """Return device, devices of a node, and nodes."""
+    """Return entry, devices per node and number of nodes of a kind such as h100:8x16."""
     name, colon, size = kind.rpartition(":")
     match = re.fullmatch(r"(\d{1,8})(?:[x×](\d{1,8}))?", size.strip())
     if not colon or not match or int(match[1]) < 1 or int(match[2] or 1) < 1:
@@ -236,7 +236,7 @@ def _nodes_of(text: str, kind: str) -> tuple[_Entry, int, int]:
 def _cluster(
     where: str, kinds: list[tuple[_Entry, int, int]], given: Mapping[str, float]
 ) -> TrainingCluster:
-    """Return the cluster of these nodes; what is not given is the first device's usual."""
+    """Return the cluster of these nodes; by default with the slowest of their usual networks."""
     nodes = []
     for entry, per_node, count in kinds:
         device = entry.accelerator
@@ -297,7 +297,7 @@ def _factor(where: str, value: str) -> float:
     return found
 
 
-#: Options of a cluster's line, and what reads their values.
+#: Options of a cluster's line, and the functions that read their values.
 _OPTIONS: dict[str, Callable[[str, str], float]] = {
     "network": _rate, "latency": _seconds, "oversubscription": _factor,
     "leaf": _whole, "peer": _rate,
@@ -305,7 +305,7 @@ _OPTIONS: dict[str, Callable[[str, str], float]] = {
 
 
 class NodesRecord(Record):
-    """Nodes of a cluster file; numbers of their accelerator that are given replace its table's."""
+    """Nodes of a cluster file; a number that is given replaces that of the accelerator's entry."""
 
     accelerator: str
     per_node: Count | None = None
@@ -321,7 +321,7 @@ class NodesRecord(Record):
 
 
 class NetworkRecord(Record):
-    """Network of a cluster file; what is left out is as usual."""
+    """Network of a cluster file; an omitted field has its usual value."""
 
     bandwidth: Positive | None = None
     latency: Positive | None = None
@@ -339,12 +339,12 @@ class TrainingClusterFile(Record):
 def load_training_cluster(path: Path) -> TrainingCluster:
     """Return the cluster that a JSON file describes.
 
-    An object with ``nodes``, an array of objects with ``accelerator`` (a name of the table),
-    ``per_node`` and ``count``, and, of your own devices or measurements, ``peak`` (operations per
-    second by precision) and any of ``vector``, ``memory_bytes``, ``bandwidth``, ``units``,
-    ``peer_bandwidth``, ``domain``, ``host_bandwidth`` in place of the table's; and ``network``, an
-    object of ``bandwidth`` (bytes per second per device), ``latency``, ``oversubscription``,
-    ``leaf``. InputError if it cannot be read, or a field is missing, unknown or wrong.
+    The file holds an object with ``nodes``, an array of objects with ``accelerator`` (a name of the
+    table), ``per_node`` and ``count``; of these, ``peak`` (operations per second by precision),
+    ``vector``, ``memory_bytes``, ``bandwidth``, ``units``, ``peer_bandwidth``, ``domain`` and
+    ``host_bandwidth`` replace the table's values. ``network`` is an object with ``bandwidth``
+    (bytes per second per device), ``latency``, ``oversubscription`` and ``leaf``. InputError if the
+    file cannot be read, or a field is missing, unknown or wrong.
     """
     source = read_source(path)
     source.table("a cluster file or a line like h100:8x16")
@@ -363,6 +363,6 @@ def load_training_cluster(path: Path) -> TrainingCluster:
             (replace(entry, accelerator=replace(entry.accelerator, **own)), per_node, count)
         )
     given = {key: value for key, value in asdict(file.network).items() if value is not None}
-    if "bandwidth" in given:  # as the option of a line is called
+    if "bandwidth" in given:  # a line's option for the same is called `network`
         given["network"] = given.pop("bandwidth")
     return _cluster(str(path), kinds, given)

@@ -1,13 +1,13 @@
-"""Seconds of collectives by the group's size and how it lies on the cluster.
+"""Seconds of collectives, by the size of the group and its place on the cluster.
 
 A group of n ranks with stride s over domains of D devices has k = min(n, D/s) members in each
-domain. A ring passes over peer links, and between domains over the k network cards of its members;
-the D/k groups that run beside it use the others, so that strided groups (k = 1) get one card each.
+domain. A ring uses peer links inside domains, and the k network cards of its members between them.
+The D/k groups that run at the same time use the other cards, so a group with k = 1 has one card.
 With hop latency α and bandwidth W = min(peer, k · card),
 
     all-gather, reduce-scatter:  (n−1)/n · bytes/W + (n−1) α                                   (1)
     all-reduce:                  twice (1), or a tree: 2 bytes/W + 2 log₂(n) α                  (2)
-    all-to-all:                  every card carries what leaves its domain, (n−k)/n · bytes     (3)
+    all-to-all:                  each card carries (n−k)/n · bytes, which leave its domain      (3)
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from .hardware import TrainingCluster
 
 @dataclass(frozen=True)
 class LinkEfficiency:
-    """Efficiency and least times of collectives on peer links and on the network."""
+    """Efficiencies and latencies of collectives on peer links and on the network."""
 
-    peer: float = 0.75  # peer, network: parts of the sheet's bandwidth
+    peer: float = 0.75  # peer, network: fractions reached of the data sheet's bandwidth
     network: float = 0.80
     # peer_latency, network_latency: seconds of a step of a ring inside a domain, and between
     # domains
     peer_latency: float = 2e-6
     network_latency: float = 8e-6
-    start: float = 12e-6  # seconds to launch one, whatever its size
-    # seconds that ranks wait for each other at every doubling of the group: they never arrive at
+    start: float = 12e-6  # seconds to launch a collective, whatever its size
+    # seconds that ranks wait for each other, per doubling of the group, since they never arrive at
     # the same moment
     skew: float = 20e-6
 
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks of one collective: how many, and how far apart."""
+    """Ranks of one collective: their number, and their distance in the order of ranks."""
 
     size: int  # ranks
-    stride: int = 1  # ranks between two neighbours
+    stride: int = 1  # difference between the numbers of two neighbours
 
 
 class UsedLinks(IntFlag):
@@ -62,12 +62,12 @@ def links_of(group: Group, cluster: TrainingCluster) -> UsedLinks:
 
 
 def members_per_domain(group: Group, cluster: TrainingCluster) -> int:
-    """Return how many of a group's ranks share a domain of peer links."""
+    """Return the number of a group's ranks in one domain of peer links."""
     return max(1, min(group.size, cluster.domain // max(1, group.stride)))
 
 
 def bandwidth(group: Group, cluster: TrainingCluster, links: LinkEfficiency) -> float:
-    """Return the bytes per second of a ring over the group, one direction."""
+    """Return the bandwidth of a ring over the group, bytes per second in one direction."""
     k = members_per_domain(group, cluster)
     peer = cluster.accelerator.peer_bandwidth * links.peer
     if k >= group.size:
@@ -80,12 +80,12 @@ def bandwidth(group: Group, cluster: TrainingCluster, links: LinkEfficiency) -> 
 
 
 def _meet(group: Group, links: LinkEfficiency) -> float:
-    """Return the seconds until all ranks of a group have begun a collective."""
+    """Return the seconds to launch a collective on all ranks of a group."""
     return links.start + skew(group, links)
 
 
 def _latency(group: Group, cluster: TrainingCluster, links: LinkEfficiency) -> float:
-    """Return the seconds of the steps of one pass round a ring."""
+    """Return the latency of one pass around a ring, seconds."""
     k = members_per_domain(group, cluster)
     domains = math.ceil(group.size / k)
     inside = (group.size - domains) * links.peer_latency
@@ -100,7 +100,7 @@ def skew(group: Group, links: LinkEfficiency) -> float:
 def all_gather(
     moved: float, group: Group, cluster: TrainingCluster, links: LinkEfficiency
 ) -> float:
-    """Return the seconds to gather `moved` bytes in all on every rank; reduce-scatter alike."""
+    """Return the seconds of an all-gather, or reduce-scatter, of a tensor of `moved` bytes."""
     n = group.size
     if n <= 1 or moved <= 0:
         return 0.0
@@ -111,7 +111,7 @@ def all_gather(
 def all_reduce(
     moved: float, group: Group, cluster: TrainingCluster, links: LinkEfficiency
 ) -> float:
-    """Return the seconds to sum `moved` bytes over all ranks: ring or tree, the faster."""
+    """Return the seconds of an all-reduce of `moved` bytes, by the faster of ring and tree."""
     n = group.size
     if n <= 1 or moved <= 0:
         return 0.0
@@ -128,7 +128,7 @@ def all_reduce(
 def all_to_all(
     moved: float, group: Group, cluster: TrainingCluster, links: LinkEfficiency
 ) -> float:
-    """Return the seconds in which every rank sends `moved` bytes, an equal part to each rank."""
+    """Return the seconds of an all-to-all in which each rank sends `moved` bytes in all."""
     n = group.size
     if n <= 1 or moved <= 0:
         return 0.0
@@ -154,10 +154,10 @@ def message(moved: float, stride: int, cluster: TrainingCluster, links: LinkEffi
 def mesh_links(
     shape: tuple[int, ...], cluster: TrainingCluster, links: LinkEfficiency
 ) -> tuple[Link, ...]:
-    """Return the link along each axis of a mesh over the cluster, whose last axis is the fastest.
+    """Return the link along each axis of a mesh over the cluster; ranks vary fastest on the last.
 
-    What a ring over the axis takes, per step: shardings price a collective as such steps, so that
-    they cost what they cost here.
+    A link has the bandwidth of a ring over the axis, and the latency of one of its steps. Sharding
+    prices a collective as such steps, and so obtains the ring times of this module.
     """
     found, stride = [], 1
     for size in reversed(shape):

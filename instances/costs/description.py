@@ -1,7 +1,7 @@
-"""Model descriptions: the blocks of a transformer in their order, by the shapes that decide costs.
+"""Model descriptions: the blocks of a transformer in order, by the shapes that determine costs.
 
-A description knows shapes only: no weights, no names of tensors. Parameters are counted here;
-operations, bytes and collectives under a layout in `layers.py`, kept activations in `memory.py`.
+A description has shapes only, no weights and no names of tensors. This module counts parameters and
+the operations of a forward pass; `layers.py` derives times under a layout, `activations.py` bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..common.units import LARGEST
 from ..model.summary import Summarised
 from .hardware import Count, Size
 
-#: Weights, which may be more than any shape, and what was measured, as files of plans have them.
+#: Fields of plan files: a number of weights, which may exceed any shape, and a measured value.
 Weights = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=LARGEST)]
 
@@ -36,14 +36,14 @@ class Attention:
 
     heads: Count  # query heads
     kv_heads: Count  # key and value heads; as many as `heads` in multi-head and latent attention
-    # width of a query or key head; in latent attention, of its part without rotary embedding
+    # width of a query or key head; in latent attention, without its rotary part
     head_dim: Count
     value_dim: Size = 0  # width of a value head; 0: that of a key head
     window: Count | None = None  # positions that a token sees (sliding window); None: all
     causal: bool = True  # whether a token sees only positions before it
-    # q_rank, kv_rank, rope_dim: latent attention: ranks of the query's and of the joint key-value
-    # projection, and width of the rotary part that all heads share. `q_rank` 0: queries are
-    # projected directly.
+    # q_rank, kv_rank, rope_dim: of latent attention, the ranks of the query and of the joint
+    # key-value projection, and the width of the rotary part. `q_rank` 0: queries are projected
+    # directly.
     q_rank: Size = 0
     kv_rank: Size = 0
     rope_dim: Size = 0
@@ -54,7 +54,7 @@ class Attention:
 
     @property
     def latent(self) -> bool:
-        """Whether keys and values are made from one compressed vector (MLA)."""
+        """Whether keys and values are projected from one compressed vector (MLA)."""
         return self.kv_rank > 0
 
     @property
@@ -89,7 +89,7 @@ class Attention:
 class FeedForward:
     """Shapes of a feed-forward layer: two matrices, or three if gated (SwiGLU, GeGLU)."""
 
-    width: Count  # elements between its matrices
+    width: Count  # width between its matrices, in elements
     gated: bool = True  # whether a second projection gates the first
     bias: bool = False  # whether its matrices have biases
 
@@ -102,22 +102,22 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class Experts:
-    """Shapes of a mixture of experts: a router, and feed-forward layers; a token uses a few."""
+    """Shapes of a mixture of experts: a router and feed-forward layers; a token uses a few."""
 
     experts: Count  # routed experts
     top_k: Count  # experts that process a token
-    width: Count  # elements between the matrices of one expert
+    width: Count  # width between the matrices of one expert, in elements
     gated: bool = True  # whether experts are gated
     bias: bool = False  # whether their matrices have biases
-    # elements between the matrices of all shared experts together, which process every token
+    # width between the matrices of all shared experts together, which process every token
     shared_width: Size = 0
-    # whether a token weighs what the shared experts return by one more projection
+    # whether one more projection of a token weights the output of the shared experts
     shared_gate: bool = False
     # whether the router adds a number per expert, learned or set to balance them
     router_bias: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse tokens that use more experts than there are."""
+        """Refuse a `top_k` above the number of experts."""
         if self.top_k > self.experts:
             raise InputError(f"experts: {self.top_k} of a token, and there are {self.experts}")
 
@@ -147,29 +147,29 @@ class Experts:
 
 @dataclass(frozen=True)
 class Measured:
-    """A layer of a profiled model on `degree` devices, for one microbatch as profiled."""
+    """Measurements of a profiled layer at one tensor degree, for one microbatch as profiled."""
 
-    degree: Count  # devices that share it
-    # forward, backward: seconds of its passes, collectives between these devices included
+    degree: Count  # devices that share the layer
+    # forward, backward: seconds of the passes, collectives between these devices included
     forward: Amount
     backward: Amount
-    held: Amount  # part of its weights on one device
-    # kept, entering: bytes on one device that are kept for the backward pass, and those that stay
-    # if it computes the layer again
+    held: Amount  # fraction of its weights on one device
+    # kept, entering: bytes on one device that are kept for the backward pass without recomputation,
+    # and with recomputation of the layer
     kept: Amount
     entering: Amount
 
 
 @dataclass(frozen=True)
 class ProfiledLayer:
-    """A layer type of a profiled model."""
+    """Measurements of a layer type of a profiled model, by tensor degree."""
 
-    weights: Weights  # numbers that it learns
+    weights: Weights  # number of parameters
     flops: Amount  # operations of its forward pass for one microbatch as profiled
     measured: tuple[Measured, ...]  # by tensor degree
 
     def at(self, degree: int) -> Measured:
-        """Return what was measured on so many devices; InputError if nothing was."""
+        """Return the measurements at a tensor degree; InputError if it was not profiled."""
         found = next((one for one in self.measured if one.degree == degree), None)
         if found is None:
             known = ", ".join(str(one.degree) for one in self.measured)
@@ -190,9 +190,9 @@ class Block:
     feed_forward: FeedForward | None = None  # feed_forward, experts: one of the two at most
     experts: Experts | None = None
     norm: Norm = Norm.RMS  # kind of its norms
-    # how many norms of the model's width it has: 2, or 4 with norms after its parts, too
+    # norms of the model's width: 2, or 4 if norms also follow attention and feed-forward layer
     norms: Size = 2
-    dropout: bool = False  # whether its parts end in dropout, which keeps masks
+    dropout: bool = False  # whether dropout, which keeps masks, ends its parts
     # a layer of a profiled model, instead of all of the above
     profiled: ProfiledLayer | None = None
 
@@ -218,22 +218,22 @@ class Block:
 
 @dataclass(frozen=True, repr=False)
 class ModelDescription(Summarised):
-    """A transformer as its blocks in order, with its embedding and head.
+    """Shapes of a transformer: its blocks in order, with embedding and head.
 
     Parameters
     ----------
     name
-        What users call it.
+        Name in commands and reports.
     hidden
         Width of the model.
     vocabulary
         Rows of the token embedding; 0: the model has none (vision).
     blocks
-        Of the decoder, or of the whole model where there is one stack.
+        Blocks of the decoder, or of the whole model if it has one stack.
     encoder
         Blocks of the encoder, in encoder-decoder models.
     encoder_sequence
-        Positions of the encoder's input; 0: as many as the decoder's.
+        Positions of the encoder's input; 0: as many as the decoder has.
     tied
         Whether head and token embedding are one matrix.
     positions
@@ -246,16 +246,16 @@ class ModelDescription(Summarised):
         Blocks that predict further tokens (multi-token prediction), each with a projection of two
         hidden states and the model's head again.
     patch_inputs
-        Values of one image patch (vision): what its embedding projects from.
+        Input values of an image patch, which its embedding projects (vision).
     classes
         Outputs of a classifier (vision).
     final_norm
-        Whether a norm stands before the head.
+        Whether a norm precedes the head.
     more_embedding, more_head
-        Weights before the first and behind the last block that are none of the above: norms of
-        embeddings, class tokens, biases of relative positions; biases and transforms of heads.
+        Other weights before the first and after the last block: norms of embeddings, class tokens,
+        biases of relative positions; biases and transforms of heads.
     source
-        Where the shapes are from.
+        Source of the shapes.
 
     Examples
     --------
@@ -296,7 +296,7 @@ class ModelDescription(Summarised):
 
     @property
     def layers(self) -> int:
-        """Blocks of encoder and decoder, without those of multi-token prediction."""
+        """Number of blocks of encoder and decoder, without multi-token prediction."""
         return len(self.encoder) + len(self.blocks)
 
     @cached_property
@@ -306,7 +306,7 @@ class ModelDescription(Summarised):
 
     @cached_property
     def types_of_layers(self) -> tuple[int, ...]:
-        """Place in `layer_types` of each block: encoder, decoder, multi-token prediction."""
+        """Index in `layer_types` of each block of encoder, decoder and multi-token prediction."""
         places = {block: place for place, block in enumerate(self.layer_types)}
         return tuple(places[block] for block in (*self.encoder, *self.blocks, *self.mtp))
 
@@ -340,12 +340,12 @@ class ModelDescription(Summarised):
 
 
 def forward_flops(model: ModelDescription, sequence: int) -> float:
-    """Floating-point operations of one sequence's forward pass, in matrix products alone.
+    """Floating-point operations of the matrix products in one sequence's forward pass.
 
-    Two per multiplication and addition. A token passes the experts that it is routed to, and
-    attends to all tokens of its sequence or window: the causal mask does not halve that. The head
-    is in, embeddings are not; nothing is computed again. This is what Megatron and most
-    publications count; a training step has three times as many.
+    A multiplication with its addition counts as two. A token is processed by the experts to which
+    it is routed, and attends to all tokens of its sequence or window: the causal mask does not
+    halve that. The head counts, embeddings and recomputation do not. This is the convention of
+    Megatron and most publications; a training step has three times as many.
     """
     encoded = model.encoder_sequence or sequence
     hidden = model.hidden
@@ -360,7 +360,10 @@ def forward_flops(model: ModelDescription, sequence: int) -> float:
 
 
 def block_flops(block: Block, hidden: int, sequence: int, encoded: int) -> float:
-    """Operations of one sequence's forward pass through a block."""
+    """Floating-point operations of one sequence's forward pass through a block.
+
+    `encoded` is the number of positions of the encoder's output, for cross-attention.
+    """
     if block.profiled is not None:
         return block.profiled.flops
     used = 0

@@ -1,15 +1,15 @@
-"""Mixtures of experts: what a layer's routed experts compute, move and send under a layout.
+"""Mixtures of experts: products, memory traffic and messages of routed experts under a layout.
 
 A token is routed to ``top_k`` of the layer's experts, which lie on ``expert · expert_tensor``
 devices. Each device sends its tokens to the devices of their experts (dispatch), computes the
 experts that it holds as one grouped matrix product, and sends the results back (combine). Loads are
-taken as balanced.
+assumed to be balanced.
 
-What this costs beside the products' operations, and what it explains (Megatron-Bridge's runs of
-DeepSeek V3, Qwen 3 and GPT-OSS come out 1.0 to 2.8 times too fast without it):
+The cost is more than the operations of the products (without the rest, estimates of
+Megatron-Bridge's runs of DeepSeek V3, Qwen 3 and GPT-OSS are 1.0 to 2.8 times too fast):
 
-- a product of few rows per expert reads all weights of the expert for them (`expert_products`);
-- rows are copied in the order of their experts and back, in both passes (`permutation_bytes`);
+- a product with few rows per expert reads all weights of the expert for them (`expert_products`);
+- rows are permuted into the order of their experts and back, in both passes (`permutation_bytes`);
 - the router works on 32-bit floats (`router_bytes`);
 - tokens travel over the network, once per device and node or once per expert (`dispatched`);
 - the host launches some thirty kernels more per pass (`ROUTER_LAUNCHES`, `EXPERT_LAUNCHES`).
@@ -26,14 +26,14 @@ from .layout import Dispatcher, Layout
 
 #: Kernels that the forward pass of a layer of routed experts launches: the router (softmax or
 #: sigmoid, top-k, mask, counts, auxiliary loss), and around the experts (permutation, dispatch,
-#: combine, unpermutation). Backward: twice as many. With the others of a layer they make the 151
-#: per layer and microbatch of Megatron-Bridge's trace of Qwen3 30B-A3B (463,348 in an iteration).
+#: combine, unpermutation). Backward: twice as many. With a layer's other kernels they add up to the
+#: 151 per layer and microbatch in Megatron-Bridge's trace of Qwen3 30B-A3B (463,348 an iteration).
 ROUTER_LAUNCHES, EXPERT_LAUNCHES = 16, 12
 
 
 @dataclass(frozen=True)
 class Product:
-    """`count` matrix products of an (m × k) with a (k × n) matrix, done as one grouped kernel."""
+    """Grouped matrix product: `count` products of (m × k) with (k × n) matrices in one kernel."""
 
     count: int
     m: float
@@ -43,17 +43,17 @@ class Product:
 
 @dataclass(frozen=True)
 class Dispatched:
-    """Bytes that one device sends in a dispatch or a combine, by where they go."""
+    """Bytes that one device sends in a dispatch or a combine, by destination."""
 
     domain: float  # to devices within reach of peer links
     network: float  # to other nodes, over its share of the network
 
 
 def routed_rows(experts: Experts, layout: Layout) -> float:
-    """Rows that one device's experts compute for one microbatch: tokens times chosen experts.
+    """Rows (tokens times chosen experts) that one device's experts process per microbatch.
 
-    The sequence is divided by tensor parallelism before dispatch, and the group of one expert's
-    devices works on all of its members' tokens.
+    Tensor-parallel ranks divide the sequence before dispatch, and all devices that share an expert
+    process the tokens of all of them.
     """
     own = layout.tokens / layout.tensor
     rows = own * experts.top_k * layout.expert_tensor
@@ -61,7 +61,7 @@ def routed_rows(experts: Experts, layout: Layout) -> float:
 
 
 def expert_products(experts: Experts, layout: Layout, hidden: int) -> tuple[Product, ...]:
-    """Return the grouped products of a forward pass on one device: into the experts, and out."""
+    """Return the two grouped products of the experts' forward pass on one device."""
     held = max(1, experts.experts // layout.expert)
     rows = routed_rows(experts, layout) / held
     width = experts.width // layout.expert_tensor
@@ -70,11 +70,11 @@ def expert_products(experts: Experts, layout: Layout, hidden: int) -> tuple[Prod
 
 
 def permutation_bytes(experts: Experts, layout: Layout, hidden: int) -> float:
-    """Bytes that a forward pass reads and writes to order rows by expert and back.
+    """Bytes that a forward pass reads and writes to permute rows into expert order and back.
 
-    Rows are gathered before the dispatch, sorted by local expert behind it, and back on the way
-    out: four copies, two where the dispatcher itself writes rows in order (DeepEP, HybridEP). The
-    last sums each token's results with their weights. A backward pass moves as much.
+    Rows are gathered before the dispatch and sorted by local expert after it, and the combine
+    reverses both: four copies, or two if the dispatcher itself writes rows in order (DeepEP,
+    HybridEP). The last copy adds up each token's weighted results. A backward pass moves as much.
     """
     rows = routed_rows(experts, layout)
     copies = 2 if layout.dispatcher is Dispatcher.HIERARCHICAL or layout.expert == 1 else 4
@@ -82,13 +82,13 @@ def permutation_bytes(experts: Experts, layout: Layout, hidden: int) -> float:
 
 
 def router_bytes(experts: Experts, layout: Layout, hidden: int) -> float:
-    """Bytes of a forward pass of the router: tokens in 32 bits, and eight passes over scores."""
+    """Bytes that the router's forward pass moves: 32-bit tokens, and eight passes over scores."""
     return layout.tokens / layout.tensor * (6.0 * hidden + 8 * 4.0 * experts.experts)
 
 
 @cache
 def distinct_groups(experts: int, top_k: int, groups: int) -> float:
-    """Expected number of `groups` of equal size that `top_k` of `experts` fall into, at random."""
+    """Expected number of groups, of `groups` equal ones, that `top_k` random experts fall into."""
     size = experts // groups
     if size == 0:
         return float(top_k)
@@ -96,9 +96,9 @@ def distinct_groups(experts: int, top_k: int, groups: int) -> float:
 
 
 def dispatched(experts: Experts, layout: Layout, hidden: int, domain: int) -> Dispatched:
-    """Bytes that one device sends to dispatch a microbatch's tokens, and gets at their return.
+    """Bytes that one device sends in the dispatch of a microbatch; the combine returns as many.
 
-    `domain` devices of the expert group are within reach of each other's peer links.
+    `domain` is the number of devices of the expert group that share a domain of peer links.
     """
     group = layout.expert * layout.expert_tensor
     if group == 1:
@@ -111,7 +111,7 @@ def dispatched(experts: Experts, layout: Layout, hidden: int, domain: int) -> Di
         reached *= layout.expert_tensor
         far = distinct_groups(experts.experts, experts.top_k, nodes) if nodes > 1 else 1.0
         across = far * (nodes - 1) / nodes
-        # A node's share of copies is made inside it; those for the device itself are not sent.
+        # A node makes its copies itself; copies for the sending device are not sent.
         inside = reached * (devices - 1) / devices
     else:
         copies = experts.top_k * layout.expert_tensor

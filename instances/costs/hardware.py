@@ -1,4 +1,4 @@
-"""Accelerators and training clusters: specifications of devices and networks."""
+"""Accelerators and training clusters: specifications of devices, nodes and networks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import msgspec
 from ..common.choices import Choice
 from ..common.units import MOST_COUNT
 
-#: Numbers and counts of a specification, as files of clusters and plans have them; a size of 0
-#: often says that there is no such part.
+#: Types of the numbers in cluster and plan files, with their allowed ranges. A `Size` of 0 often
+#: means that a part does not exist.
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e30)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNT)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
@@ -37,61 +37,62 @@ class NumberFormat(Choice):
 
 @dataclass(frozen=True)
 class Accelerator:
-    """Specification of one device, as on its data sheet."""
+    """Specification of one device, from its data sheet."""
 
-    name: str  # as the table calls it, such as ``h100-sxm``
-    # devices that share kernels and their efficiency: ``v100``, ``a100``, ``h100``, ``b200`` …
+    name: str  # name in the table, such as ``h100-sxm``
+    # family of devices with the same kernels and efficiencies: ``v100``, ``a100``, ``h100`` …
     family: str
     # dense floating-point operations per second of matrix products, by precision (without sparsity)
     peak: Mapping[NumberFormat, Positive] = field(hash=False)
     vector: Positive  # operations per second on 32-bit floats outside matrix products
     memory_bytes: Positive  # device memory, as the driver reports it
-    bandwidth: Positive  # of the device memory, bytes per second
-    units: Count  # streaming multiprocessors or compute units
-    peer_bandwidth: Positive  # to other devices of its domain, one direction, bytes per second
-    # devices within reach of peer links: 8 in most servers, 72 in an NVL72 rack; 1: none
+    bandwidth: Positive  # bandwidth of the device memory, bytes per second
+    units: Count  # number of streaming multiprocessors or compute units
+    # bandwidth to other devices of its domain, one direction, bytes per second
+    peer_bandwidth: Positive
+    # devices joined by peer links: 8 in most servers, 72 in an NVL72 rack; 1: no peer links
     domain: Count
-    host_bandwidth: Positive  # to host memory, one direction, bytes per second
-    source: str = ""  # where the numbers are from
+    host_bandwidth: Positive  # bandwidth to host memory, one direction, bytes per second
+    source: str = ""  # sources of the numbers
 
 
 @dataclass(frozen=True)
 class ClusterNetwork:
     """The network between nodes, as one device sees it."""
 
-    # of one device when all devices of its node send, one direction, bytes per second
+    # bandwidth of one device while all devices of its node send, one direction, bytes per second
     bandwidth: Positive
     latency: Positive = 5e-6  # seconds from one node to another
-    # bandwidth below a switch over that above it; 1: full bisection
+    # ratio of the bandwidth below a leaf switch to that above it; 1: full bisection
     oversubscription: Positive = 1.0
-    # devices below one such switch, where bandwidth is not over-subscribed; 0: all
+    # devices below one leaf switch, between which bandwidth is not oversubscribed; 0: all
     leaf: Size = 0
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes that are alike."""
+    """A number of identical nodes."""
 
-    accelerator: Accelerator  # their devices
-    per_node: Count  # devices in each
-    count: Count  # how many nodes
+    accelerator: Accelerator  # type of their devices
+    per_node: Count  # devices per node
+    count: Count  # number of nodes
 
     @property
     def devices(self) -> int:
-        """Number of devices in all of these nodes."""
+        """Number of devices of all these nodes."""
         return self.per_node * self.count
 
 
 @dataclass(frozen=True)
 class TrainingCluster:
-    """Nodes beside each other on one network; ranks are numbered in this order.
+    """Nodes joined by one network; ranks are numbered in the order of `nodes`.
 
     Parameters
     ----------
     nodes
-        By kind.
+        Nodes of each kind.
     network
-        Between nodes.
+        Network between nodes.
 
     Examples
     --------
@@ -111,22 +112,22 @@ class TrainingCluster:
 
     @property
     def devices(self) -> int:
-        """Devices of all nodes."""
+        """Number of devices of all nodes."""
         return sum(nodes.devices for nodes in self.nodes)
 
     @property
     def accelerator(self) -> Accelerator:
-        """Device of the first nodes: of all, where there is one kind."""
+        """Device type of the first kind of nodes."""
         return self.nodes[0].accelerator
 
     @property
     def per_node(self) -> int:
-        """Devices of one of the first nodes."""
+        """Number of devices per node of the first kind."""
         return self.nodes[0].per_node
 
     @property
     def domain(self) -> int:
-        """Devices within reach of each other's peer links: a node's, or those of a rack."""
+        """Number of devices joined by peer links: those of a node, or of a rack."""
         return (
             max(self.per_node, self.accelerator.domain)
             if self.accelerator.domain > 8

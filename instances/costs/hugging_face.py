@@ -1,8 +1,8 @@
 """Model descriptions from Hugging Face configurations (`config.json`).
 
-A reader per architecture says what its fields mean; `_READERS` lists them by ``model_type``. An
-architecture that is not listed is refused, since a guess at its blocks would be a guess at costs.
-Of models that also see or hear, the text model is read.
+Each architecture has a reader, which interprets the fields; `_READERS` lists them by
+``model_type``. An unlisted architecture is refused, since a guess at its blocks would be a guess at
+costs. Of models that also take images or sound, only the text model is read.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ MOST_LAYERS = 100_000
 
 
 class _Config:
-    """Fields of a configuration, checked as they are asked for; messages name the file."""
+    """Fields of a configuration, checked when they are read; error messages name the file."""
 
     def __init__(self, name: str, model: str, fields: Mapping[str, Any]) -> None:
         self.name, self.model, self.fields = name, model, fields  # of the file, and of the model
 
     def has(self, *keys: str) -> bool:
-        """Return whether one of these fields is there and not null."""
+        """Whether one of these fields exists and is not null."""
         return any(self.fields.get(key) is not None for key in keys)
 
     def count(self, *keys: str, default: int | None = None, least: int = 1) -> int:
-        """Return the first of these fields that is there, as a whole number."""
+        """Return the first of these fields that exists, as a whole number."""
         key = next((key for key in keys if self.has(key)), None)
         if key is None:
             if default is None:
@@ -109,7 +109,7 @@ class _Config:
         return self.hidden // self.heads
 
     def windows(self, window: int | None, slides: Callable[[int], bool]) -> list[int | None]:
-        """Return the window of every layer: by its entry in ``layer_types``, else by `slides`."""
+        """Return each layer's window, None for full attention: by ``layer_types``, or `slides`."""
         kinds = self.array("layer_types")
         if kinds is None or window is None:
             return [window if slides(layer) else None for layer in range(self.layers)]
@@ -126,14 +126,14 @@ class _Config:
         return [known[kind] for kind in kinds]
 
     def window(self) -> int | None:
-        """Return the positions that a sliding window shows, or None."""
+        """Return the length of the sliding window in positions, or None."""
         return self.count("sliding_window") if self.has("sliding_window") else None
 
 
 def read_config(source: Source) -> ModelDescription:
     """Return the description of the model that a Hugging Face ``config.json`` configures.
 
-    InputError if it is of an unknown architecture, or a field is missing or wrong.
+    InputError if its architecture is unknown, or a field is missing or wrong.
     """
     fields, path = source.table("a Hugging Face config.json"), Path(source.file)
     name = path.parent.name if path.name == "config.json" else path.stem
@@ -143,8 +143,8 @@ def read_config(source: Source) -> ModelDescription:
 def from_config(fields: Mapping[str, Any], *, name: str, source: str = "") -> ModelDescription:
     """Return the description of the model that the fields of a ``config.json`` configure.
 
-    Of models with several parts, ``text_config`` is read. InputError, which names the source, if
-    the architecture is unknown, or a field is missing or wrong.
+    For models with several parts, ``text_config`` is read. If the architecture is unknown, or a
+    field is missing or wrong, InputError names the source.
 
     Examples
     --------
@@ -196,7 +196,7 @@ def _grouped(
     qk_norm: bool = False,
     sinks: bool = False,
 ) -> Attention:
-    """Return attention with as many key and value heads as the configuration says."""
+    """Return attention with the configuration's heads, key and value heads, and head width."""
     heads = config.heads
     kv_heads = config.count("num_key_value_heads", default=heads)
     if heads % kv_heads:
@@ -212,7 +212,7 @@ def _grouped(
 def _model(
     config: _Config, blocks: Sequence[Block], *, tied: bool = False, **own: Any
 ) -> ModelDescription:
-    """Return blocks between embedding and head, `tied` where no field says; with `own` fields."""
+    """Return the description with these blocks; `tied` is the default for tied embeddings."""
     if "vocabulary" not in own:
         own["vocabulary"] = config.count("vocab_size")
     return ModelDescription(
@@ -228,7 +228,7 @@ def _model(
 def _with_layer_norms(
     config: _Config, width: int, dropout: bool, *, dense_bias: bool = True, **attention: bool
 ) -> Block:
-    """Return a block as of GPT-2: layer norms, as many keys as queries, no gate, biases."""
+    """Return a block like GPT-2's: layer norms, multi-head attention, ungated, with biases."""
     heads = config.heads
     own = {"bias": True, "output_bias": True, **attention}
     return Block(
@@ -240,7 +240,7 @@ def _with_layer_norms(
 
 
 def _llama4(config: _Config) -> ModelDescription:
-    """Llama 4's text model: every step-th layer has experts; three of four see a chunk of 8192."""
+    """Llama 4's text model: every step-th layer has experts; 3 of 4 layers attend to chunks."""
     layers = config.layers
     chunk = config.count("attention_chunk_size", default=8192)
     roped = config.array("no_rope_layers")
@@ -339,7 +339,7 @@ def _qwen_moe(config: _Config) -> ModelDescription:
 
 
 def _gemma(config: _Config) -> ModelDescription:
-    """Gemma 2 and 3: four norms a block; every second, or sixth, layer sees everything."""
+    """Gemma 2 and 3: four norms per block; every second or sixth layer has full attention."""
     third = config.text("model_type", "gemma2").startswith("gemma3")
     if third:  # configurations of Gemma 3 leave out what equals the class's defaults
         defaults = {
@@ -367,7 +367,7 @@ def _gemma(config: _Config) -> ModelDescription:
 
 
 def _gpt2(config: _Config) -> ModelDescription:
-    """GPT-2, and what is described by its fields, such as GPT-3."""
+    """GPT-2, and models described by its fields, such as GPT-3."""
     width = config.count("n_inner", default=4 * config.hidden)
     block = _with_layer_norms(config, width, config.positive("resid_pdrop", default=0.1))
     positions = config.count("n_positions", "n_ctx")
@@ -399,14 +399,14 @@ def _opt(config: _Config) -> ModelDescription:
 
 
 def _bloom(config: _Config) -> ModelDescription:
-    """BLOOM: a norm behind the embedding, and no positions (ALiBi)."""
+    """BLOOM: a norm after the embedding, and no position embedding (ALiBi)."""
     hidden, dropout = config.hidden, config.positive("hidden_dropout", default=0.0)
     block = _with_layer_norms(config, 4 * hidden, dropout)
     return _model(config, [block] * config.layers, tied=True, more_embedding=2 * hidden)
 
 
 def _phi(config: _Config) -> ModelDescription:
-    """Phi 1, 1.5 and 2: attention and feed-forward beside each other behind one norm."""
+    """Phi 1, 1.5 and 2: attention and feed-forward layer in parallel, after one norm."""
     block = Block(
         _grouped(config, bias=True, output_bias=True),
         feed_forward=FeedForward(config.count("intermediate_size"), gated=False, bias=True),
@@ -507,12 +507,12 @@ def _t5(config: _Config) -> ModelDescription:
         encoder=(encoder,) * layers,
         tied=True,
         more_embedding=2 * buckets * heads,
-        more_head=config.hidden,  # the norm behind the encoder
+        more_head=config.hidden,  # the norm after the encoder
     )
 
 
 def _bert(config: _Config) -> ModelDescription:
-    """BERT with its head for masked tokens: norms stand behind the parts of a block."""
+    """BERT with its head for masked tokens: norms follow the parts of a block."""
     hidden, width = config.hidden, config.count("intermediate_size")
     dropout = config.positive("hidden_dropout_prob", default=0.1)
     return _model(

@@ -1,12 +1,12 @@
 """Seconds of a layer type on one rank under a layout, part by part.
 
 A block is a list of parts in the order in which they run: matrix products, attention, pointwise
-work, collectives. Each part has its module (which recomputation names), its term (which reports add
-up), and the seconds of its forward pass, of its gradient by inputs and of its gradient by weights.
-What is computed again in the backward pass is a sum over parts of recomputed modules.
+work, collectives. A part belongs to a module (the unit of recomputation) and to a term (by which
+reports add up), and has the seconds of its forward pass, its gradient with respect to inputs and
+that with respect to weights. Recomputation adds the forward passes of all parts of its modules.
 
-Tokens of a rank: T = microbatch · sequence / context; outside matrix products T/t of them with
-sequence parallelism, T without.
+A rank has T = microbatch · sequence / context tokens; with sequence parallelism over t ranks, T/t
+of them outside tensor-parallel regions.
 """
 
 from __future__ import annotations
@@ -56,43 +56,44 @@ from .experts import (
 from .hardware import NumberFormat, TrainingCluster
 from .layout import ContextKind, Graphs, Layout, Recompute, Software, axis_stride
 
-#: Terms of a pass's time.
+#: Terms by which the time of a pass is added up.
 TERMS = ("products", "attention", "pointwise", "tensor", "context", "experts", "layers")
-#: Those of kernels that compute.
+#: Terms of kernels that compute.
 COMPUTED = TERMS[:3]
 
 
 @dataclass(frozen=True)
 class LayerPart:
-    """One step of a block: seconds forward, backward by inputs, backward by weights."""
+    """One step of a block, with the seconds of its forward pass and of its two gradients."""
 
-    module: str  # what recomputation calls it
+    module: str  # module to which it belongs, as in `Recompute`
     term: str  # one of `TERMS`
-    forward: float  # forward, inputs, weights: seconds
+    # forward, inputs, weights: seconds forward, of gradients of inputs, and of gradients of weights
+    forward: float
     inputs: float = 0.0
     weights: float = 0.0
-    # how many the host issues in a forward pass, and in a backward pass; None: twice as many
+    # kernels of the forward pass, and of the backward pass; None: twice as many
     kernels: float = 1.0
     backward_kernels: float | None = None
-    # seconds of either pass in which ranks wait for each other, and no kernel runs
+    # seconds of each pass in which ranks wait for each other and no kernel runs
     wait: float = 0.0
-    # links that a collective keeps busy, and for how long in either pass, whatever hides it
+    # links that a collective keeps busy, and its seconds in each pass, hidden ones included
     links: UsedLinks = UsedLinks.NONE
     busy: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
 class LayerTime:
-    """Seconds of a layer's passes, with the forward pass and the recomputation by term."""
+    """Seconds of a layer's passes for one microbatch, as a whole and by term."""
 
     # forward, backward: whole passes; `backward` includes `weights` and recomputation
     forward: float
     backward: float
-    weights: float  # part of the backward pass that computes gradients of weights
-    # seconds of both passes by term, and of recomputation; they sum to the two passes
+    weights: float  # seconds of the backward pass that compute gradients of weights
+    # seconds by term, with recomputation and host; they sum to the two passes
     terms: tuple[tuple[str, float], ...]
-    # seconds of the forward and of the backward pass in which collectives keep peer links alone,
-    # the network alone, or both busy
+    # seconds of the forward and of the backward pass in which collectives keep only peer links
+    # busy, then only the network, then both
     busy: tuple[float, ...] = (0.0,) * 6
 
 
@@ -137,7 +138,7 @@ def linear(
     matrices: int = 1,
     biased: bool = False,
 ) -> LayerPart:
-    """Return the part of linear layers from k to n elements per token, all `matrices` together."""
+    """Return the part of linear layers from k to n features in all, for m tokens (default: all)."""
     one = Product(1, at.tokens if m is None else m, n, k)
     part = _products(at, module, one, precision or at.precision)
     # Gradients of a matrix, of its input and its bias; those of one input are added up.
@@ -148,13 +149,13 @@ def linear(
 def _products(
     at: Setting, module: str, one: Product, precision: NumberFormat, times: int = 1
 ) -> LayerPart:
-    """Return the part of products with the weights of a layer, so many `times` one by one."""
+    """Return the part of products with a layer's weights, repeated `times` times in sequence."""
     m, n, k, count = one.m, one.n, one.k, one.count
     device, reach = at.cluster.accelerator, at.calibration.kernels
     forward = times * product(m, n, k, count, device, precision, reach)
     inputs = times * product(m, k, n, count, device, precision, reach)
     weights = times * product(n, k, m, count, device, precision, reach, turned=True)
-    # Gradients are added to an accumulator in memory, which is read and written.
+    # Adding a gradient to its accumulator reads and writes the accumulator.
     held = times * count * n * k
     weights += 2 * at.layout.recipe.gradient_bytes * held / (device.bandwidth * reach.memory)
     if precision not in WIDE:
@@ -166,23 +167,23 @@ def _products(
 def memory_bound(
     at: Setting, module: str, forward: float, backward: float, kernels: float = 1
 ) -> LayerPart:
-    """Return the part of pointwise kernels that move so many bytes in either pass."""
+    """Return the part of pointwise kernels that move `forward` and `backward` bytes."""
     device, reach = at.cluster.accelerator, at.calibration.kernels
     ahead, behind = (pointwise(moved, kernels, device, reach) for moved in (forward, backward))
     return LayerPart(module, "pointwise", ahead, behind, kernels=kernels)
 
 
-#: Kernels of a parameter's gradient: it is cast, and added to that of the microbatches before.
+#: Kernels per parameter's gradient: a cast, and the addition to the accumulated gradient.
 GRADIENT_KERNELS = 2
 
 
 def in_modules(
     part: LayerPart, at: Setting, forward: float, backward: float, parameters: int = 0
 ) -> LayerPart:
-    """Return a part with the kernels of PyTorch's modules in either pass, where these run.
+    """Return a part with the kernel counts of PyTorch's modules, if the layout runs these.
 
-    Besides, its backward pass has those of its `parameters`. Counted in what is dispatched for
-    `runtime.execution.job.transformer`'s models; attention's backward kernel runs between two more.
+    The backward pass also has the kernels of its `parameters` gradients. Counted in the dispatched
+    operations of `runtime.execution.job.transformer`; attention's backward has two further kernels.
     """
     if not one_by_one(at.layout):
         return part
@@ -193,12 +194,12 @@ def in_modules(
 def tensor_collective(
     at: Setting, module: str, hidden: int, *, enters: bool = True, leaves: bool = True
 ) -> LayerPart:
-    """Return the exchange around a tensor-parallel region, in both passes.
+    """Return the collectives at the borders of a tensor-parallel region, in both passes.
 
-    Without sequence parallelism a region's outputs are summed going forward, and the gradients of
-    its inputs going backward. With it inputs are gathered and outputs reduced and scattered; going
-    backward the same, and the inputs are gathered once more for the gradients of weights. The
-    embedding only `leaves` a region, the head only `enters` one.
+    Without sequence parallelism, an all-reduce sums a region's outputs in the forward pass, and the
+    gradients of its inputs in the backward pass. With it, either pass has an all-gather and a
+    reduce-scatter; the backward pass's second gather of the inputs is not counted, as it overlaps
+    with a product. The embedding only `leaves` a region, the head only `enters` one.
     """
     layout = at.layout
     if layout.tensor == 1:
@@ -224,7 +225,7 @@ def tensor_collective(
 def attention_parts(
     at: Setting, attention: Attention, hidden: int, cross: int = 0, *, rotary: bool = False
 ) -> Iterator[LayerPart]:
-    """Return the parts of an attention between its norm and its residual."""
+    """Yield the parts of an attention between its norm and its residual addition."""
     layout = at.layout
     t, tokens = layout.tensor, at.tokens
     heads, kv = attention.heads / t, max(attention.kv_heads / t, 1)
@@ -253,8 +254,8 @@ def attention_parts(
     if rotary:
         moved = 2 * tokens * (heads + kv) * key
         if one_by_one(layout):
-            # Angles, their cosines and sines; four products of halves with these, a sum, a
-            # difference, both joined: of queries and of keys.
+            # Angles, their cosines and sines; then, for queries and for keys, four products of
+            # halves with these, a sum, a difference, a concatenation.
             yield in_modules(memory_bound(at, "linear", 15 * moved, 15.5 * moved, 24), at, 33, 19)
         else:
             yield memory_bound(at, "linear", 2 * moved, 2 * moved, 2)
@@ -265,7 +266,7 @@ def attention_parts(
 
 
 def core_attention(at: Setting, attention: Attention, cross: int = 0) -> LayerPart:
-    """Return the part between queries and context: one kernel, or products around a softmax."""
+    """Return the part of scores, softmax and weighted values: one kernel, or several if unfused."""
     layout, device, reach = at.layout, at.cluster.accelerator, at.calibration.kernels
     heads = attention.heads / layout.tensor
     seen = cross or layout.sequence
@@ -310,7 +311,7 @@ def core_attention(at: Setting, attention: Attention, cross: int = 0) -> LayerPa
 
 
 def context_exchange(at: Setting, attention: Attention) -> Iterator[LayerPart]:
-    """Return the exchange of keys and values over context-parallel ranks, where it is exposed."""
+    """Yield the exposed exchange of keys and values between context-parallel ranks."""
     layout = at.layout
     c = layout.context
     if c == 1:
@@ -343,7 +344,7 @@ def context_exchange(at: Setting, attention: Attention) -> Iterator[LayerPart]:
 def feed_forward_parts(
     at: Setting, layer: FeedForward, hidden: int, tensor: int, tokens: float, module: str = "mlp"
 ) -> Iterator[LayerPart]:
-    """Return the parts of a feed-forward layer between norm and residual, without collectives."""
+    """Yield the parts of a feed-forward layer between norm and residual, without collectives."""
     width, into = layer.width / tensor, 2 if layer.gated else 1
     yield linear(at, module, into * width, hidden, tokens, matrices=into, biased=layer.bias)
     moved = 2 * tokens * width
@@ -353,7 +354,7 @@ def feed_forward_parts(
 
 
 def expert_parts(at: Setting, experts: Experts, hidden: int) -> Iterator[LayerPart]:
-    """Return the parts of a mixture of experts between norm and residual."""
+    """Yield the parts of a mixture of experts between norm and residual."""
     layout = at.layout
     local = at.tokens / layout.tensor
     yield linear(at, "moe_router", experts.experts, hidden, local, precision=at.wide)
@@ -381,9 +382,9 @@ def expert_parts(at: Setting, experts: Experts, hidden: int) -> Iterator[LayerPa
 
 
 def grouped(at: Setting, one: Product) -> LayerPart:
-    """Return the part of a grouped product, a matrix of rows for each expert.
+    """Return the part of a grouped product over the experts of a device.
 
-    This project's runtime takes one expert after the other, each with its part of the activation.
+    This project's runtime computes one expert after the other instead.
     """
     alone = at.layout.software is Software.STAGECUT
     times, count = (one.count, 1) if alone else (1, one.count)
@@ -394,7 +395,7 @@ def grouped(at: Setting, one: Product) -> LayerPart:
 def exchange_of_tokens(at: Setting, experts: Experts, hidden: int) -> LayerPart:
     """Return dispatch and combine, each as long as the slower of peer links and network.
 
-    Beside another microbatch's computation only what that does not hide remains.
+    If they overlap with another microbatch's computation, only the exposed time remains.
     """
     layout, cluster, links = at.layout, at.cluster, at.calibration.links
     group = Group(layout.expert * layout.expert_tensor, 1)
@@ -412,9 +413,9 @@ def exchange_of_tokens(at: Setting, experts: Experts, hidden: int) -> LayerPart:
 
 
 def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Iterator[LayerPart]:
-    """Return the parts of a block in the order in which they run.
+    """Yield the parts of a block in the order in which they run.
 
-    `encoded` are positions of the encoder's output, for cross-attention.
+    `encoded` is the number of positions of the encoder's output, for cross-attention.
     """
     if block.profiled is not None:
         one = block.profiled.at(at.layout.tensor)
@@ -443,7 +444,7 @@ def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Ite
 
 
 def recomputed(part: LayerPart, layout: Layout) -> float:
-    """Return how much of a part's forward pass runs again before its backward pass."""
+    """Return the fraction of a part's forward pass that the backward pass repeats."""
     modules = layout.recompute
     if Recompute.FULL in modules or part.module in modules:
         return 1.0
@@ -453,7 +454,7 @@ def recomputed(part: LayerPart, layout: Layout) -> float:
 
 
 def checkpointed_modules(parts: Sequence[LayerPart], layout: Layout) -> int:
-    """Return how many modules of a layer are checkpointed, each by itself."""
+    """Return the number of a layer's modules that are checkpointed separately."""
     if layout.recompute & {Recompute.FULL, Recompute.OPERATORS}:
         return 1
     again = [part.module for part in parts if recomputed(part, layout)]
@@ -461,11 +462,11 @@ def checkpointed_modules(parts: Sequence[LayerPart], layout: Layout) -> int:
 
 
 def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
-    """Return the passes of some parts; the host issues their kernels no faster than it can.
+    """Return the passes of a list of parts, limited by the device and by the host's launches.
 
-    A pass takes (d^q + h^q)^(1/q), d seconds of the device and h of the host: the longer of both
-    where they differ much, and more than it where they are alike, since some kernels of a pass are
-    shorter than the host takes to issue them and others longer.
+    A pass takes (d^q + h^q)^(1/q), with d seconds of the device and h of the host: nearly the
+    maximum if the two differ much, and more if they are close, since the host then takes longer to
+    issue some kernels than the device to run them, and less for others.
     """
     host = 0.0 if at.layout.graphs is Graphs.ITERATION else at.calibration.host
     divided = at.calibration.divided if at.layout.tensor > 1 and host else 0.0
@@ -505,7 +506,7 @@ def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
 
 
 def _lengthened(part: LayerPart, factor: float) -> LayerPart:
-    """Return a part whose kernels take so many times as long."""
+    """Return a part with all its seconds multiplied by `factor`."""
     longer = {name: factor * getattr(part, name) for name in ("forward", "inputs", "weights")}
     return replace(part, **longer)
 
@@ -519,7 +520,7 @@ def _issued(part: LayerPart, at: Setting) -> tuple[float, float]:
 
 
 def _both(device: float, host: float, at: Setting) -> float:
-    """Return the seconds of a pass that keeps device and host busy for so long."""
+    """Return the seconds of a pass that takes `device` and `host` seconds of each."""
     if host <= 0 or device <= 0:
         return max(device, host, 0.0)
     q = at.calibration.sharpness
@@ -529,25 +530,25 @@ def _both(device: float, host: float, at: Setting) -> float:
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """Times of everything that stages are made of."""
+    """Times of all components of stages: layer types, embedding, head and further predictions."""
 
     blocks: tuple[LayerTime, ...]  # by layer type of the model, without recomputation
     recomputed: tuple[LayerTime, ...]  # by layer type, with the layout's recomputation
-    embedding: LayerTime  # embedding, head: what stands before the first and behind the last block
+    embedding: LayerTime  # embedding, head: all before the first and all after the last block
     head: LayerTime
-    # one prediction of a further token, without its block: projection, norms and head
+    # one further predicted token (multi-token prediction), without its block: projection and head
     further: LayerTime
 
 
 @dataclass(frozen=True)
 class PricedParts:
-    """Parts of every layer type, and the times that they make without recomputation."""
+    """Parts of every layer type, and their times without recomputation."""
 
     parts: tuple[tuple[LayerPart, ...], ...]
     times: LayerTimes
 
 
-#: Fields of a layout that the time of a layer depends on.
+#: Fields of a layout on which the time of a layer depends.
 _DECIDES = (
     "tensor", "sequence_parallel", "context", "context_kind", "expert", "expert_tensor",
     "dispatcher", "expert_capacity", "microbatch", "sequence", "recompute", "recipe",
@@ -556,9 +557,9 @@ _DECIDES = (
 
 
 class LayerPrices:
-    """Times of a model's layers on the first nodes of a cluster, each layout's computed once.
+    """Cache of the times of a model's layers on the first kind of nodes of a cluster, by layout.
 
-    Of ranks that lie on several kinds of nodes, `each` has the prices on every one of them.
+    For ranks that lie on several kinds of nodes, `each` has the prices on every kind.
     """
 
     def __init__(
@@ -576,9 +577,9 @@ class LayerPrices:
         self._decides = attrgetter(*_DECIDES)
 
     def on(self, kinds: tuple[int, ...], software: Software) -> LayerPrices:
-        """Return the prices of ranks that lie on some kinds of nodes.
+        """Return the prices of ranks that lie on the given kinds of nodes.
 
-        Kinds other than the first have tables of their own.
+        Kinds other than the first have their own calibration tables.
         """
         if kinds == (0,):
             return self
@@ -617,7 +618,7 @@ class LayerPrices:
         return replace(known.times, recomputed=recomputed)
 
     def _price_parts(self, plain: Setting) -> PricedParts:
-        """Price every layer type's parts, and all that is not recomputed."""
+        """Price the parts of every layer type, and all times without recomputation."""
         model, layout = self.model, plain.layout
         encoded = (model.encoder_sequence or layout.sequence) if model.encoder else 0
         priced = []
@@ -637,9 +638,9 @@ class LayerPrices:
 
 
 def _on_several(each: tuple[LayerPrices, ...]) -> LayerPrices:
-    """Return the prices of ranks that wait for each other on several kinds of nodes.
+    """Return the prices of ranks that lie on several kinds of nodes and wait for each other.
 
-    Least is hidden there, and hidden traffic slows most.
+    Overlap, slow-down and link to the host are those of the kind where they are worst.
     """
     first, tables = each[0], [one.calibration for one in each]
     table = replace(
@@ -655,7 +656,7 @@ def _on_several(each: tuple[LayerPrices, ...]) -> LayerPrices:
 
 
 def _longest(every: Sequence[LayerTimes]) -> LayerTimes:
-    """Return every layer's times on the kind of nodes where it takes longest if all is kept."""
+    """Return each layer's times on the kind where it is slowest without recomputation."""
 
     def longest(times: Sequence[LayerTime]) -> int:
         both = [one.forward + one.backward for one in times]
@@ -671,13 +672,13 @@ def _longest(every: Sequence[LayerTimes]) -> LayerTimes:
 
 
 def head_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:
-    """Return the parts of final norm, logits and loss, or of a classifier."""
+    """Yield the parts of final norm, logits and loss, or of a classifier."""
     if not model.head and not model.classes:
         return
     outer = 2 * at.outer * model.hidden
     yield memory_bound(at, "head", 2 * outer, 4 * outer)
     if model.head and model.vocabulary:
-        # Megatron and others like it pad vocabularies: each rank's part is a multiple of 128.
+        # Megatron and similar software pad the vocabulary to a multiple of 128 per rank.
         multiple = 128 if fused(at.layout) else 1
         rows = multiple * math.ceil(model.vocabulary / (multiple * at.layout.tensor))
         logits = at.tokens * rows
@@ -687,7 +688,7 @@ def head_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:
 
 
 def embedding_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:
-    """Return the parts of the embeddings."""
+    """Yield the parts of the embeddings."""
     if not model.embedding_parameters:
         return
     moved = 2 * at.tokens * model.hidden

@@ -1,4 +1,8 @@
-"""Layouts: how a training iteration is divided over devices, and in which precision it runs."""
+"""Layouts: the division of a training iteration over devices, with batch, schedule and precision.
+
+`Layout` has a field per decision; `check_layout` refuses one that contradicts itself, the model or
+the cluster; `describe` writes it in one line.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from ..model.schedule import V_CHUNKS
 from .description import Attention, ModelDescription
 from .hardware import NumberFormat, TrainingCluster
 
-#: Largest degree that a message lists.
+#: Largest degree that an error message suggests.
 MOST_LISTED = 64
 
 
@@ -28,14 +32,14 @@ class JobSchedule(Choice):
     DUALPIPE_V = "dualpipe-v"
 
 
-#: Schedules whose stages go down the ranks and up again: `instances.model.schedule`.
+#: Schedules with two stages per rank, placed in a V: `instances.model.schedule`.
 V_SCHEDULES = frozenset({JobSchedule.ZB_V, JobSchedule.DUALPIPE_V})
 
 
 class ContextKind(Choice):
     """Exchange of keys and values in context parallelism.
 
-    Around a ring; gathered before attention (Llama 3); or exchanged for heads (Ulysses).
+    A ring; an all-gather before attention (Llama 3); or an all-to-all to whole heads (Ulysses).
     """
 
     RING = "ring"
@@ -46,9 +50,8 @@ class ContextKind(Choice):
 class Recompute(Choice):
     """Module whose activations the backward pass computes again.
 
-    The names are Megatron-Core's; `FULL` is the whole block, `OPERATORS` is torchtitan's choice by
-    operator: attention's output and that of every second matrix product are kept, all else is
-    computed again.
+    The names are those of Megatron-Core. `FULL` is the whole block; `OPERATORS` is torchtitan's
+    policy by operator, which keeps the outputs of attention and of every second matrix product.
     """
 
     FULL = "full"
@@ -65,8 +68,8 @@ class Recompute(Choice):
 class Dispatcher(Choice):
     """Dispatch of tokens to the devices of their experts.
 
-    Every chosen expert gets its own copy; or a token crosses to each device once, and to each node
-    once, and is copied there (DeepEP, HybridEP).
+    All-to-all: a copy for every chosen expert. Hierarchical: one copy for each device and each
+    node, which copies it further (DeepEP, HybridEP).
     """
 
     ALL_TO_ALL = "all-to-all"
@@ -74,10 +77,10 @@ class Dispatcher(Choice):
 
 
 class Graphs(Choice):
-    """Kernels that recorded graphs launch (CUDA graphs), without the host.
+    """Kernels that recorded graphs (CUDA graphs) launch in place of the host.
 
-    None; those of the modules whose shapes do not change, so all but the routed experts'; or those
-    of the whole iteration.
+    None; those of modules with fixed shapes, which are all but the routed experts; or those of the
+    whole iteration.
     """
 
     NONE = "none"
@@ -86,7 +89,7 @@ class Graphs(Choice):
 
 
 class OptimizerRecipe(Choice):
-    """Optimizer, by what it keeps: Adam two moments, Muon one of most matrices."""
+    """Optimizer: Adam keeps two moments of each weight, Muon one of most matrices."""
 
     ADAM = "adam"
     MUON = "muon"
@@ -106,21 +109,21 @@ class Software(Choice):
 
 @dataclass(frozen=True)
 class Recipe:
-    """Precision of products and bytes per parameter of everything that is kept for training."""
+    """Precision of matrix products, and bytes per parameter of weights, gradients and optimizer."""
 
-    name: str  # what users call it
+    name: str  # name in options and reports
     compute: NumberFormat  # precision of the linear layers' products
-    # of the weights that the model computes with, held between iterations
+    # bytes of a weight that the model computes with, held between iterations
     weight_bytes: float = 2.0
-    gradient_bytes: float = 4.0  # of the gradients that microbatches accumulate into
-    # of a copy of the weights that the optimizer updates; 0: it updates the weights themselves
+    gradient_bytes: float = 4.0  # bytes of an accumulated gradient
+    # bytes of the copy of a weight that the optimizer updates; 0: it updates the weight itself
     master_bytes: float = 4.0
-    moment_bytes: float = 8.0  # of the optimizer's moments, all together
-    # of a weight in the all-gather of a sharded optimizer or of sharded weights
+    moment_bytes: float = 8.0  # bytes of all moments of a weight together
+    # bytes of a weight in the all-gather of a sharded optimizer or of sharded weights
     gather_bytes: float = 2.0
-    reduce_bytes: float = 4.0  # of a gradient in its reduction over data-parallel ranks
-    bucket_bytes: float = 0.0  # of flat buffers that gathering and reducing work in, all together
-    optimizer: OptimizerRecipe = OptimizerRecipe.ADAM  # adam or Muon
+    reduce_bytes: float = 4.0  # bytes of a gradient in its reduction over data-parallel ranks
+    bucket_bytes: float = 0.0  # total bytes of the flat buffers for gathering and reducing
+    optimizer: OptimizerRecipe = OptimizerRecipe.ADAM
 
     def __post_init__(self) -> None:
         """Take texts for choices."""
@@ -143,12 +146,12 @@ RECIPES: dict[str, Recipe] = {
         # Weights, gradients and moments in 32 bits, gathered and computed with in 16.
         Recipe("fsdp-bf16", NumberFormat.BF16, weight_bytes=4, master_bytes=0),
         Recipe("fsdp-fp8", NumberFormat.FP8, weight_bytes=4, master_bytes=0),
-        # Everything in 16 bits but the optimizer's copy and moments (DeepSpeed ZeRO).
+        # All in 16 bits except the optimizer's copy of the weights and moments (DeepSpeed ZeRO).
         Recipe("zero-fp16", NumberFormat.FP16, gradient_bytes=2, reduce_bytes=2),
         Recipe("zero-bf16", NumberFormat.BF16, gradient_bytes=2, reduce_bytes=2),
-        # DeepSpeed's optimizers: the first keeps 32-bit gradients of its own part for the step, the
-        # second adds up all of them in 32 bits beside those in 16.
-        # Both have two buffers of 5e8 elements, of what they reduce.
+        # DeepSpeed's optimizers: the first keeps 32-bit gradients of its shard for the step, the
+        # second accumulates all gradients in 32 bits in addition to those in 16 bits.
+        # Both reduce gradients in two buffers of 5e8 elements.
         Recipe(
             "deepspeed-fp16",
             NumberFormat.FP16,
@@ -174,12 +177,12 @@ class Overlap:
     # dispatch and combine of experts, beside another microbatch's computation
     experts: bool = False
     messages: bool = True  # pipeline messages, beside the passes of other microbatches
-    # a pipeline rank's next iteration, beside what other ranks have left of this one: no rank waits
-    # for a norm of gradients over all of them, or the step is taken first and validated afterwards
+    # a pipeline rank's next iteration, beside the rest of this one on other ranks: no rank waits
+    # for the norm of all gradients, or the step is taken first and validated afterwards
     iterations: bool = False
 
 
-#: Fields of a layout that say which part of something is kept in host memory, and of what.
+#: Fields of a layout that are fractions kept in host memory, and the contents that they refer to.
 OFFLOAD = {
     "offload_activations": "activations", "offload_weights": "weights",
     "offload_optimizer": "optimizer state",
@@ -188,10 +191,10 @@ OFFLOAD = {
 
 @dataclass(frozen=True)
 class Layout:
-    """One division of a training iteration over devices.
+    """Division of a training iteration over devices, with its batch, schedule and precision.
 
-    ``tensor · context · pipeline · data`` devices take part. The routed experts' weights are laid
-    over the same devices as ``expert_tensor · expert · (the rest)`` within each pipeline rank.
+    ``tensor · context · pipeline · data`` devices take part. Within each pipeline rank, routed
+    experts divide the same devices as ``expert_tensor · expert · expert_data``.
 
     Parameters
     ----------
@@ -200,7 +203,7 @@ class Layout:
     sequence_parallel
         Whether these devices divide the sequence outside matrix products.
     context, context_kind
-        Devices that share a sequence, and how they exchange keys and values.
+        Devices that share a sequence, and their exchange of keys and values.
     pipeline
         Pipeline ranks.
     chunks
@@ -210,15 +213,17 @@ class Layout:
     expert, expert_tensor
         Devices that share a layer's routed experts, and devices that share one expert's matrices.
     dispatcher
-        How tokens reach the devices of their experts.
+        Dispatch of tokens to the devices of their experts.
     expert_capacity
-        Tokens that an expert takes, in units of a balanced load: more are dropped; 0: none is.
+        Tokens that an expert takes before it drops more, in multiples of a balanced load; 0: no
+        token is dropped.
     zero
-        What data-parallel ranks divide: 0 nothing, 1 the optimizer, 2 gradients too, 3 weights too.
+        State that data-parallel ranks divide: 0 none, 1 optimizer, 2 also gradients, 3 also
+        weights.
     shard_group
-        Ranks that divide it, where fewer than all data-parallel (times context) ranks; 0: all.
+        Number of ranks that divide it, a divisor of data times context; 0: all of these.
     reshard_after_forward
-        With `zero` 3, whether gathered weights are given up between forward and backward.
+        With `zero` 3, whether gathered weights are freed between forward and backward pass.
     microbatch, global_batch
         Sequences per pass, and per iteration over all replicas.
     sequence
@@ -228,19 +233,20 @@ class Layout:
     recompute
         Modules whose activations are computed again.
     recompute_layers
-        Layers in which they are, from a stage's first on: of every model stage, or of each; None:
-        all.
+        Number of layers, the first ones of a model stage, in which this happens: one number for
+        all stages, or one for each; None: all layers.
     stage_layers
-        Layers of each model stage in the model's order (``pipeline · chunks`` counts, which sum to
-        the model's layers); empty: even, the first stages taking one more where they do not divide.
+        Number of layers of each model stage, in the model's order (``pipeline · chunks`` numbers
+        that sum to the model's layers); empty: equal numbers, with the remainder in the first
+        stages.
     mtp_stage
         Model stage of the multi-token-prediction blocks, counted from the end if negative.
     recipe
-        Precision and bytes per parameter; its name will do.
+        Precision and bytes per parameter, or the name of a recipe.
     software
-        Whose kernels and overlap to price.
+        Software whose kernels and overlap are priced.
     fused_attention
-        Whether attention is one kernel (flash); otherwise its scores lie in memory.
+        Whether attention is one kernel (flash); otherwise its scores are stored in memory.
     fused_norms
         Whether a root-mean-square norm is one kernel; otherwise 32-bit copies of its input stay.
     overlap
@@ -250,9 +256,9 @@ class Layout:
     compiled
         Whether pointwise operations are fused by a compiler.
     graphs
-        Kernels that a recorded graph launches, without the host.
+        Kernels that a recorded graph launches in place of the host.
     order
-        Axes from neighbouring ranks to distant ones.
+        Axes in the order of ranks, the fastest-varying first.
 
     Examples
     --------
@@ -310,22 +316,22 @@ class Layout:
 
     @property
     def devices(self) -> int:
-        """Devices that take part."""
+        """Number of devices that take part."""
         return self.tensor * self.context * self.pipeline * self.data
 
     @property
     def microbatches(self) -> int:
-        """Microbatches of one replica; one less full than the others where they do not divide."""
+        """Number of microbatches of one replica per iteration, rounded up."""
         return -(-self.global_batch // (self.microbatch * self.data))
 
     @property
     def stages(self) -> int:
-        """Model stages: chunks of all pipeline ranks."""
+        """Number of model stages: pipeline ranks times chunks."""
         return self.pipeline * self.chunks
 
     @property
     def stage_ranks(self) -> tuple[int, ...]:
-        """Pipeline rank of each model stage: around again for each chunk, or back in a V."""
+        """Pipeline rank of each model stage: cyclic by chunk, or in a V."""
         ranks = range(self.pipeline)
         if self.schedule in V_SCHEDULES:
             return (*ranks, *reversed(ranks))[: self.stages]
@@ -345,7 +351,7 @@ class Layout:
         return tuple(each + (1 if stage < more else 0) for stage in range(self.stages))
 
     def recomputed_layers(self, stage: int, layers: int) -> int:
-        """Count the recomputed layers of a model stage that has so many layers."""
+        """Count the recomputed layers of a model stage that has `layers` layers."""
         if not self.recompute:
             return 0
         if self.recompute_layers is None:
@@ -356,27 +362,27 @@ class Layout:
 
     @property
     def expert_data(self) -> int:
-        """Replicas of each routed expert."""
+        """Number of replicas of each routed expert."""
         return self.tensor * self.context * self.data // (self.expert * self.expert_tensor)
 
     @property
     def replicas(self) -> int:
-        """Ranks that hold the same weights: data-parallel times context-parallel ones."""
+        """Number of ranks that hold the same weights: data times context degree."""
         return self.data * self.context
 
     @property
     def shards(self) -> int:
-        """Ranks that divide optimizer, gradients or weights, by `zero`."""
+        """Number of ranks that divide optimizer, gradients or weights, by `zero`."""
         return (self.shard_group or self.replicas) if self.zero else 1
 
     @property
     def tokens(self) -> float:
-        """Tokens of one microbatch on one rank: its part of the sequence times sequences."""
+        """Tokens of one microbatch on one rank, inside tensor-parallel regions."""
         return self.microbatch * self.sequence / self.context
 
 
 def axis_stride(layout: Layout, axis: str) -> int:
-    """Return how many ranks lie between two neighbours on an axis."""
+    """Return the difference between the ranks of two neighbours on an axis."""
     stride = 1
     for inner in layout.order:
         if inner == axis:
@@ -388,7 +394,7 @@ def axis_stride(layout: Layout, axis: str) -> int:
 def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingCluster) -> None:
     """Refuse a layout that contradicts itself, the model or the cluster.
 
-    InputError has the remedy.
+    The InputError names the remedy.
     """
     check_degrees(layout)
     _check_devices(layout, cluster)
@@ -402,7 +408,7 @@ def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingClust
 
 
 def check_degrees(layout: Layout) -> None:
-    """Refuse degrees below 1 and fractions that are none."""
+    """Refuse degrees below 1, unknown ZeRO stages, and fractions outside [0, 1]."""
     counts = (
         "tensor", "context", "pipeline", "chunks", "data", "expert", "expert_tensor", "microbatch",
         "global_batch", "sequence",
@@ -430,7 +436,7 @@ def check_degrees(layout: Layout) -> None:
 
 
 def _check_devices(layout: Layout, cluster: TrainingCluster) -> None:
-    """Refuse degrees whose product is not the cluster, and groups that do not divide."""
+    """Refuse degrees whose product is not the number of devices, and undivided shard groups."""
     product = (
         f"tensor {layout.tensor} x context {layout.context} x pipeline {layout.pipeline} x data "
         f"{layout.data}"
@@ -458,7 +464,7 @@ def _attentions(model: ModelDescription) -> Iterator[Attention]:
 
 
 def _undivided(model: ModelDescription, tensor: int) -> str:
-    """Return what a tensor degree cannot divide of the model, nothing if it divides all."""
+    """Return the reason why a tensor degree cannot divide a model; empty if it can."""
     for attention in _attentions(model):
         if attention.heads % tensor:
             return f"{tensor} does not divide {attention.heads} heads of {model.name}"
@@ -476,7 +482,7 @@ def _undivided(model: ModelDescription, tensor: int) -> str:
 
 
 def check_positions(model: ModelDescription, layout: Layout) -> None:
-    """Refuse sequences that a model has too few learned positions for."""
+    """Refuse sequences longer than the model's learned positions."""
     if 0 < model.positions < layout.sequence:
         raise InputError(
             f"sequence: {layout.sequence}; {model.name} has {model.positions} learned positions; "
@@ -485,7 +491,7 @@ def check_positions(model: ModelDescription, layout: Layout) -> None:
 
 
 def check_heads(model: ModelDescription, layout: Layout) -> None:
-    """Refuse tensor and context degrees that heads, widths or sequence cannot be divided by."""
+    """Refuse tensor and context degrees that do not divide heads, widths or sequence."""
     if reason := _undivided(model, layout.tensor):
         allowed = [d for d in range(1, MOST_LISTED + 1) if not _undivided(model, d)]
         raise InputError(f"tensor: {reason}; {_take(allowed)}")
@@ -503,7 +509,7 @@ def check_heads(model: ModelDescription, layout: Layout) -> None:
 
 
 def check_profiled(model: ModelDescription, layout: Layout) -> None:
-    """Refuse what a profile of a model does not say: other degrees, batches, or modules."""
+    """Refuse degrees, batches and recomputed modules that a profile of a model does not cover."""
     layers = [block.profiled for block in model.layer_types if block.profiled is not None]
     for layer in layers:
         layer.at(layout.tensor)
@@ -524,12 +530,12 @@ def _divisors(number: int) -> list[int]:
 
 
 def _take(degrees: list[int]) -> str:
-    """Return the end of a message that names the degrees which are allowed."""
+    """Return the end of an error message, which names the allowed degrees."""
     return f"take one of {', '.join(map(str, degrees))}" if degrees[1:] else "take 1"
 
 
 def check_experts(model: ModelDescription, layout: Layout) -> None:
-    """Refuse expert degrees that experts or devices cannot be divided by."""
+    """Refuse expert degrees that do not divide experts or devices."""
     counts = {block.experts.experts for block in model.layer_types if block.experts is not None}
     if not counts and layout.expert * layout.expert_tensor > 1:
         raise InputError(f"expert: {layout.expert}, and {model.name} has no experts; take 1")
@@ -554,7 +560,7 @@ def check_experts(model: ModelDescription, layout: Layout) -> None:
 
 
 def check_stages(model: ModelDescription, layout: Layout) -> None:
-    """Refuse stages that the model's layers cannot fill and schedules that cannot run."""
+    """Refuse stages without layers, and schedules that cannot run on these stages."""
     layers, stages = model.layers, layout.stages
     if layout.stage_layers:
         given = len(layout.stage_layers)
@@ -609,7 +615,7 @@ def check_batch(layout: Layout) -> None:
 
 
 def check_precision(layout: Layout, cluster: TrainingCluster) -> None:
-    """Refuse a precision that a device has no products of."""
+    """Refuse a precision in which some device cannot compute."""
     for nodes in cluster.nodes:
         if layout.recipe.compute not in nodes.accelerator.peak:
             known, family = ", ".join(nodes.accelerator.peak), layout.recipe.name.partition("-")[0]
@@ -623,12 +629,12 @@ def check_precision(layout: Layout, cluster: TrainingCluster) -> None:
 
 
 def without_counts(model: ModelDescription, layout: Layout) -> Layout:
-    """Return a layout without a count of recomputed layers if all or none of them are."""
+    """Return a layout without a count of recomputed layers if all layers or none are recomputed."""
     layers = layout.layers_of_stages(model.layers)
     counts = tuple(layout.recomputed_layers(stage, count) for stage, count in enumerate(layers))
     if counts == layers:
         return replace(layout, recompute_layers=None)
-    if not any(counts) and not model.mtp:  # which are recomputed, but not counted
+    if not any(counts) and not model.mtp:  # blocks of `mtp` are recomputed but never counted
         return replace(layout, recompute=frozenset(), recompute_layers=None)
     return layout
 

@@ -1,13 +1,13 @@
-"""Bytes that a rank holds for training, term by term, and where in an iteration most is held.
+"""Peak memory of a training rank, in bytes by term.
 
-What is held all the time is parameters, gradients and optimizer state, by the recipe's bytes per
-parameter and by what data-parallel ranks divide. Activations are kept from a forward pass to its
-backward pass: those of a block (`activations.py`) times the passes in flight on the rank by its
-schedule (`passes_in_flight`). On top of both come, for moments, the loss (logits and their
-gradient), the gradients inside one block's backward pass, and, with sharded weights, gathered
-units: `rank_memory` takes the fullest of these moments. Megatron allocates gradients once;
-PyTorch's appear during the backward pass. Sources: Rajbhandari et al. (ZeRO, SC 2020), Megatron's
-distributed optimizer, PyTorch's FSDP2; checked against torch's memory tracker and published peaks.
+A rank always holds parameters, gradients and optimizer state; their bytes follow from the recipe
+and the ZeRO stage. Activations stay from a forward pass to its backward pass: the bytes of a block
+(`activations.py`) times the passes in flight under the schedule (`passes_in_flight`). For short
+times it also holds logits and their gradient, the gradients inside one block's backward pass, and
+gathered units of sharded weights: `rank_memory` takes the moment with the largest sum. Megatron
+allocates gradients once; in PyTorch they appear during the backward pass. Sources: Rajbhandari et
+al. (ZeRO, SC 2020), Megatron's distributed optimizer, PyTorch's FSDP2; checked against torch's
+memory tracker and published peaks.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .description import Block, ModelDescription
 from .layout import V_SCHEDULES, JobSchedule, Layout, Software
 
 #: Bytes of a device outside the allocator: the driver's context with its kernels (1,573 MiB on an
-#: A100, says the BigScience workshop's log) and the channels of some five NCCL communicators.
+#: A100, by the BigScience workshop's log) and the channels of some five NCCL communicators.
 CONTEXT_BYTES = 3.0e9
-#: Part of what is allocated and freed during an iteration that lies unused between blocks of the
-#: caching allocator. A convention: published peaks of runs at the limit leave so much.
+#: Bytes lost between blocks of the caching allocator, as a fraction of the bytes that an iteration
+#: allocates and frees. A convention: published peaks of runs near the limit leave this much.
 FRAGMENTATION = 0.04
-#: Part of it that the allocator keeps for blocks of other sizes, and gives back when memory is
-#: short, where its segments do not grow: in PyTorch's own launchers, and in Megatron's of before
-#: fused attention. From torchtitan's runs of Llama 3 8B on 8 and 128 GPUs (16 to 26 % in all).
+#: Bytes that the allocator caches and returns when memory is short, as a fraction of the same
+#: bytes, if its segments do not grow: in PyTorch's launchers, and in Megatron's before fused
+#: attention. From torchtitan's runs of Llama 3 8B on 8 and 128 GPUs (16 to 26 % in all).
 CACHED = 0.16
-#: Part of a device's memory from which on that allocator may free its blocks and ask for them again
-#: in every step. Of the layouts trained whole on one GPU (`benchmarks/results/gpu_layouts.csv`) one
-#: that needs 0.95 of it took 14 % longer than one that needs 0.68; up to 0.83 nothing was lost.
+#: Fraction of a device's memory above which that allocator may free and request blocks in every
+#: step. Of the layouts trained whole on one GPU (`benchmarks/results/gpu_layouts.csv`), one that
+#: needs 0.95 of it took 14 % longer than one that needs 0.68; up to 0.83 no time was lost.
 NEARLY_FULL = 0.9
 
 
@@ -40,42 +40,42 @@ NEARLY_FULL = 0.9
 class RankMemory:
     """Bytes of a rank at the moment when it holds most."""
 
-    parameters: float = 0.0  # weights between iterations; its shard, where they are divided
-    gradients: float = 0.0  # at that moment
+    parameters: float = 0.0  # weights between iterations, or the rank's shard of them
+    gradients: float = 0.0  # accumulated gradients
     optimizer: float = 0.0  # master weights and moments
-    activations: float = 0.0  # kept for backward passes
+    activations: float = 0.0  # activations kept for backward passes
     logits: float = 0.0  # logits, loss and their gradients
     workspace: float = 0.0  # gradients and recomputed activations inside one block's backward pass
-    gathered: float = 0.0  # weights of units that are gathered
+    gathered: float = 0.0  # gathered weights of sharded units
     communication: float = 0.0  # buffers of collectives and messages
-    fragmentation: float = 0.0  # what lies unused between blocks of the allocator
-    cached: float = 0.0  # what the allocator keeps for later and could give back
-    context: float = 0.0  # outside the allocator: driver, libraries
+    fragmentation: float = 0.0  # unused bytes between blocks of the allocator
+    cached: float = 0.0  # unused bytes that the allocator keeps and could give back
+    context: float = 0.0  # bytes outside the allocator: driver, libraries
 
     @property
     def allocated(self) -> float:
-        """Bytes that the framework's allocator counts as in use: what most sources publish."""
+        """Bytes that the framework's allocator counts as in use, as most sources publish."""
         return self.held - self.fragmentation - self.cached - self.context
 
     @property
     def reserved(self) -> float:
-        """Bytes that the allocator has from the driver: in use, fragmentation, cached."""
+        """Bytes that the allocator holds: in use, lost to fragmentation, cached."""
         return self.held - self.context
 
     @property
     def needed(self) -> float:
-        """Bytes that a device must have: all but what is cached."""
+        """Bytes that a device must have: all except cached ones."""
         return self.held - self.cached
 
     @property
     def held(self) -> float:
-        """All bytes of the device that are taken."""
+        """Sum of all terms: occupied bytes of the device."""
         return float(sum(vars(self).values()))
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Bytes that a rank holds at one moment of an iteration beside weights and optimizer state."""
+    """Bytes of a rank at one moment of an iteration, without weights and optimizer state."""
 
     gradients: float = 0.0
     activations: float = 0.0
@@ -95,18 +95,18 @@ class Moment:
 
 @dataclass(frozen=True)
 class Held:
-    """Parameters on a rank: those that all data-parallel ranks hold, and routed experts'."""
+    """Numbers of parameters on a rank: of routed experts, and shared ones (all others)."""
 
     shared: float
     routed: float
 
     def __add__(self, other: Held) -> Held:
-        """Sum of two numbers of parameters, the shared and the routed ones apart."""
+        """Return the sums of the shared and of the routed parameters."""
         return Held(self.shared + other.shared, self.routed + other.routed)
 
 
 def block_held(block: Block, hidden: int, layout: Layout) -> Held:
-    """Parameters of a block on one rank: matrices divided by tensor parallelism, the rest not."""
+    """Count a block's parameters on one rank; tensor parallelism divides matrices, not norms."""
     if block.profiled is not None:
         return Held(block.profiled.weights * block.profiled.at(layout.tensor).held, 0.0)
     t = layout.tensor
@@ -121,7 +121,7 @@ def block_held(block: Block, hidden: int, layout: Layout) -> Held:
                 divided += all_of_it - down - attention.q_rank - attention.kv_rank
             else:
                 divided += all_of_it - (2 * attention.head_dim if attention.qk_norm else 0)
-                # Each tensor rank has a key and value head at least.
+                # Each tensor rank has at least one key and value head.
                 copies = max(1.0, t / attention.kv_heads) - 1
                 width = attention.key_width + attention.value_width
                 divided += copies * attention.kv_heads * width * hidden
@@ -135,25 +135,25 @@ def block_held(block: Block, hidden: int, layout: Layout) -> Held:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a layer type on one rank: bytes per microbatch, and parameters."""
+    """Sizes of a layer type on one rank: bytes per microbatch, and numbers of parameters."""
 
-    kept: float  # kept, whole: bytes kept with recomputation, and without
+    kept: float  # kept, whole: activation bytes kept with recomputation, and without it
     whole: float
-    working: float  # bytes inside its backward pass
-    held: Held  # parameters
-    matrix: float  # weights of its largest matrix
+    working: float  # bytes in use inside its backward pass
+    held: Held  # numbers of parameters
+    matrix: float  # number of weights of its largest matrix
     gated: bool  # whether its feed-forward layer or its experts are gated
 
     @classmethod
     def of(cls, block: Block, hidden: int, layout: Layout) -> Sizes:
-        """Sizes of a block under a layout."""
+        """Return the sizes of a block under a layout."""
         layer = block.feed_forward or block.experts
         modules = kept_by_module(block, hidden, layout)
         left, whole = kept(block, hidden, layout, modules), sum(modules.values())
         return cls(
             left,
             whole,
-            # What lies in host memory is back by the time of the backward pass.
+            # Offloaded activations are back on the device during the backward pass.
             working(block, hidden, layout, whole - (1.0 - layout.offload_activations) * left),
             block_held(block, hidden, layout),
             largest_matrix(block, hidden, layout),
@@ -163,17 +163,17 @@ class Sizes:
 
 @dataclass(frozen=True)
 class RankStages:
-    """A model under a layout: sizes of its layer types, and the types of each model stage."""
+    """A model divided by a layout: sizes of layer types, and layer types of each model stage."""
 
-    # sizes, plain: of each layer type where it is recomputed, and where it is not
+    # sizes, plain: sizes of each layer type with recomputation, and without it
     sizes: tuple[Sizes, ...]
     plain: tuple[Sizes, ...]
-    stages: tuple[tuple[int, ...], ...]  # layer types of each model stage
-    mtp: tuple[int, ...]  # layer types of the prediction of further tokens
+    stages: tuple[tuple[int, ...], ...]  # indices of the layer types of each model stage
+    mtp: tuple[int, ...]  # indices of the layer types of multi-token prediction
 
     @classmethod
     def of(cls, model: ModelDescription, layout: Layout) -> RankStages:
-        """Divide a model's layers, those of an encoder first, over the model stages."""
+        """Divide a model's layers, encoder first, over the model stages."""
         types, stages, first = model.types_of_layers, [], 0
         for count in layout.layers_of_stages(model.layers):
             stages.append(types[first : first + count])
@@ -186,7 +186,7 @@ class RankStages:
         return cls(sizes, plain, tuple(stages), types[model.layers :])
 
     def of_rank(self, layout: Layout, rank: int) -> list[Sizes]:
-        """Sizes of the layers of all model stages on a pipeline rank."""
+        """Return the sizes of each layer on a pipeline rank, stage by stage."""
         found = []
         for stage in layout.rank_stages(rank):
             kinds = self.stages[stage]
@@ -203,9 +203,9 @@ def stage_held(
     kinds: Iterable[int],
     blocks: Sequence[Held],
 ) -> Held:
-    """Parameters of a model stage with layers of some types, on one rank.
+    """Count the parameters of a model stage with layers of types `kinds`, on one rank.
 
-    `blocks` are those of a layer, by type: see `block_held`.
+    `blocks` has the parameters of a layer by type, as from `block_held`.
     """
     own, shared = list(kinds), ends_held(model, layout, stage)
     if model.mtp and stage == layout.mtp_stage % layout.stages:
@@ -226,7 +226,7 @@ def rank_held(model: ModelDescription, layout: Layout, rank: int, stages: RankSt
 
 
 def ends_held(model: ModelDescription, layout: Layout, stage: int) -> float:
-    """Parameters of embedding and head on one rank of a model stage."""
+    """Count the parameters of embedding and head on one rank of a model stage."""
     t, amount = layout.tensor, 0.0
     if stage == 0:
         tables = model.vocabulary * model.hidden
@@ -242,11 +242,11 @@ def ends_held(model: ModelDescription, layout: Layout, stage: int) -> float:
 
 
 def passes_in_flight(layout: Layout, rank: int) -> list[Mapping[int, int]]:
-    """Microbatches of each model stage whose activations a pipeline rank keeps where it keeps most.
+    """Return the microbatches in flight by model stage, at the moments when a rank may hold most.
 
-    1F1B: as many as ranks from this one on. Zero bubble: gradients of weights lag, so that every
-    rank keeps as many as the first. With several chunks on a rank there are several such moments,
-    of which any may be the fullest, as chunks are unlike.
+    Under 1F1B, rank r of P keeps min(M, P − r) of M microbatches. Under zero bubble, gradients of
+    weights lag, so that every rank keeps as many as the first. A rank with several chunks has
+    several such moments, since which is the largest depends on the bytes of its chunks.
     """
     p, m, schedule = layout.pipeline, layout.microbatches, layout.schedule
     own = layout.rank_stages(rank)
@@ -266,7 +266,7 @@ def passes_in_flight(layout: Layout, rank: int) -> list[Mapping[int, int]]:
 
 
 def stage_kept(model: ModelDescription, layout: Layout, stage: int, stages: RankStages) -> float:
-    """Bytes that a model stage keeps of one microbatch."""
+    """Bytes of activations that a model stage keeps for the backward pass of one microbatch."""
     kinds = stages.stages[stage]
     again = layout.recomputed_layers(stage, len(kinds))
     amount = sum(stages.sizes[kind].kept for kind in kinds[:again])
@@ -282,7 +282,7 @@ def stage_kept(model: ModelDescription, layout: Layout, stage: int, stages: Rank
         amount += len(model.mtp) * 4 * each * at.outer * model.hidden
     deepspeed = layout.software is Software.MEGATRON_DEEPSPEED
     if layout.stages > 1 and (deepspeed or not fused(layout)):
-        # The stage's output, which PyTorch's and DeepSpeed's pipelines hold for the backward pass.
+        # PyTorch's and DeepSpeed's pipelines hold the stage's output for the backward pass.
         amount += each * at.outer * model.hidden
     if stage == layout.stages - 1 and (model.head or model.classes):
         # Input and output of the final norm.
@@ -293,10 +293,10 @@ def stage_kept(model: ModelDescription, layout: Layout, stage: int, stages: Rank
 def loss_bytes(model: ModelDescription, layout: Layout) -> float:
     """Bytes of logits, loss and gradient on the last stage.
 
-    In PyTorch three 32-bit tensors: log-probabilities, their gradient, and that of the logits; four
-    where tensor ranks divide the vocabulary. Megatron's cross-entropy keeps 16-bit logits and one
-    32-bit tensor, of which it makes the gradient in place. MosaicML's kernel (flash-attention's)
-    reads 16-bit logits and writes their gradient.
+    PyTorch has three 32-bit tensors: log-probabilities, their gradient, and the gradient of the
+    logits; four if tensor ranks divide the vocabulary. Megatron's cross-entropy keeps 16-bit logits
+    and one 32-bit tensor, which becomes the gradient in place. MosaicML's kernel (that of
+    flash-attention) reads 16-bit logits and writes their gradient.
     """
     if not model.head:
         return 0.0
@@ -312,9 +312,9 @@ def loss_bytes(model: ModelDescription, layout: Layout) -> float:
 def rank_memory(
     model: ModelDescription, layout: Layout, rank: int = 0, stages: RankStages | None = None
 ) -> RankMemory:
-    """Bytes of a pipeline rank at the moment when it holds most.
+    """Return the bytes of a pipeline rank at the moment when it holds most.
 
-    `stages` is the model divided by the layout, where it is known.
+    `stages` is the model divided by the layout, if the caller has it.
     """
     stages = stages or RankStages.of(model, layout)
     recipe = layout.recipe
@@ -324,16 +324,16 @@ def rank_memory(
     routed_shards = max(1, min(shards, layout.expert_data)) if layout.zero else 1
 
     def divided(bytes_each: float, at_least: int) -> float:
-        """Bytes of a state that data-parallel ranks divide from this ZeRO stage on."""
+        """Return the bytes of a state that data-parallel ranks divide from ZeRO `at_least` on."""
         if layout.zero < at_least:
             return bytes_each * (held.shared + held.routed)
         return bytes_each * (held.shared / shards + held.routed / routed_shards)
 
-    # FSDP2 divides what the optimizer updates under every stage.
+    # FSDP2 divides the weights that the optimizer updates, whatever the ZeRO stage.
     parameters = divided(recipe.weight_bytes, 3 if fused(layout) else 1)
     parameters *= 1 - layout.offload_weights
     gradients = divided(recipe.gradient_bytes, 2)
-    if stays_gathered(layout):  # added up whole, and divided at the end
+    if stays_gathered(layout):  # accumulated whole, and divided at the end
         gradients += recipe.reduce_bytes * (held.shared + held.routed)
     state = recipe.master_bytes + recipe.moment_bytes
     optimizer = divided(state, 1) * (1 - layout.offload_optimizer)
@@ -346,9 +346,9 @@ def rank_memory(
     layers = stages.of_rank(layout, rank)
     at, each = Tokens.of(layout), element_bytes(layout)
     always = recipe.bucket_bytes
-    if layout.pipeline > 1:  # received, and to be sent, in either direction
+    if layout.pipeline > 1:  # a received tensor, and one to be sent
         always += 2 * each * at.outer * model.hidden
-    # Gradients exist before the backward pass where they are allocated once or add up.
+    # Gradients exist before the backward pass if they are allocated once or accumulated.
     lazily = not fused(layout) and layout.microbatches == 1
     before = Moment(gathered=gathered_always(model, layout, rank, held), communication=always)
     if not lazily:
@@ -362,7 +362,7 @@ def rank_memory(
     else:
         moments += backward_moments(model, layout, layers, activations, before, lazily)
     if computes_with_copies(layout) and layout.replicas == 1:
-        # A rank alone is one unit of FSDP2, whose gradients are cast when all are there.
+        # Without replicas a rank is one unit of FSDP2, which casts all gradients at once.
         both = recipe.gather_bytes + recipe.gradient_bytes
         moments.append(replace(before, gradients=both * (held.shared + held.routed)))
     most = max(moments, key=lambda one: one.held + FRAGMENTATION * (one.held - one.gradients))
@@ -381,28 +381,25 @@ def rank_memory(
 def stays_gathered(layout: Layout) -> bool:
     """Whether sharded weights stay gathered over an iteration's microbatches.
 
-    In a pipeline PyTorch neither gives up gathered weights between passes nor divides gradients
-    before the last one, since either would repeat with each microbatch.
+    In a pipeline PyTorch neither frees gathered weights between passes nor divides gradients
+    before the last pass, since either would happen for each microbatch.
     """
     return layout.zero == 3 and layout.shards > 1 and layout.pipeline > 1 and not fused(layout)
 
 
 def computes_with_copies(layout: Layout) -> bool:
-    """Whether passes run on copies of the weights in fewer bytes, as those of FSDP2 do."""
+    """Whether passes compute with copies of the weights in fewer bytes, as under FSDP2."""
     return not fused(layout) and layout.recipe.gather_bytes < layout.recipe.weight_bytes
 
 
 def gathers_once(layout: Layout) -> bool:
-    """Whether a rank's weights are gathered, or copied, once for both passes.
-
-    FSDP2 does so below ZeRO 3.
-    """
+    """Whether a rank's weights are gathered, or copied, once for both passes (FSDP2, ZeRO < 3)."""
     there = layout.shards > 1 or computes_with_copies(layout)
     return there and not fused(layout) and layout.zero < 3
 
 
 def gathered_always(model: ModelDescription, layout: Layout, rank: int, held: Held) -> float:
-    """Bytes of gathered weights that stay: embedding and head, or all `held` on the rank."""
+    """Return the bytes of permanently gathered weights: embedding and head, or all `held`."""
     sharded = layout.zero == 3 and layout.shards > 1
     stays = stays_gathered(layout) or (sharded and not layout.reshard_after_forward)
     if stays or gathers_once(layout):
@@ -414,7 +411,7 @@ def gathered_always(model: ModelDescription, layout: Layout, rank: int, held: He
 
 
 def unit_held(held: Held, layout: Layout) -> float:
-    """Weights of a layer that data-parallel ranks divide."""
+    """Count the weights of a layer that data-parallel ranks divide."""
     return held.shared + (held.routed if layout.expert_data > 1 else 0.0)
 
 
@@ -426,11 +423,11 @@ def backward_moments(
     before: Moment,
     lazily: bool,
 ) -> Iterator[Moment]:
-    """Yield moments of a backward pass layer by layer from the last one, as PyTorch's modules do.
+    """Yield the moments of a backward pass in PyTorch's modules, layer by layer from the last.
 
-    Inside a layer its gradients come into being. With sharded weights the next unit is gathered
+    `lazily`: gradients appear only during the pass. With sharded weights the next unit is gathered
     ahead, gradients stay whole in 16 bits until the end of the layer, and their copy in the
-    reduction's precision is given up at the end of the next one.
+    reduction's precision is freed at the end of the next layer.
     """
     recipe, each = layout.recipe, element_bytes(layout)
     sharded = layout.zero == 3 and layout.shards > 1 and not stays_gathered(layout)
@@ -438,7 +435,7 @@ def backward_moments(
     passed_on = each * Tokens.of(layout).outer * model.hidden
     made, left, sent = 0.0, activations, 0.0
     if lazily and model.head and layout.stages == 1:
-        made = each * model.vocabulary / layout.tensor * model.hidden  # the head's, whole
+        made = each * model.vocabulary / layout.tensor * model.hidden  # the head's gradient, whole
     for n, layer in enumerate(reversed(layers)):
         unit = unit_held(layer.held, layout) if sharded else 0.0
         ahead = unit if n + 1 < len(layers) else 0.0
@@ -448,7 +445,7 @@ def backward_moments(
             before.gradients + made + (matrix if lazily and layer.gated else 0.0),
             left,
             0.0,
-            # PyTorch computes a gradient beside the one that it is added to.
+            # PyTorch computes a gradient into a new tensor, then adds it to the accumulated one.
             layer.working + (0.0 if lazily or fused(layout) else matrix),
             gathered,
             before.communication + sent,
@@ -461,7 +458,7 @@ def backward_moments(
                 left,
                 0.0,
                 passed_on,
-                gathered - recipe.gather_bytes * unit,  # given up before gradients are sent
+                gathered - recipe.gather_bytes * unit,  # freed before gradients are sent
                 before.communication + sent,
             )
         if lazily:
@@ -469,17 +466,18 @@ def backward_moments(
 
 
 def peak_memory(model: ModelDescription, layout: Layout) -> RankMemory:
-    """Bytes of the pipeline rank that needs most."""
+    """Return the bytes of the pipeline rank that needs most."""
     return fullest_rank(model, layout, (0.0,) * layout.pipeline)[0]
 
 
 def fullest_rank(
     model: ModelDescription, layout: Layout, limits: Sequence[float]
 ) -> tuple[RankMemory, float]:
-    """Bytes of the pipeline rank that has least left of its `limits`, and the bytes left there.
+    """Return the bytes of the pipeline rank with the least free memory, and its free bytes.
 
-    Of ranks with the same limit and layers, as many of them recomputed, and neither embedding, head
-    nor multi-token prediction the first keeps the most passes in flight: the others are left out.
+    `limits` are the bytes that each rank may use; free bytes are negative if it needs more. Among
+    ranks with equal limits, layers and recomputation, and without embedding, head and multi-token
+    prediction, only the first is computed: it has the most passes in flight.
     """
     stages = RankStages.of(model, layout)
     special = {0, layout.stages - 1} | ({layout.mtp_stage % layout.stages} if model.mtp else set())

@@ -1,13 +1,13 @@
-"""Model descriptions by name, by file, or of your own model.
+"""Model descriptions by name, from a Hugging Face configuration, or of your own profiled model.
 
-Shipped descriptions are configurations of checkpoints, cut down to the fields that are read:
-``models.json`` has a line for each, with its source and other names that it goes by.
+Shipped descriptions are configurations of checkpoints, reduced to the fields that are read:
+``models.json`` has a line for each, with its source and its other names.
 
 Your own model is described by a workload of layers (`stagecut profile --train --layers`), which has
 the seconds and bytes of each layer, measured or estimated, by tensor degree if it was sharded
-(`--degrees 1,2,4`). Layers with as many weights and operations are taken for one type, whose
-numbers are their means: what sets them apart is how they were measured. A microbatch is the batch
-that was profiled.
+(`--degrees 1,2,4`). Layers with equal numbers of weights and operations are one layer type with
+their mean values, since only noise of the measurement distinguishes them. The profiled batch is one
+microbatch.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from .hugging_face import from_config, read_config
 
 
 def model_description(model: str | Path | Workload) -> ModelDescription:
-    """Return a model's description: by its name, of a ``config.json``, or of your own model.
+    """Return the description of a model given by name, by ``config.json``, or by its profile.
 
     Parameters
     ----------
     model
-        Such as ``llama3-70b``, in any spelling; the path of a Hugging Face ``config.json`` or of
-        its folder; or a workload of layers (`profile` and `training_layers`, or `layers_by_degree`)
-        or its file, whose microbatch is the batch that was profiled.
+        A name such as ``llama3-70b``, in any spelling; the path of a Hugging Face ``config.json``
+        or of its folder; or a workload of layers (`profile` and `training_layers`, or
+        `layers_by_degree`) or its file, whose microbatch is the batch that was profiled.
 
     Returns
     -------
     ModelDescription
-        Of models that also see or hear, the text model's.
+        Description of the model; of a model that also takes images or sound, of its text model.
 
     Raises
     ------
     InputError
-        If there is none of these, or the file is of an unknown architecture or wrong.
+        If the name or file is unknown, or the file has an unknown architecture or a wrong field.
 
     Examples
     --------
@@ -96,8 +96,8 @@ def shipped_models() -> tuple[str, ...]:
 def shipped_model(name: str) -> ModelDescription:
     """Return a shipped description by its name, in any spelling.
 
-    Such as ``llama3-70b``, ``Llama-3.1-405B`` or ``meta-llama/Llama-3.1-405B``; InputError if there
-    is none.
+    Names are, for example, ``llama3-70b``, ``Llama-3.1-405B`` or ``meta-llama/Llama-3.1-405B``;
+    InputError if no description has the name.
 
     Examples
     --------
@@ -114,7 +114,7 @@ def shipped_model(name: str) -> ModelDescription:
 
 
 def _plain(name: str) -> str:
-    """Return a name without what spellings differ in, and without what says how it was tuned."""
+    """Return a name in lower case without separators and suffixes of fine-tuned versions."""
     tuned = re.sub(
         r"(?i)[-_ ](instruct|base|chat|hf|it|pt|v0\.\d|bf16|uncased)(?![a-z0-9])", "", name
     )
@@ -123,17 +123,18 @@ def _plain(name: str) -> str:
 
 @cache
 def _shipped() -> dict[str, dict[str, Any]]:
-    """Return the entries of models.json: their configurations, by name."""
+    """Return the entries of models.json by name: configuration, source and other names."""
     text = (files(__package__) / "models.json").read_text(encoding="utf-8")
     entries: dict[str, dict[str, Any]] = json.loads(text)
     return entries
 
 
 def profiled_model(workload: Workload) -> ModelDescription:
-    """Return the description of a profiled model, of layers that run one after the other.
+    """Return the description of a profiled model whose layers form a chain.
 
-    The first of them may read several that take the model's inputs, such as embeddings. InputError
-    if it has no layers, they are no chain, or no unit of time or number of weights is known.
+    Several layers that read the model's inputs, such as embeddings, may precede the chain.
+    InputError if the workload has no layers, they do not form a chain, or no unit of time, number
+    of weights or number of operations is known.
     """
     layers, name = layers_of(workload), workload.name
     unit = TIME_UNITS.get(workload.time_unit)
@@ -157,7 +158,7 @@ def profiled_model(workload: Workload) -> ModelDescription:
     }
     said = workload.provenance
     where = said.get("accelerator", "").partition(":")[0] or said.get("device", "")
-    # What a message between two layers typically carries, as elements of 16 bits.
+    # The median message between two layers, in elements of 16 bits, stands for the model's width.
     carried = float(np.median(layers.edge_bytes)) / 2 if len(layers.edge_bytes) else 0.0
     return ModelDescription(
         name,
@@ -171,7 +172,7 @@ def profiled_model(workload: Workload) -> ModelDescription:
 
 
 def _in_line(workload: Workload) -> list[int]:
-    """Return the layers in the order in which they run, those that read no other one first."""
+    """Return the layers in the order in which they run, those without predecessors first."""
     reads = {b for _, b in workload.edges.tolist()}
     order = sorted(workload.order, key=lambda node: node in reads)
     first = workload.n - len(reads)
@@ -189,7 +190,7 @@ def _in_line(workload: Workload) -> list[int]:
 def _layer_type(
     layers: Layers, members: Sequence[int], weights: int, flops: float, unit: float, name: str
 ) -> ProfiledLayer:
-    """Return the means of layers that are alike, at the degrees that all of them have."""
+    """Return the mean measurements of equal layers, at the tensor degrees that all of them have."""
     by_node = [_by_degree(layers, node, unit) for node in members]
     degrees = sorted(set.intersection(*(set(one) for one in by_node)))
     if not degrees:
@@ -202,10 +203,10 @@ def _layer_type(
 
 
 def _by_degree(layers: Layers, node: int, unit: float) -> dict[int, tuple[float, ...]]:
-    """Return forward, backward, part of the weights, kept and entering bytes by degree.
+    """Return the fields of `Measured` after `degree`, by tensor degree.
 
-    Of several shardings the fastest counts. With recomputation a layer takes its forward pass
-    more, which tells the two passes apart.
+    The fastest of several shardings counts. The forward pass is the additional time with
+    recomputation, or a third of the time if there is no such configuration.
     """
     own = np.flatnonzero(layers.node == node)
     whole = max((layers.weight_bytes[c] for c in own if layers.degree[c] == 1), default=0.0)

@@ -1,10 +1,10 @@
-"""Seconds of model stages and of what surrounds a schedule: traffic of gradients, optimizer.
+"""Seconds of model stages, and of the collectives and optimizer step around a schedule.
 
-A stage's passes are the sums of its layers' parts, of the embedding in the first and the head in
-the last stage. With sharded weights a pass waits where gathering them takes longer than computing;
-with activations or weights in host memory where the link to the host does. What computation does
-not hide of an iteration's reductions and gathers, and the optimizer's step, come on top of the
-schedule's longest path, which is not here.
+A stage's pass is the sum of its layers' passes, with the embedding in the first stage and the head
+in the last. With sharded weights, a pass waits if gathering them takes longer than computing; with
+activations or weights in host memory, if the link to the host is too slow. The exposed traffic of
+data-parallel ranks and the optimizer step are added to the longest path of the schedule, which
+`runtime/estimate.py` computes.
 """
 
 from __future__ import annotations
@@ -25,34 +25,33 @@ from .memory import Held, RankStages, block_held, stage_held, stage_kept, stays_
 
 @dataclass(frozen=True)
 class StageTime:
-    """Seconds of one model stage for one microbatch."""
+    """Seconds of one model stage for one microbatch, and its weights."""
 
     # forward, backward, weights: passes; `backward` includes `weights` and recomputation
     forward: float
     backward: float
     weights: float
-    gathered: float  # part of both passes that waits for weights (ZeRO-3)
-    held: Held  # parameters of a rank
+    gathered: float  # seconds of both passes that wait for gathered weights (ZeRO 3)
+    held: Held  # numbers of parameters on a rank
     terms: dict[str, float]  # seconds of both passes by term
-    busy: tuple[float, ...]  # of its collectives, as those of a layer
+    busy: tuple[float, ...]  # seconds of busy links, as in `LayerTime`
 
 
 class StageParts(NamedTuple):
-    """Blocks of a model stage, and what it has of the model's ends."""
+    """Contents of a model stage, which determine its times."""
 
-    layers: tuple[int, ...]  # numbers of its blocks' layer types
-    recomputed: int  # how many of them, the first ones, are recomputed
+    layers: tuple[int, ...]  # index of the layer type of each of its blocks
+    recomputed: int  # number of blocks, counted from the first, that are recomputed
     first: bool  # whether it has the embedding
     last: bool  # whether it has the head
-    further: bool  # whether it predicts further tokens
+    further: bool  # whether it has the blocks of multi-token prediction
 
 
 def stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
-    """Return the passes of each model stage for one microbatch; stages that are alike are one.
+    """Return the passes of each model stage for one microbatch.
 
-    Passes wait for what lies in host memory where computation does not hide it.
-
-    On unequal nodes each layer takes what it takes on the slowest kind that its ranks lie on.
+    They include exposed waits for host memory. Stages with equal contents share one object. On
+    unequal nodes each layer is priced on the slowest kind of nodes of its pipeline rank.
     """
     on = prices_of_ranks(layout, prices)
     found = {one: _stage_times(layout, one) for one in set(on)}
@@ -60,7 +59,7 @@ def stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
 
 
 def prices_of_ranks(layout: Layout, prices: LayerPrices) -> tuple[LayerPrices, ...]:
-    """Return the prices on the nodes of each pipeline rank."""
+    """Return the prices of layers on the nodes of each pipeline rank."""
     lies_on = (kinds_of_rank(rank, layout, prices.cluster) for rank in range(layout.pipeline))
     return tuple(prices.on(kinds, layout.software) for kinds in lies_on)
 
@@ -68,10 +67,10 @@ def prices_of_ranks(layout: Layout, prices: LayerPrices) -> tuple[LayerPrices, .
 def _offloading(
     layout: Layout, prices: LayerPrices, stages: tuple[StageTime, ...]
 ) -> tuple[StageTime, ...]:
-    """Return stages that wait for what is kept in host memory, where computation does not hide it.
+    """Return the stages with the exposed waits for activations and weights in host memory.
 
-    Activations leave beside the forward pass and come back beside the backward pass, weights come
-    for both, over the device's link to its host.
+    Activations leave during the forward pass and return during the backward pass; weights arrive
+    for each pass. All use the device's link to its host.
     """
     if not layout.offload_activations and not layout.offload_weights:
         return stages
@@ -98,7 +97,7 @@ def _offloading(
 
 
 def host_weights(layout: Layout) -> tuple[float, float]:
-    """Return a rank's bytes in host memory per weight of all replicas, and per routed one."""
+    """Return a rank's bytes in host memory per dense weight, and per weight of a routed expert."""
     away = layout.offload_weights * layout.recipe.weight_bytes
     if layout.zero < (3 if fused(layout) else 1):  # as in `rank_memory`
         return away, away
@@ -106,7 +105,7 @@ def host_weights(layout: Layout) -> tuple[float, float]:
 
 
 def kinds_of_rank(rank: int, layout: Layout, cluster: TrainingCluster) -> tuple[int, ...]:
-    """Return the kinds of nodes that devices of a pipeline rank lie on."""
+    """Return the kinds of nodes, as indices, on which the devices of a pipeline rank lie."""
     if len(cluster.nodes) == 1:
         return (0,)
     stride, found, first = axis_stride(layout, "pipeline"), [], 0
@@ -122,7 +121,7 @@ def kinds_of_rank(rank: int, layout: Layout, cluster: TrainingCluster) -> tuple[
 def device_memory(
     layout: Layout, cluster: TrainingCluster, most: float | None = None
 ) -> tuple[float, ...]:
-    """Return the bytes of each pipeline rank's smallest device, `most` at most where it is given.
+    """Return the memory of each pipeline rank's smallest device, bytes, at most `most`.
 
     Examples
     --------
@@ -140,7 +139,7 @@ def device_memory(
 
 
 def _stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
-    """Return the passes of each model stage at some prices, with their waits."""
+    """Return the passes of each model stage at the given prices, including waits."""
     model, times = prices.model, prices.times(layout)
     blocks = [block_held(block, model.hidden, layout) for block in model.layer_types]
     stages, start = [], 0
@@ -166,7 +165,7 @@ def stage_time(
     held: Held,
     stage: StageParts,
 ) -> StageTime:
-    """Return the passes of a stage of these parts, of which a rank has the parameters `held`."""
+    """Return the passes of a stage with these contents; `held` are its parameters on a rank."""
     model, own, again = prices.model, stage.layers, stage.recomputed
     counted = Counter(own[:again])
     parts = [(times.recomputed[which], count) for which, count in counted.items()]
@@ -207,7 +206,7 @@ def stage_time(
 
 
 def waits_for_weights(layout: Layout) -> bool:
-    """Whether every pass waits for its stage's sharded weights."""
+    """Whether every pass gathers its stage's sharded weights anew."""
     return layout.zero == 3 and not stays_gathered(layout)
 
 
@@ -217,19 +216,19 @@ def layer_hooks(layout: Layout, prices: LayerPrices) -> float:
 
 
 def exposed(moved: float, computes: float, least: float, table: Calibration) -> float:
-    """Return what replicas' traffic adds to a pass that computes beside it: (4) of docs/job.md.
+    """Return the seconds that `moved` seconds of collectives add to a pass: (4) of docs/job.md.
 
-    What does not fit beside the computation stays, and `least`, which nothing is beside; what fits
-    slows the computation.
+    The pass has `computes` seconds of computation, which hides collectives but is slowed by them.
+    `least` is the first or last piece of the traffic, which has no computation beside it.
     """
     return max(moved - table.hidden * computes, table.slowed * moved, least)
 
 
 def blocked(layout: Layout, prices: LayerPrices) -> tuple[bool, bool, bool]:
-    """Return which collectives keep links busy that replicas' traffic needs.
+    """Return which collectives of layers compete for links with the traffic of replicas.
 
-    Those on peer links alone, on the network alone, and on both; of two transfers on one link
-    neither hides the other.
+    The three entries are those of collectives on peer links only, on the network only, and on both.
+    Two transfers on one link do not hide each other.
     """
     dense = Group(layout.replicas, axis_stride(layout, "context"))
     routed = Group(layout.expert_data, layout.expert * layout.expert_tensor)
@@ -244,9 +243,9 @@ def blocked(layout: Layout, prices: LayerPrices) -> tuple[bool, bool, bool]:
 def replica_traffic(
     layout: Layout, prices: LayerPrices, dense: float, routed: float
 ) -> tuple[float, float]:
-    """Return the seconds to gather so many weights of a rank, and to reduce their gradients.
+    """Return the seconds to gather a rank's weights, and to reduce their gradients.
 
-    On several kinds of nodes the most of each.
+    `dense` and `routed` are numbers of weights. Of several kinds of nodes the slowest counts.
     """
     if len(prices.each) > 1:
         every = [replica_traffic(layout, one, dense, routed) for one in prices.each]
@@ -274,10 +273,10 @@ def replica_traffic(
 
 
 def message_time(layout: Layout, prices: LayerPrices) -> float:
-    """Return the seconds of a message between pipeline ranks.
+    """Return the seconds of one message between pipeline ranks.
 
-    Each tensor-parallel rank sends its part; without sequence parallelism the parts are gathered
-    again on arrival.
+    Each tensor-parallel rank sends its shard; without sequence parallelism, the receivers gather
+    the shards again.
     """
     if layout.pipeline == 1:
         return 0.0
@@ -292,10 +291,10 @@ def message_time(layout: Layout, prices: LayerPrices) -> float:
 
 
 def exposed_traffic(layout: Layout, prices: LayerPrices, own: list[StageTime]) -> float:
-    """Return the traffic of a rank's gradients and weights that nothing hides.
+    """Return the exposed seconds of reducing a rank's gradients and gathering its weights.
 
-    Reduction can run beside the last microbatch's backward passes, gathering beside the first
-    one's forward passes; what the first to be sent and the last to be received wait for stays.
+    Reduction can overlap with the backward passes of the last microbatch, gathering with the
+    forward passes of the first; the last gradients and the first weights are always exposed.
     """
     if waits_for_weights(layout):
         return 0.0
@@ -312,7 +311,7 @@ def exposed_traffic(layout: Layout, prices: LayerPrices, own: list[StageTime]) -
 
 
 def host_step(layout: Layout, prices: LayerPrices) -> float:
-    """Return the host's seconds of each iteration, on the kind of nodes where they are most."""
+    """Return the host's fixed seconds per iteration, on the slowest kind of nodes."""
     return max(one.calibration.step for one in prices.by_kind(layout.software))
 
 
@@ -327,10 +326,10 @@ def tied_all_reduce(layout: Layout, prices: LayerPrices) -> float:
 
 
 def optimizer_bytes(recipe: Recipe) -> float:
-    """Return the bytes that an optimizer's step reads and writes of a weight.
+    """Return the bytes per weight that an optimizer step reads and writes.
 
-    Its gradient is read, its states are read and written; the weight is written, and read where it
-    has no copy to be updated.
+    It reads the gradient, reads and writes the states, and writes the weight, which it also reads
+    if there is no master copy.
     """
     states = recipe.master_bytes + recipe.moment_bytes
     weight = recipe.weight_bytes * (1 if recipe.master_bytes else 2)
@@ -338,14 +337,15 @@ def optimizer_bytes(recipe: Recipe) -> float:
 
 
 def clipping_bytes(recipe: Recipe) -> float:
-    """Return the bytes of clipping: a gradient is read for the norm, read again and written."""
+    """Return the bytes per weight of gradient clipping: two reads and a write of the gradient."""
     return 3 * recipe.gradient_bytes
 
 
 def optimizer_rates(layout: Layout, prices: LayerPrices) -> list[tuple[float, float]]:
-    """Return each rank's seconds of clipping and of the optimizer's step per weight that it holds.
+    """Return each pipeline rank's seconds of clipping and optimizer step, per weight that it holds.
 
-    Of those that all replicas hold, and of routed ones; on the slowest kind that it lies on.
+    The two numbers are for dense weights and for weights of routed experts, on the rank's slowest
+    kind of nodes.
     """
     shards, routed = layout.shards, max(1, min(layout.shards, layout.expert_data))
     on = prices_of_ranks(layout, prices)
@@ -354,12 +354,12 @@ def optimizer_rates(layout: Layout, prices: LayerPrices) -> list[tuple[float, fl
 
 
 def _seconds_per_weight(layout: Layout, prices: LayerPrices) -> float:
-    """Return the seconds of clipping and stepping on a device of the first kind."""
+    """Return the seconds of clipping and optimizer step per weight that a device updates."""
     recipe, device = layout.recipe, prices.cluster.accelerator
     kept = recipe.master_bytes + recipe.moment_bytes
     moved = optimizer_bytes(recipe) + clipping_bytes(recipe)
     here = moved / (device.bandwidth * prices.calibration.optimizer)
-    # The host reads gradients and writes weights over the link, and steps at about its rate.
+    # Gradients and weights cross the link to the host, which updates at about the link's rate.
     sent = recipe.gradient_bytes + recipe.gather_bytes + 2 * kept
     away = layout.offload_optimizer
     return here * (1 - away) + away * sent / device.host_bandwidth

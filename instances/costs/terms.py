@@ -1,4 +1,4 @@
-"""Names of the terms of an estimate, in the order of tables and pictures."""
+"""Names of the terms of time and memory in an estimate, in the order of tables and pictures."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Collectives of an iteration on one rank: how many over which axis, and how many bytes.
+"""Collectives of an iteration on one rank: their numbers and bytes, by axis and kind.
 
-A count states what crosses the process groups, whatever it takes and whatever hides it; seconds
-are in `layers.py` and in the iteration's estimate. Bytes are those of the whole tensor: of the
-gathered one in an all-gather, of each rank's input in a reduce-scatter and an all-reduce. Checked
-against torch's CommDebugMode.
+All collectives count, also those that computation hides; their seconds are in `layers.py` and in
+the estimate of the iteration. Bytes are those of the whole tensor: of the result of an all-gather,
+and of each rank's input to a reduce-scatter or an all-reduce. Checked against torch's
+CommDebugMode.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from .memory import RankStages, ends_held, rank_held, stays_gathered, unit_held
 
 @dataclass(frozen=True)
 class CollectiveTraffic:
-    """Collectives of one kind over one axis in an iteration of a rank."""
+    """Collectives of one kind over one axis, in one iteration of one rank."""
 
     axis: str  # ``tensor``, ``context``, ``data``, ``expert`` or ``pipeline``
     kind: str  # ``all-gather``, ``reduce-scatter``, ``all-reduce``, ``all-to-all`` or ``message``
-    count: int  # how many
-    size: float  # bytes of all of them together
+    count: int  # number of collectives
+    size: float  # bytes of all these collectives together
 
 
 def collectives(
     model: ModelDescription, layout: Layout, rank: int = 0
 ) -> tuple[CollectiveTraffic, ...]:
-    """Return the collectives of an iteration on a pipeline rank, those of a kind and axis added."""
+    """Return the collectives of an iteration on a pipeline rank, summed by axis and kind."""
     found: dict[tuple[str, str], tuple[int, float]] = {}
     for axis, kind, count, size in _all(model, layout, rank):
         before = found.get((axis, kind), (0, 0.0))
@@ -42,7 +42,7 @@ def collectives(
 def _all(
     model: ModelDescription, layout: Layout, rank: int
 ) -> Iterator[tuple[str, str, int, float]]:
-    """Yield axis, kind, count and bytes of one."""
+    """Yield axis, kind, number and bytes per collective, of all collectives of a rank."""
     own, stages = layout.rank_stages(rank), RankStages.of(model, layout)
     plain = replace(layout, recompute=frozenset())
     for stage in own:
@@ -56,7 +56,7 @@ def _all(
         whole = element_bytes(layout) * layout.tokens * model.hidden
         for stage, there in ((0, model.vocabulary), (layout.stages - 1, model.head)):
             if stage in own and there:
-                # Embedding: its output is summed; head: its input is gathered.
+                # The output of the embedding is summed; the input of the head is gathered.
                 yield from (
                     ("tensor", kind, layout.microbatches * count, whole)
                     for kind, count in _border(layout, 1, 1)
@@ -66,14 +66,14 @@ def _all(
         part = layout.tensor if layout.sequence_parallel else 1
         size = element_bytes(layout) * layout.tokens / part * model.hidden
         for stage in own:
-            # Sent to the next stage, and gradients to the one before, if on another rank.
+            # Activations go to the next stage and gradients to the previous one, if on other ranks.
             near = {stage - 1, stage + 1} - set(own)
             count = len(near & set(range(layout.stages)))
             yield "pipeline", "message", layout.microbatches * count, size
 
 
 def _border(layout: Layout, forward: int, backward: int) -> Iterator[tuple[str, int]]:
-    """Yield kind and count at borders of a tensor-parallel region, crossed so often in a pass."""
+    """Yield kind and number of the collectives at the border of a tensor-parallel region."""
     if not layout.sequence_parallel:
         yield "all-reduce", forward
         return
@@ -82,7 +82,7 @@ def _border(layout: Layout, forward: int, backward: int) -> Iterator[tuple[str, 
 
 
 def _of_block(block: Block, hidden: int, layout: Layout) -> Iterator[tuple[str, str, int, float]]:
-    """Yield axis, kind, count and bytes of one collective, of a microbatch's passes of a block."""
+    """Yield axis, kind, number and bytes per collective, for a block's passes of a microbatch."""
     each, full = element_bytes(layout), Recompute.FULL in layout.recompute
     whole = each * layout.tokens * hidden
     attentions = (block.attention is not None) + (block.cross_attention is not None)
@@ -94,7 +94,7 @@ def _of_block(block: Block, hidden: int, layout: Layout) -> Iterator[tuple[str, 
         again = again if full else min(again, 1)
         if layout.sequence_parallel:
             regathered = regions if fused(layout) else 0
-            # PyTorch stops recomputing at the last tensor that is kept, before the last sum.
+            # PyTorch stops recomputing at the last saved tensor, before the last reduce-scatter.
             yield "tensor", "all-gather", 2 * regions + again + regathered, whole
             summed = again if fused(layout) else max(0, again - 1)
             yield "tensor", "reduce-scatter", 2 * regions + summed, whole
@@ -125,7 +125,7 @@ def _of_block(block: Block, hidden: int, layout: Layout) -> Iterator[tuple[str, 
 def _of_data(
     model: ModelDescription, layout: Layout, rank: int, stages: RankStages
 ) -> Iterator[tuple[str, str, int, float]]:
-    """Yield axis, kind, count and bytes of one collective over data-parallel ranks."""
+    """Yield axis, kind, number and bytes per collective, over data-parallel ranks."""
     recipe, own = layout.recipe, layout.rank_stages(rank)
     if layout.replicas == 1:
         return

@@ -1,4 +1,4 @@
-"""Settings of launchers: the layouts of a training job that each of them can run.
+"""Settings of launchers: the layouts of a training job that each launcher can run.
 
 Each fact has its source: documentation or the check in the launcher's own code, by repository and
 commit. Whether a layout fits the cluster or the memory is not asked here.
@@ -36,8 +36,8 @@ _USUAL = frozenset({Layout.order})
 class LauncherSettings:
     """Settings of a launcher: the choices of a layout that it can run."""
 
-    software: Software  # whose kernels and overlap it trains with
-    recipe: str  # precision and bytes per parameter that it trains with unless told otherwise
+    software: Software  # software whose kernels and overlap it has
+    recipe: str  # name of its default recipe (precision and bytes per parameter)
     formats: frozenset[NumberFormat]  # precisions of matrix products
     schedules: frozenset[JobSchedule]  # orders of passes
     zero: frozenset[int]  # zero, zero_in_pipeline: ZeRO stages without a pipeline, and with one
@@ -46,37 +46,37 @@ class LauncherSettings:
     sharded_groups: frozenset[int] = frozenset()
     # whether tensor-parallel ranks can divide the sequence outside matrix products
     sequence_parallel: bool = False
-    # how context-parallel ranks can exchange keys and values; empty: it has none
+    # exchanges of keys and values between context-parallel ranks; empty: no context parallelism
     context: frozenset[ContextKind] = frozenset()
     # whether context parallelism excludes tensor and pipeline parallelism
     context_alone: bool = False
-    # expert, expert_tensor, expert_beside_tensor: whether it divides routed experts over devices,
-    # one expert's matrices, and experts in models whose other matrices are divided
+    # expert, expert_tensor, expert_beside_tensor: whether it can divide routed experts over
+    # devices, the matrices of one expert, and experts together with tensor parallelism
     expert: bool = True
     expert_tensor: bool = False
     expert_beside_tensor: bool = True
-    recompute: frozenset[Recompute] = _FULL  # modules that it can compute again
-    # recompute_some, recompute_by_stage: whether full recomputation can be of some of a stage's
-    # layers, and of another number in each stage
+    recompute: frozenset[Recompute] = _FULL  # modules that it can recompute
+    # recompute_some, recompute_by_stage: whether full recomputation can be limited to some layers
+    # of a stage, and whether their number can differ between stages
     recompute_some: bool = False
     recompute_by_stage: bool = False
     # fields of `Layout` whose fractions it can keep in host memory
     offload: frozenset[str] = frozenset()
-    # offload_by_layer, offload_by_zero: whether those activations are of whole layers, without
-    # pipeline and recomputation; whether they are all that recomputation begins with, and weights
-    # and a part of the optimizer are there with ZeRO 3 alone
+    # offload_by_layer: activations are offloaded by whole layers, without pipeline and
+    # recomputation; offload_by_zero: all inputs of recomputation are offloaded or none, and
+    # weights, or a fraction of the optimizer, only with ZeRO 3
     offload_by_layer: bool = False
     offload_by_zero: bool = False
-    orders: frozenset[tuple[str, ...]] = _USUAL  # axes from neighbouring ranks to distant ones
-    # how it can send tokens to experts
+    orders: frozenset[tuple[str, ...]] = _USUAL  # orders of axes, as in `Layout.order`
+    # ways to send tokens to experts
     dispatchers: frozenset[Dispatcher] = frozenset({Dispatcher.ALL_TO_ALL})
     capacity: bool = False  # whether experts can drop tokens
-    graphs: frozenset[Graphs] = frozenset({Graphs.NONE})  # kernels that it can record
-    # whether it predicts further tokens in a pipeline
+    graphs: frozenset[Graphs] = frozenset({Graphs.NONE})  # kernels that recorded graphs can launch
+    # whether it supports multi-token prediction in a pipeline
     mtp_in_pipeline: bool = True
-    # whether experts are divided over data-parallel ranks alone
+    # whether only data-parallel ranks divide experts
     experts_in_data: bool = False
-    # whether it divides states wherever tensor or context parallelism is
+    # whether tensor or context parallelism requires ZeRO 1 or above
     always_sharded: bool = False
     # whether each of several tensor-parallel ranks can have a copy of a key and value head
     copies_key_heads: bool = True
@@ -167,9 +167,9 @@ _DEEPSPEED = LauncherSettings(
 )
 
 # runtime/execution/job (docs/run.md, Training jobs): FSDP2, which in a pipeline of
-# torch.distributed.pipelining divides gradients at the end of a batch alone, so that ZeRO 2 and 3
-# would keep more there than they promise; attention by gathered keys and values or exchanged heads,
-# which has no mask of its own; modules to recompute are named by the user. DTensor divides key and
+# torch.distributed.pipelining divides gradients only at the end of a batch, so that ZeRO 2 and 3
+# would keep more memory than they should; attention with gathered keys and values or exchanged
+# heads, without a mask of its own; the user names the modules to recompute. DTensor divides key and
 # value projections and the vocabulary evenly.
 _STAGECUT = LauncherSettings(
     software=Software.STAGECUT,
@@ -228,7 +228,7 @@ _MAXTEXT = LauncherSettings(
     experts_in_data=True,
 )
 
-# Not a launcher: every order of passes there is here, with Megatron's kernels.
+# Not a launcher: all schedules of this package, with Megatron's kernels.
 _ANY = replace(
     _MEGATRON,
     schedules=frozenset(JobSchedule),
@@ -256,8 +256,8 @@ LAUNCHERS: Mapping[str, LauncherSettings] = MappingProxyType(
 def runs(launcher: str, layout: Layout, model: ModelDescription | None = None) -> str | None:
     """Return why a launcher of `LAUNCHERS` cannot run a layout, in one line; None if it can.
 
-    Without a `model` neither its layers, heads nor vocabulary are asked. InputError if there is no
-    launcher of that name.
+    Without a `model`, its layers, heads and vocabulary are not checked. InputError if no launcher
+    has that name.
 
     Examples
     --------
@@ -276,7 +276,7 @@ def runs(launcher: str, layout: Layout, model: ModelDescription | None = None) -
 
 
 def undivided(launcher: str, layout: Layout, model: ModelDescription) -> str | None:
-    """Return which part of a model a launcher cannot divide as a layout does; None if it can."""
+    """Return why a launcher cannot divide a model as a layout does, in one line; None if it can."""
     known, t = LAUNCHERS[launcher], layout.tensor
     if known.even_vocabulary and model.vocabulary % t:
         return (
@@ -300,16 +300,16 @@ def undivided(launcher: str, layout: Layout, model: ModelDescription) -> str | N
 
 
 def layers_away(part: float, layers: int) -> int:
-    """Count the layers of which a part of all activations is in host memory, by whole layers."""
+    """Count the layers to offload, rounded up, so that `part` of all activations is offloaded."""
     return ceil(part * layers - 1e-9)
 
 
-#: The part of a layout that a launcher cannot run, and what it can instead; None: it runs all.
+#: A layout's setting that a launcher does not support, and those it supports; None: it runs all.
 _Refusal = tuple[str, str] | None
 
 
 def _passes(known: LauncherSettings, layout: Layout) -> _Refusal:
-    """Return what of precision, schedule and stages it has no setting for."""
+    """Return an unsupported precision, graph recording, order of axes or schedule."""
     if layout.recipe.compute not in known.formats:
         return f"recipe: products in {layout.recipe.compute}", _listed(known.formats)
     if layout.graphs not in known.graphs:
@@ -324,7 +324,7 @@ def _passes(known: LauncherSettings, layout: Layout) -> _Refusal:
 
 
 def _division(known: LauncherSettings, layout: Layout) -> _Refusal:
-    """Return what of replicas, tensors, sequences and experts it cannot divide so."""
+    """Return an unsupported division of states, tensors, sequences or experts."""
     piped = layout.pipeline > 1
     stages = known.zero_in_pipeline if piped else known.zero
     if layout.zero not in stages:
@@ -374,7 +374,7 @@ def _division(known: LauncherSettings, layout: Layout) -> _Refusal:
 
 
 def _kept(known: LauncherSettings, layout: Layout, layers: int | None) -> _Refusal:
-    """Return what of recomputation and host memory it has no setting for."""
+    """Return an unsupported setting of recomputation or host memory."""
     if more := layout.recompute - known.recompute:
         return f"recompute: {_listed(more)}", _listed(known.recompute)
     if Recompute.FULL in layout.recompute and len(layout.recompute) > 1:
@@ -389,7 +389,7 @@ def _kept(known: LauncherSettings, layout: Layout, layers: int | None) -> _Refus
 
 
 def _in_host_memory(known: LauncherSettings, layout: Layout, layers: int | None) -> _Refusal:
-    """Return which part of something it cannot keep there."""
+    """Return an unsupported fraction of activations, weights or optimizer in host memory."""
     for name in OFFLOAD:
         if getattr(layout, name) and name not in known.offload:
             return f"{name}: {getattr(layout, name):g}", "none of it in host memory"
@@ -417,7 +417,7 @@ def _in_host_memory(known: LauncherSettings, layout: Layout, layers: int | None)
 
 
 def _one_number(layout: Layout, counts: tuple[int, ...]) -> bool:
-    """Whether stages recompute equally many layers, or all that they have."""
+    """Whether each stage recomputes the largest of `counts` layers, or all its layers if fewer."""
     layers = layout.stage_layers or (max(counts),) * len(counts)
     return all(
         count in (max(counts), own) and count <= own

@@ -1,7 +1,8 @@
-"""Plans of training jobs: a layout with its seconds, a bound for all others, and the file of both.
+"""Plans of training jobs: a layout with its seconds, a certified bound, and the plan's file.
 
-A certificate is a table: what was asked, the costs by a hash, and for every group of outer points
-(by degrees) how many were ruled out for which reason, and the least bound among them.
+A certificate has a hash of the costs and a table of outer points (layouts without their stages): a
+row for each combination of degrees says how many were ruled out, for which reason, and the least
+bound among them.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ VERSION = 1
 
 
 class Reason(StrEnum):
-    """Why an outer point holds no better plan than the best, or that this is not known."""
+    """Reason why no plan at an outer point improves on the best plan; `OPEN`: none is known."""
 
-    CAPACITY = "capacity"  # even with all layers recomputed it does not fit
-    WORK = "work"  # its bound is above
-    RELAXATION = "relaxation"  # so is that of its program's relaxation
-    PROGRAM = "program"  # so is that of its program
-    EXHAUSTED = "exhausted"  # all its plans were judged
+    CAPACITY = "capacity"  # no plan fits, even with all layers recomputed
+    WORK = "work"  # the bound from memory and work reaches the best plan
+    RELAXATION = "relaxation"  # the bound of the program's linear relaxation reaches it
+    PROGRAM = "program"  # the bound of the integer program reaches it
+    EXHAUSTED = "exhausted"  # all plans were judged
     OPEN = "open"  # not ruled out
 
 
 @dataclass(frozen=True)
 class CertificateRow:
-    """Outer points of the same degrees: how many, why none is better, and their least bound."""
+    """Outer points with the same degrees: their number by reason, and their least bound."""
 
     tensor: int  # tensor, context, pipeline, data, expert, expert_tensor: degrees
     context: int
@@ -52,8 +53,8 @@ class CertificateRow:
     data: int
     expert: int
     expert_tensor: int
-    points: Mapping[Reason, int]  # how many by reason
-    bound: float | None  # seconds; no plan at any of the points is faster, or none fits
+    points: Mapping[Reason, int]  # number of points by reason
+    bound: float | None  # seconds that no plan at these points undercuts; None: no plan fits
 
     @property
     def degrees(self) -> tuple[int, ...]:
@@ -67,15 +68,14 @@ class CertificateRow:
 class JobCertificate:
     """Certificate that no plan of the declared space is faster than a bound."""
 
-    # hash of model, cluster, calibrations of all its kinds of nodes and what the job fixes: of all
-    # that bounds follow from
+    # hash of all inputs of the bounds: model, cluster, job, and calibrations of all kinds of nodes
     costs: str
     calibration: str  # name of the table of efficiencies
-    rows: tuple[CertificateRow, ...]  # all outer points of the space, by degrees
+    rows: tuple[CertificateRow, ...]  # all outer points of the space, grouped by degrees
 
     @property
     def points(self) -> dict[Reason, int]:
-        """Outer points by reason."""
+        """Number of outer points by reason."""
         found: dict[Reason, int] = {}
         for row in self.rows:
             for reason, count in row.points.items():
@@ -131,7 +131,7 @@ class JobPlan(Summarised):
 
     @property
     def gap(self) -> float:
-        """Part of `seconds` that a better plan could save at most."""
+        """Largest fraction of `seconds` that a better plan could save."""
         return max(0.0, 1 - self.bound / self.seconds)
 
     @property
@@ -151,7 +151,7 @@ class JobPlan(Summarised):
         write_whole(Path(path), json.dumps(self.as_dict(), indent=1) + "\n")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what the file holds."""
+        """Return the contents of the plan's file."""
         model: Any = self.model.name
         if model not in shipped_models() or shipped_model(model) != self.model:
             model = to_plain(self.model)
@@ -179,22 +179,22 @@ def is_job_plan(path: str | Path) -> bool:
 
 
 def load_job_plan(path: str | Path) -> JobPlan:
-    """Return the plan of a training job in a file.
+    """Read the plan of a training job from a file.
 
     Parameters
     ----------
     path
-        The file.
+        File that `JobPlan.save` or ``stagecut solve`` wrote.
 
     Returns
     -------
     JobPlan
-        As it was saved; `verify` judges it.
+        The plan as it was saved; `verify` checks it.
 
     Raises
     ------
     InputError
-        If there is none, or a field is missing or wrong: one line with file and field.
+        If the file has no such plan, or a field is missing or wrong: one line with file and field.
 
     Examples
     --------
@@ -225,9 +225,9 @@ def load_job_plan(path: str | Path) -> JobPlan:
 def costs_hash(
     model: ModelDescription, cluster: TrainingCluster, job: TrainingJob, calibration: Calibration
 ) -> str:
-    """Return a hash of everything that seconds and bytes of a job follow from.
+    """Return a hash of all inputs that determine the seconds and bytes of a job.
 
-    `calibration` is of the first kind of nodes; those of the others join it.
+    `calibration` is that of the first kind of nodes; the tables of other kinds are hashed too.
     """
     tables = tables_by_kind(calibration, cluster, job.settings.software)
     text = json.dumps([to_plain(one) for one in (model, cluster, job, *tables)], sort_keys=True)

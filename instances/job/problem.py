@@ -1,8 +1,8 @@
-"""Problem of a training job: its batch, and the parts of the layout that are decided beforehand.
+"""Problem of a training job: its batch, and the decisions of the layout that the user fixes.
 
-A job says how many sequences of how many tokens an iteration trains. Everything else is open unless
-it is given: the degrees of every parallelism, ZeRO stage, microbatch, schedule with its chunks, and
-recomputation. A launcher narrows what may be chosen to what it can run.
+A job states the number of sequences per iteration and of tokens per sequence. All else is open
+unless it is given: the degree of each parallelism, ZeRO stage, microbatch, schedule with its
+chunks, and recomputation. The launcher restricts the choices to those that it can run.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _CONTEXT = (ContextKind.RING, ContextKind.ALL_GATHER, ContextKind.ALL_TO_ALL)
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """Choose everything that decides how a model trains on a cluster; minimise an iteration's time.
+    """Problem of choosing the layout of a training job; minimises the seconds of an iteration.
 
-    A degree, ZeRO stage, microbatch or number of chunks that is None is open; a number, or several,
-    are what it may be.
+    A degree, ZeRO stage, microbatch or number of chunks is open if it is None; otherwise it is the
+    allowed value, or a tuple of allowed values.
 
     Parameters
     ----------
@@ -58,19 +58,19 @@ class TrainingJob:
     schedules
         Allowed orders of passes; default: the launcher's.
     recompute
-        Allowed sets of recomputed modules; default: the launcher's. No recomputation is always
-        allowed with ``full``, of which each stage recomputes as many layers as it must.
+        Allowed sets of recomputed modules; default: those of the launcher. With ``full``, stages
+        recompute only as many layers as they must, or none.
     recipe
-        Precision and bytes per parameter; default: the launcher's.
+        Precision and bytes per parameter; default: the launcher's recipe.
     offload_activations, offload_weights, offload_optimizer
-        Allowed parts, from 0 to 1, of what lies in host memory; default: none of it.
+        Allowed fractions, from 0 to 1, that are kept in host memory; default: 0.
     memory_bytes
-        Of each device; default: the device's own.
+        Usable memory of each device, bytes; default: all of the device's memory.
 
     Raises
     ------
     InputError
-        If a value is none of its choices or out of range.
+        If a value is not one of its choices, or out of range.
 
     Examples
     --------
@@ -150,7 +150,7 @@ class TrainingJob:
         return (value,) if isinstance(value, int) else value
 
     def parts(self, name: str) -> tuple[float, ...]:
-        """Return the allowed parts of what a field of `OFFLOAD` keeps in host memory."""
+        """Return the allowed fractions in host memory for a field of `OFFLOAD`."""
         value = getattr(self, name)
         return (value,) if isinstance(value, int | float) else value
 
@@ -161,7 +161,7 @@ class TrainingJob:
 
     @property
     def template(self) -> Layout:
-        """A layout of one device with what the job decides: batch, precision, software."""
+        """Layout on one device with the job's fixed batch, precision and software."""
         known = self.settings
         recipe = self.recipe if self.recipe is not None else known.recipe
         return Layout(
@@ -174,20 +174,20 @@ class TrainingJob:
         )
 
     def counts_layers(self, layout: Layout) -> bool:
-        """Whether a layout leaves open how many layers of its stages are recomputed."""
+        """Whether the number of recomputed layers of each stage is open under a layout."""
         known = self.settings
         some = layout.recompute == _FULL and known.recompute_some
         some = some and not (layout.offload_activations and known.offload_by_layer)
         return some and layout.recompute_layers is not None
 
     def zero_stages(self, pipeline: int) -> tuple[int, ...]:
-        """Return the ZeRO stages that launcher and job allow with so many pipeline ranks."""
+        """Return the ZeRO stages that launcher and job allow with `pipeline` ranks."""
         known = self.settings.zero if pipeline == 1 else self.settings.zero_in_pipeline
         given = self.allowed("zero")
         return tuple(sorted(z for z in known if given is None or z in given))
 
     def memory_limits(self, layout: Layout, cluster: TrainingCluster) -> tuple[float, ...]:
-        """Return the bytes of each pipeline rank's smallest device that the job may use."""
+        """Return the usable bytes of each pipeline rank's smallest device."""
         return device_memory(layout, cluster, self.memory_bytes)
 
     def pipelines(self, model: ModelDescription) -> bool:
@@ -195,7 +195,7 @@ class TrainingJob:
         return self.settings.mtp_in_pipeline or not model.mtp
 
     def refused(self, model: ModelDescription, layout: Layout) -> tuple[str, ...]:
-        """Return the fields of a layout of a model that are not among what the job leaves open."""
+        """Return the fields of a layout whose values the job or its launcher does not allow."""
         found = [
             name
             for name in OPEN
@@ -212,7 +212,7 @@ class TrainingJob:
         return tuple(dict.fromkeys(found))
 
     def allows(self, model: ModelDescription, layout: Layout) -> bool:
-        """Whether a layout of a model is among those that the job leaves open."""
+        """Whether the job and its launcher allow a layout of a model."""
         return not self.refused(model, layout)
 
     @property

@@ -1,7 +1,7 @@
-"""Usual layouts for a training job, by the rules of frameworks and their guides.
+"""Usual layouts for a training job: baselines by the rules of frameworks and their guides.
 
-Each rule names its layouts in the order in which it would try them, and the first that the model,
-the cluster and the devices' memory allow is its choice. No time is asked for: rules have none.
+Each rule generates layouts in its order of preference and chooses the first one that the model, the
+cluster and the devices' memory allow. Rules do not estimate times.
 
 ``recipes.csv`` has the fastest published run of each model, device, number of devices and precision
 (NVIDIA-NeMo/Megatron-Bridge, ``docs/performance-summary.md`` and its archive, layouts from
@@ -38,14 +38,13 @@ NONE = "none"
 class PublishedRecipe:
     """A published run of a shipped model."""
 
-    # name, further: of the model, and its blocks that predict further tokens (multi-token
-    # prediction)
+    # name, further: name of the model, and number of its blocks for multi-token prediction
     name: str
     further: int
-    devices: str  # the cluster, as `training_cluster` takes it
-    layout: Layout  # how it was divided
-    seconds: float  # measured, of one iteration
-    source: str  # page or recipe
+    devices: str  # the cluster in one line, as for `training_cluster`
+    layout: Layout  # layout of the run
+    seconds: float  # measured seconds of one iteration
+    source: str  # page or recipe that published it
 
     @property
     def model(self) -> ModelDescription:
@@ -84,7 +83,7 @@ def published_recipes() -> tuple[PublishedRecipe, ...]:
 
 
 def layout_of(row: Mapping[str, str]) -> Layout:
-    """Return the layout that the columns of a row say."""
+    """Return the layout in the columns of a row."""
     default = Layout()
     return Layout(**{key: _value(key, text, default) for key, text in row.items() if text})
 
@@ -113,11 +112,12 @@ def _value(key: str, text: str, default: Layout) -> Any:
 _NOTHING: frozenset[Recompute] = frozenset()
 _FULL = frozenset({Recompute.FULL})
 
-#: Widest tensor parallelism of the rules, as nodes have that many devices.
+#: Largest tensor degree of the rules: usual nodes have as many devices.
 WIDEST = 8
 
-#: Megatron-Bridge's starting points by parameters: up to so many, tensor and pipeline degrees,
-#: context (NVIDIA-NeMo/Megatron-Bridge@067f987, skills/nemo-mbridge-perf-parallelism-strategies).
+#: Megatron-Bridge's starting points for dense models: number of parameters below which a row
+#: applies, tensor degrees, pipeline degrees and context degree
+#: (NVIDIA-NeMo/Megatron-Bridge@067f987, skills/nemo-mbridge-perf-parallelism-strategies).
 BY_PARAMETERS: tuple[tuple[float, tuple[int, ...], tuple[int, ...], int], ...] = (
     (1e9, (1,), (1,), 1),
     (10e9, (2, 4), (1,), 1),
@@ -125,7 +125,7 @@ BY_PARAMETERS: tuple[tuple[float, tuple[int, ...], tuple[int, ...], int], ...] =
     (175e9, (8,), (4, 8), 1),
     (math.inf, (8,), (8, 16), 2),
 )
-#: The same guide's mixtures of experts: tensor, pipeline, expert and context degree.
+#: The same guide's degrees for mixtures of experts: tensor, pipeline, expert, context.
 BY_NAME = {
     "moonlight-16b-a3b": (2, 1, 8, 1),
     "deepseek-v2": (1, 4, 32, 1),
@@ -134,12 +134,13 @@ BY_NAME = {
     "deepseek-v3": (2, 16, 64, 1),
     "kimi-k2": (2, 16, 32, 1),
 }
-#: Degrees of other mixtures, as above: tensor 1 or 2, pipeline 1 to 4, expert 8 to 32
+#: Degrees for other mixtures, in the same order: tensor 1 or 2, pipeline 1 to 4, expert 8 to 32
 #: (skills/adding-model-support/recipe-patterns.md).
 EXPERTS = tuple((t, p, e, 1) for e in (8, 16, 32) for p in (1, 2, 4) for t in (1, 2))
 
-#: torchtitan trains Llama 3 of 70B and 405B with tensor 8 and full recomputation, 8B with neither
-#: (pytorch/torchtitan@b5bcd76, torchtitan/models/llama3/config_registry.py).
+#: Number of parameters from which torchtitan's recipes have tensor 8 and full recomputation: those
+#: of Llama 3 70B and 405B have both, that of 8B has neither (pytorch/torchtitan@b5bcd76,
+#: torchtitan/models/llama3/config_registry.py).
 TITAN_TENSOR_FROM = 70e9
 
 
@@ -147,10 +148,10 @@ TITAN_TENSOR_FROM = 70e9
 class UsualLayout:
     """Layout that a rule chooses, or the reason why it chooses none."""
 
-    name: str  # the rule
-    layout: Layout | None  # its choice; None if there is none that runs
-    # why it is not what the rule would try first, in one line; empty if it is. If there is none,
-    # the bytes of the one that needs least, or why the first is none
+    name: str  # name of the rule
+    layout: Layout | None  # chosen layout; None if no layout of the rule runs
+    # one line on why the rule's first layout does not run; empty if it does. Without a layout: the
+    # least bytes that any of them needs, or why the first is invalid
     reason: str
 
 
@@ -160,11 +161,10 @@ def usual_layouts(
     base: Layout,
     memory_bytes: float | None = None,
 ) -> tuple[UsualLayout, ...]:
-    """Return what each rule chooses for a model, a cluster and a batch.
+    """Return the layout that each rule chooses for a model, a cluster and a batch.
 
-    `base` has what all have in common: global batch and sequence, recipe, software, overlap and
-    graphs; its degrees are not looked at. Of each device `memory_bytes` may be used, by default
-    all.
+    `base` has the common fields: global batch and sequence, recipe, software, overlap and graphs;
+    its degrees are ignored. `memory_bytes` is the usable memory of each device, by default all.
 
     Examples
     --------
@@ -198,7 +198,7 @@ def _first(
     layouts: Iterable[Layout],
     memory_bytes: float | None,
 ) -> UsualLayout:
-    """Return the first layout that runs and why not one before it, or what all of them lack."""
+    """Return the first layout that runs, and why an earlier one does not; or why none runs."""
     reason, short, most = "", math.inf, ""
     for layout in layouts:
         try:
@@ -219,10 +219,10 @@ def _first(
 
 
 def _sharded(common: Layout, cluster: TrainingCluster) -> Iterator[Layout]:
-    """FSDP, or DeepSpeed's ZeRO-3: weights over all devices, microbatches as large as fit.
+    """Yield layouts of FSDP or DeepSpeed's ZeRO-3: sharded weights, microbatches as large as fit.
 
-    Where the batch has too few sequences for so many replicas, or memory is short, with as little
-    tensor parallelism as will do.
+    If the batch has too few sequences for so many replicas, or memory is short, the smallest
+    sufficient tensor degree follows.
     """
     for tensor in _divisors(min(WIDEST, cluster.per_node)):
         whole = replace(_divided(common, cluster, tensor, 1), zero=3)
@@ -232,7 +232,7 @@ def _sharded(common: Layout, cluster: TrainingCluster) -> Iterator[Layout]:
 
 
 def _in_node(common: Layout, model: ModelDescription, cluster: TrainingCluster) -> Iterator[Layout]:
-    """The widest tensor parallelism within a node, and as few pipeline ranks as fit."""
+    """Yield layouts with the largest tensor degree within a node, and few pipeline ranks first."""
     for tensor in reversed(_divisors(min(WIDEST, cluster.per_node))):
         for recompute in (_NOTHING, _FULL):
             for pipeline in _divisors(cluster.devices // tensor):
@@ -242,7 +242,7 @@ def _in_node(common: Layout, model: ModelDescription, cluster: TrainingCluster) 
 
 
 def _by_size(common: Layout, model: ModelDescription, cluster: TrainingCluster) -> Iterator[Layout]:
-    """Megatron-Bridge's starting points, context parallelism by the length of sequences."""
+    """Yield Megatron-Bridge's starting points, with a context degree by sequence length."""
     long = 1 if common.sequence <= 8192 else 2 if common.sequence <= 32768 else 4
     sparse = any(block.experts is not None for block in model.layer_types)
     if sparse:
@@ -263,7 +263,7 @@ def _by_size(common: Layout, model: ModelDescription, cluster: TrainingCluster) 
 def _pipeline(
     common: Layout, model: ModelDescription, cluster: TrainingCluster
 ) -> Iterator[Layout]:
-    """A pipeline of as few ranks as fit, the rest replicas that divide the optimizer."""
+    """Yield pipelines, few ranks first, whose replicas divide the optimizer."""
     for recompute in (_NOTHING, _FULL):
         for pipeline in _divisors(cluster.devices)[1:]:
             if pipeline <= model.layers:
@@ -272,7 +272,7 @@ def _pipeline(
 
 
 def _titan(common: Layout, model: ModelDescription, cluster: TrainingCluster) -> Iterator[Layout]:
-    """FSDP beside tensor parallelism for large models; selective recomputation for others."""
+    """Yield FSDP layouts: with tensor parallelism for large models, else recomputing operators."""
     large = model.parameters >= TITAN_TENSOR_FROM
     layout = replace(_divided(common, cluster, WIDEST if large else 1, 1), zero=3)
     for recompute in (_FULL,) if large else (frozenset({Recompute.OPERATORS}), _FULL):
@@ -283,7 +283,7 @@ def _titan(common: Layout, model: ModelDescription, cluster: TrainingCluster) ->
 def nearest_recipe(
     model: ModelDescription, cluster: TrainingCluster, precision: NumberFormat
 ) -> PublishedRecipe | None:
-    """Return NVIDIA's recipe of a model on such devices, of the nearest number and precision."""
+    """Return NVIDIA's recipe for a model and device, nearest in number of devices and precision."""
     named = cluster.accelerator.name
     own = [
         recipe
@@ -303,7 +303,7 @@ def nearest_recipe(
 def _published(
     common: Layout, recipe: PublishedRecipe, cluster: TrainingCluster
 ) -> Iterator[Layout]:
-    """A published layout with as many replicas as there are devices for, in this precision."""
+    """Yield a published layout with as many replicas as the cluster has devices for."""
     own = recipe.layout
     replica = own.tensor * own.context * own.pipeline
     layout = replace(
@@ -324,7 +324,7 @@ def _published(
 def _divided(
     common: Layout, cluster: TrainingCluster, tensor: int, pipeline: int, context: int = 1
 ) -> Layout:
-    """Return a layout of such degrees whose replicas divide the optimizer."""
+    """Return a layout with the given degrees, whose replicas divide the optimizer."""
     return replace(
         common,
         tensor=tensor,
@@ -337,20 +337,20 @@ def _divided(
 
 
 def _with_experts(layout: Layout, model: ModelDescription, cluster: TrainingCluster) -> Layout:
-    """Return a layout with routed experts over the devices of a node."""
+    """Return a layout whose routed experts are divided over the devices of a node."""
     counts = [block.experts.experts for block in model.layer_types if block.experts is not None]
     ranks = math.gcd(layout.tensor * layout.context * layout.data, *counts) if counts else 1
     return replace(layout, expert=math.gcd(ranks, cluster.per_node))
 
 
 def _expert_degrees(layout: Layout, wanted: int) -> Iterable[int]:
-    """Return an expert degree, and what of it a pipeline rank's devices can be divided by."""
+    """Return an expert degree, and its largest divisor that divides a pipeline rank's devices."""
     ranks = layout.tensor * layout.context * layout.data
     return dict.fromkeys((wanted, math.gcd(wanted, ranks)))
 
 
 def _microbatches(layout: Layout) -> Sequence[int]:
-    """Return sizes of microbatches, the largest first."""
+    """Return the possible sizes of a microbatch in sequences, the largest first."""
     local = layout.global_batch // layout.data
     return [size for size in (8, 4, 2, 1) if size == 1 or (local >= size and local % size == 0)]
 

@@ -1,4 +1,4 @@
-"""Schedules: what each device does, in which order."""
+"""Schedules by name: each device's order of passes, for stages and a number of microbatches."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from .validate import ScheduleError, step_table, validate
 
 
 def one_f_one_b(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
-    """1F1B: its pattern where each device holds one stage, else the cyclic order that it is."""
+    """1F1B: the usual pattern if each device holds one stage, else its generalised cyclic order."""
     if all(len(own) <= 1 for own in held(stages)):
         return plain_1f1b(stages, microbatches)
     return flushed(stages, microbatches, network)
 
 
 def interleaved_1f1b(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
-    """Interleaved 1F1B: Megatron's order where it applies, else 1F1B."""
+    """Interleaved 1F1B: Megatron's order if the stages allow it, else 1F1B."""
     if not is_plain(stages) and is_interleaved(stages, microbatches):
         return interleaved(stages, microbatches)
     return replace(one_f_one_b(stages, microbatches, network), name="interleaved")
@@ -76,7 +76,7 @@ def zero_bubble_h2(stages: StageGraph, microbatches: int, network: Network) -> S
 
 
 def _enough(stages: StageGraph, network: Network) -> Ints:
-    """Microbatches in flight that keep the bottleneck busy, shape (P,): 1F1B's where it applies."""
+    """Return the microbatches in flight that keep the bottleneck busy, shape (P,), as in 1F1B."""
     if all(len(own) <= 1 for own in held(stages)):
         return stages.in_flight
     depth = flushed(stages, 1, network).depth or 1
@@ -120,11 +120,11 @@ def make_schedule(
     name
         One of `SCHEDULES`, or ``zb-v`` or ``dualpipe-v`` for stages that lie in a V.
     stages
-        What is scheduled, such as `chain` makes it.
+        Stages to schedule, for example from `chain`.
     microbatches
-        How many.
+        Number of microbatches.
     network
-        How data moves, which some orders take into account; default: `HostMemory()`.
+        Model of transfers, which some orders take into account; default: `HostMemory()`.
 
     Returns
     -------

@@ -1,6 +1,6 @@
-"""Schedules as data: per device a list of actions such as ``2F0`` or ``2B0``.
+"""Schedules as data: for each device a list of actions such as ``2F0`` or ``2B0``.
 
-Schedules as CSV: a row per device, a cell per action, an empty cell for an idle step.
+As CSV, a schedule has a row per device and a cell per action; an empty cell is an idle step.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ class Schedule:
     Parameters
     ----------
     name
-        Such as ``1f1b``.
+        Name, such as ``1f1b``.
     microbatches
-        How many there are.
+        Number of microbatches.
     actions
-        Per device, shape (n, 3): stage, kind and microbatch of each action, in order.
+        For each device, shape (n, 3): stage, kind and microbatch of each action, in order.
     versions
-        How many versions of its weights a stage keeps.
+        Versions of its weights that a stage keeps.
     engines
-        Per device, the order of its copy engine where transfers run beside compute; empty for
+        For each device, the order of its copy engine if transfers overlap with compute; empty:
         first come, first served.
     depth
-        About so many microbatches pass until the order repeats itself; None if unknown.
+        Approximate number of microbatches until the order becomes periodic; None if unknown.
     repeat
-        From then on, it repeats itself every so many microbatches.
+        Period of the order from then on, in microbatches.
     cyclic
-        And so exactly that each action comes back after each repeat, until the end.
+        Whether the order is exactly periodic until the end.
 
     Raises
     ------
@@ -114,7 +114,7 @@ class Schedule:
 def schedule_of(
     rows: Iterable[Sequence[Action]], *, name: str = "given", microbatches: int | None = None
 ) -> Schedule:
-    """Return the schedule whose device d does the actions of row d."""
+    """Return the schedule in which device d performs the actions of row d."""
     lists = [list(row) for row in rows]
     most = max((a.microbatch + 1 for row in lists for a in row), default=1)
     tables = tuple(np.array(row, dtype=np.int32).reshape(-1, 3) for row in lists)
@@ -127,12 +127,12 @@ def write_csv(schedule: Schedule) -> str:
     Parameters
     ----------
     schedule
-        What to write.
+        Schedule to write.
 
     Returns
     -------
     str
-        A line per device; `read_csv` is the inverse.
+        Text with a line per device; `read_csv` is the inverse.
 
     Examples
     --------
@@ -144,19 +144,19 @@ def write_csv(schedule: Schedule) -> str:
 
 
 def read_csv(text: str, *, name: str = "schedule") -> Schedule:
-    """Read a schedule, strictly.
+    """Read a schedule from CSV text; any cell that is not an action is an error.
 
     Parameters
     ----------
     text
-        A line per device, cells such as ``0F0`` (stage 0, forward, microbatch 0).
+        A line per device, with cells such as ``0F0`` (stage 0, forward, microbatch 0).
     name
-        Of the schedule, and for messages.
+        Name of the schedule, also in error messages.
 
     Returns
     -------
     Schedule
-        Device d does the actions of row d.
+        Schedule in which device d performs the actions of row d.
 
     Raises
     ------

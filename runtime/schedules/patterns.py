@@ -1,8 +1,8 @@
-"""Schedules with a repeating pattern, from GPipe to asynchronous, and list scheduling.
+"""Schedules with a repeating pattern, from GPipe to asynchronous ones, and list scheduling.
 
-Almost all are one thing: task τ of microbatch j belongs to *round* j + k_τ of its device, and a
-device works round by round, in the order of positions within a round. Such an order cannot
-deadlock if every task that waits for another has a larger (k, position).
+Most follow one rule: task τ of microbatch j belongs to *round* j + k_τ of its device, and a device
+works round by round, in the order of positions within a round. Such an order cannot deadlock if
+every task that waits for another has a larger (k, position).
 
 `list_schedule` orders passes by a rule on the stages' own times, for any plan: a device that is
 free takes a ready backward task, else a forward task, else a weight gradient. Forward tasks are
@@ -12,7 +12,7 @@ oldest one can always go on: no deadlock.
 With one version of the weights, all replicas of a stage reduce their gradients at the end of the
 batch. PipeDream has no batches: replicas reduce after every round, in which each has done one
 microbatch. 2BW reduces the gradients of a batch while the next one runs, in equal slices, one after
-every round: so no device stops for long, and stages next to each other do not wait for it.
+every round, so that no device stops for long and neighbouring stages do not wait for it.
 
 *Cyclic* schedules, for any plan: every device repeats one round of work and never waits. Let T be
 the max-load. Give every device d its tasks in a fixed order, one after the other, within a period
@@ -24,13 +24,13 @@ with the least whole k_τ for which σ_τ is not before the end of every task th
 Microbatch j follows j·T later. Nothing ever collides, so the period T is reached, whatever the
 graph and however often work comes back to a device; k says how many microbatches are in flight.
 Phases are chosen so that the first task on a device starts as soon as it can: for a chain of equal
-stages this is 1F1B itself. Where transfers run beside compute, a copy engine is one more device,
-whose tasks are the receptions and sendings; messages over links are delays.
+stages this is 1F1B itself. If transfers overlap with compute, a copy engine is one more device,
+whose tasks are receives and sends; messages over links are delays.
 
 A stage of R replicas takes every R-th microbatch. Its devices work in step, with a period of R·T
-that begins at one phase for all of them, for replicas may wait for each other (`reduction`): each
-then does its part of R microbatches. Where a device holds stages of different replicas, the period
-is that of their least common multiple.
+that begins at the same phase, since replicas may wait for each other: each then does its part of R
+microbatches. If a device holds stages with different numbers of replicas, the period is T times
+their least common multiple.
 
 References
 ----------
@@ -55,16 +55,17 @@ from ..simulate.network import HostMemory, Links, Network, all_reduce_times, mes
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 from .actions import Action, ActionTable, Kind, Schedule, WeightVersions, schedule_of
 
-#: Passes by urgency in `list_schedule`: place among forward, backward and weights, and the action.
+#: Passes by urgency in `list_schedule`: 0 forward, 1 backward or 2 weights, and the action.
 _PASSES = ((1, Kind.I), (0, Kind.F), (2, Kind.W))
-#: Slack in units of the period for rounding of sums.
+#: Tolerance for rounding of sums, as a fraction of the period.
 SLACK = 1e-12
 
 
 class Slot(NamedTuple):
-    """An action of every `stride`-th microbatch from `first`; the n-th is in round n + `round`.
+    """Recurring action for every `stride`-th microbatch from `first` on.
 
-    Or, if it `covers` several, of so many microbatches at a time.
+    The n-th one is in round n + `round`. If `covers` is above 1, groups of so many microbatches
+    take the place of microbatches.
     """
 
     stage: int
@@ -95,7 +96,7 @@ def rounds(slots: Sequence[Slot], microbatches: int) -> ActionTable:
 
 
 def held(stages: StageGraph) -> list[list[tuple[int, int]]]:
-    """Return for each device the stages that it holds, and as which of their replicas."""
+    """Return for each device the stages that it holds, with its replica number in each."""
     lists: list[list[tuple[int, int]]] = [[] for _ in stages.devices]
     for stage, devices in enumerate(stages.replicas):
         for r, d in enumerate(devices):
@@ -111,10 +112,10 @@ def is_plain(stages: StageGraph) -> bool:
 
 
 def plain_1f1b(stages: StageGraph, microbatches: int) -> Schedule:
-    """One forward, one backward: stage s begins with as many forwards as 1F1B holds there.
+    """1F1B (one forward, one backward) for plans with at most one stage per device.
 
-    Needs one stage at most per device. On a chain stage s (0-based) of S holds S − s microbatches;
-    of stages with replicas each replica holds ⌈(d_s + … + d_S) / d_s⌉ of those that it takes.
+    On a chain, stage s (0-based) of S holds S − s microbatches in flight, and begins with so many
+    forward passes; each of d_s replicas holds ⌈(d_s + … + d_{S−1}) / d_s⌉.
     Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019.
     """
     return _by_height(stages, microbatches, "1f1b", stages.in_flight - 1, None)
@@ -206,7 +207,7 @@ def v_shaped(stages: StageGraph, microbatches: int, name: str) -> Schedule:
 
 
 def single(stages: StageGraph, microbatches: int) -> Schedule:
-    """One request alone, forward only: what its latency is."""
+    """Schedule of a single request, forward only, which shows its latency."""
     if microbatches != 1:
         raise InputError(
             f"microbatches: {microbatches}; the schedule single sends one request at a time: "
@@ -236,10 +237,10 @@ def list_schedule(
     limit: Ints,
     weight_limit: Ints,
 ) -> Schedule:
-    """Return the schedule of the rule, in O(actions · (log devices + stages on a device)).
+    """Return the list schedule by the module's rule, in O(actions · (log devices + stages held)).
 
-    `limit`, (P,), is the most microbatches between forward and backward, per replica of a stage;
-    `weight_limit` that between forward and weight gradient.
+    `limit`, shape (P,), is the most microbatches between forward and backward pass, per replica of
+    a stage; `weight_limit`, shape (P,), the most between forward pass and weight gradient.
     """
     number = [len(ring) for ring in stages.replicas]
     weights = stages.weight_share * stages.compute[:, BACKWARD]
@@ -251,11 +252,11 @@ def list_schedule(
     waits = np.bincount(stages.edges[:, 1], minlength=2 * stages.count)
     missing = np.repeat(waits[:, None], microbatches, axis=1).tolist()
     present, rank, own = stages.present.tolist(), stages.rank.tolist(), held(stages)
-    # of each replica of a stage the next microbatch to go forward, back, and to its weights
+    # for each replica of a stage, the next microbatch of forward, backward and weight pass
     turn = {replica: [replica[1]] * len(_PASSES) for here in own for replica in here}
 
     def ready(device: int) -> Iterator[tuple[int, int, int, int, int]]:
-        """Yield passes that can begin: urgency, microbatch, position, stage and replica."""
+        """Yield the passes that can begin: urgency, microbatch, position, stage and replica."""
         for s, r in own[device]:
             there, back, swept = turn[s, r]
             goes, returns = present[s]
@@ -302,9 +303,9 @@ def list_schedule(
 def all_reduce_actions(
     stages: StageGraph, versions: WeightVersions | str, network: Network
 ) -> Floats:
-    """Return, shape (P,), how long one all-reduce action of each stage takes.
+    """Return the time of one all-reduce action of each stage, shape (P,).
 
-    InputError if nothing says how fast replicas talk to each other.
+    InputError if the bandwidth between replicas is not known.
     """
     times = all_reduce_times(stages, network)
     if versions != WeightVersions.TWO:
@@ -328,21 +329,20 @@ def at_the_end(schedule: Schedule, stages: StageGraph) -> Schedule:
 
 
 class Work(NamedTuple):
-    """Work that is done for every microbatch, or every round of them, of one period."""
+    """Work that recurs for every microbatch, or for every round of microbatches."""
 
-    task: int  # task, kind: which task, and what of it
+    task: int  # task, kind: number of the task, and kind of the action
     kind: Kind
-    # for each that a period has, the lanes on which it is done: a device, or D + device for its
-    # copy engine
+    # for each copy in a period, its lanes: a device, or D + device for a copy engine
     lanes: list[list[int]]
-    microbatches: int  # how many microbatches it covers
-    duration: float  # time it takes
-    # what it waits for: index in the list of all work, and delay
+    microbatches: int  # number of microbatches that a copy covers
+    duration: float  # duration of a copy
+    # prerequisites: index in the list of all work, and delay
     after: tuple[tuple[int, float], ...]
 
     @property
     def period(self) -> int:
-        """Microbatches in a period."""
+        """Number of microbatches in a period."""
         return len(self.lanes) * self.microbatches
 
 
@@ -352,7 +352,7 @@ def pipedream(stages: StageGraph, microbatches: int, network: Network) -> Schedu
 
 
 def pipedream_2bw(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
-    """PipeDream-2BW: the same order, gradients accumulated, two weight versions.
+    """PipeDream-2BW: PipeDream's order with accumulated gradients and two weight versions.
 
     Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021.
     """
@@ -372,9 +372,9 @@ def asynchronous(
     name: str,
     versions: WeightVersions,
 ) -> Schedule:
-    """Return the cyclic schedule of the module's description.
+    """Return the cyclic schedule that this module describes.
 
-    After modulo scheduling in compilers: Rau, "Iterative Modulo Scheduling", MICRO 1994.
+    It resembles modulo scheduling in compilers: Rau, "Iterative Modulo Scheduling", MICRO 1994.
     """
     group = _groups(stages)
     works = _works(stages, network, versions, group)
@@ -437,9 +437,9 @@ def asynchronous(
 
 
 def _arrivals(end: Floats, microbatches: int, work: Work, pace: float) -> Floats:
-    """Return when the inputs of each copy of `work` have ended, in its own period.
+    """Return the time, in the period of `work`, when the inputs of each of its copies are there.
 
-    `end` is that of each copy of what it waits for, which covers so many `microbatches`.
+    `end` has the end of each copy of a prerequisite; a copy covers `microbatches`.
     """
     theirs, mine = len(end) * microbatches, work.period
     number = np.arange(math.lcm(theirs, mine))
@@ -461,7 +461,7 @@ def gpipe(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
 
 
 def flushed(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
-    """Return the cyclic order for one batch: what 1F1B is for any plan."""
+    """Return the cyclic order for one batch, which generalises 1F1B to any plan."""
     order = asynchronous(stages, microbatches, network, "1f1b", WeightVersions.ONE)
     return replace(order, engines=())
 
@@ -471,7 +471,7 @@ def _has_engines(network: Network) -> bool:
 
 
 def _groups(stages: StageGraph) -> list[frozenset[int]]:
-    """Return for each device all that work in step with it: replicas of its stages, and theirs."""
+    """Return for each device the devices in step with it, connected to it by shared replicas."""
     import networkx as nx
 
     graph: nx.Graph[int] = nx.Graph()
@@ -488,7 +488,7 @@ def _works(
     versions: WeightVersions,
     group: list[frozenset[int]],
 ) -> list[Work]:
-    """Return all work in topological order."""
+    """Return the work of all stages in topological order."""
     delay = np.zeros(len(stages.edges))
     if isinstance(network, Links) and network.overlap:
         delay = message_times(stages, network)

@@ -1,6 +1,6 @@
 """Validation of schedules before a run: complete, on the right devices, and free of deadlock.
 
-The step of each action of a schedule, and the table that shows it.
+It assigns a step to each action, and shows the place of an error in a table of steps.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ..simulate.network import HostMemory
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 from .actions import PER_BATCH, TRANSFERS, Action, Kind, Schedule
 
-#: Steps that a table shows before and after the marked place.
+#: Number of steps that a table shows before and after the marked place.
 SHOWN = 6
 
-#: The pass that a kind belongs to.
+#: Pass to which each kind of action belongs.
 NEEDS = {Kind.F: FORWARD, Kind.B: BACKWARD, Kind.I: BACKWARD, Kind.W: BACKWARD}
 
 
@@ -37,10 +37,10 @@ class ScheduleError(InputError):
 
 
 def validate(schedule: Schedule, stages: StageGraph) -> None:
-    """Check that every pass of every microbatch is done once, where its stage is, and can be.
+    """Check that every pass of every microbatch occurs once, on a device of its stage, and can run.
 
-    InputError says what is wrong; a `ScheduleError`, where there is a place to show, has a table of
-    steps and devices with the place marked below that. O(actions · predecessors).
+    InputError names the fault; if it has a place, this is a `ScheduleError` with a table of steps
+    and devices in which the place is marked. O(actions · predecessors).
     """
     check_actions(schedule, stages)
     _, reached = execution_steps(schedule, stages)
@@ -51,9 +51,9 @@ def validate(schedule: Schedule, stages: StageGraph) -> None:
 def rows_by_stage(schedule: Schedule, stages: StageGraph) -> Schedule:
     """Return the schedule with each row on the device that has the stage of its first action.
 
-    Rows that are in the order of the devices already, or where two have stages of one device, stay
-    as they are. So a file needs no row for a device without stages, and its rows are those of
-    stages, whichever devices these are on.
+    Rows stay as they are if they are in the order of devices already, or if two of them begin with
+    stages of one device. So a file needs no rows for devices without stages, and need not know on
+    which devices its stages are.
     """
     size = len(stages.devices)
     rows = [(d, table) for d, table in enumerate(schedule.actions) if len(table)]
@@ -74,7 +74,7 @@ def rows_by_stage(schedule: Schedule, stages: StageGraph) -> Schedule:
 
 
 def check_actions(schedule: Schedule, stages: StageGraph) -> None:
-    """Check everything about a schedule but the order; raises InputError."""
+    """Check a schedule except for its order: passes, places and repetitions; raises InputError."""
     if len(schedule.actions) != len(stages.devices):
         used = len({d for devices in stages.replicas for d in devices})
         raise InputError(
@@ -157,9 +157,9 @@ def _first(schedule: Schedule, device: int, wrong: Bools, why: str) -> None:
 
 
 def execution_steps(schedule: Schedule, stages: StageGraph) -> tuple[list[Ints], Ints]:
-    """Return at which step each action runs if all take one step, and how many run per device.
+    """Return the step of each action if all take one step, and the number that run per device.
 
-    The step of what never runs is -1.
+    An action that never runs has step −1.
     """
     from ..simulate.engine_kernel import execute  # which imports schedules
     from ..simulate.program import compile_program
@@ -175,7 +175,7 @@ def execution_steps(schedule: Schedule, stages: StageGraph) -> tuple[list[Ints],
 
 
 def deadlock(schedule: Schedule, stages: StageGraph) -> ScheduleError:
-    """Return the error that says who waits for what, with the places marked."""
+    """Return the error that names the actions in a deadlock and what each waits for."""
     step, reached = execution_steps(schedule, stages)
     ran = {
         action for d in range(len(schedule.actions)) for action in schedule.of(d)[: int(reached[d])]
@@ -212,10 +212,10 @@ def step_table(
     marks: Collection[tuple[int, int]] = (),
     step: list[Ints] | None = None,
 ) -> str:
-    """Return a table with a row per step, by default an action's index, and a column per device.
+    """Return a text table with a row per step, by default an action's index, a column per device.
 
     `marks` are actions (device, index) to put between ``>>`` and ``<<``; rows far from them are
-    left out. A step of −1 is of what never runs.
+    omitted. `step` is −1 for an action that never runs.
     """
     cells: dict[tuple[int, int], str] = {}
     stuck = 0

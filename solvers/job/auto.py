@@ -1,4 +1,4 @@
-"""`auto` and `dp` of pipelines, of a stream or of an iteration."""
+"""The methods `auto` and `dp` for pipelines: each starts the solvers for stream or iteration."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .stream.dp import stream_dp
 def auto(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Plan a stream by its DP; an iteration by chains of stages, and if asked by pieces.
 
-    The DP of a stream is exact, whatever the devices. A first plan, for which nothing is compiled,
-    is the first of data parallelism and equal stages. Chains are exact for contiguous splits; with
-    other splits placements of small max-load follow, and moves of units.
+    The DP of a stream is exact, whatever the devices. Before it, a quick plan by data parallelism
+    or equal stages needs no compiled kernels. The search over chains is exact for contiguous
+    splits; with other splits, placements of small max-load and moves of units follow.
     """
     if is_stream(task.problem):
         first_plan(task, search)

@@ -1,6 +1,7 @@
-"""The methods for pipelines: solvers, imported when first run, and what they support.
+"""Table of the methods for pipelines: their solvers, options, and the tasks that they refuse.
 
-`auto`, `dp` and `milp` are names of two solvers each: of a stream and of an iteration.
+A solver is imported when it first runs. `auto`, `dp` and `milp` each name two solvers: one for
+streams, one for iterations.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from ..learned import LEARNED_OPTIONS, no_policy
 #: Name of the annealing that runs beside `auto`.
 ANNEALING = "annealing"
 
-#: Actions of all numbers of stages together, that the program has variables for.
+#: Most actions, over all numbers of stages together, for which the integer program is stated.
 MOST_ACTIONS = 50_000
 
 
 def _beside(task: Task[PipelineJob]) -> Sequence[Strategy]:
-    """Return the strategies beside `auto`: pieces; or annealing, and the program where small."""
+    """Return the strategies beside `auto`: pieces, or annealing and, on small tasks, `milp`."""
     problem = task.problem
     if is_stream(problem):
         return ()
@@ -129,7 +130,7 @@ def _no_regex(method: str, task: Task[PipelineJob]) -> str | None:
 
 
 def _rules_beyond_number(problem: PipelineJob) -> bool:
-    """Whether there are rules besides that for the number of stages."""
+    """Whether there are placement rules other than `max_stages`."""
     rules = problem.placement_rules
     return rules != PlacementRules(max_stages=rules.max_stages)
 

@@ -1,4 +1,4 @@
-"""Pipelines by integer programming, of a stream or of an iteration: a proof by other means."""
+"""The method `milp` for pipelines: an integer program, whose proofs are independent of `dp`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ..core.search import Search
 from .iteration.frameworks import first_plans
 from .stream.dp import stream_dp
 
-#: Rough objective in the program's unit of time.
+#: Approximate objective in the program's unit of time, chosen for the solver's tolerances.
 TIME_SCALE = 1000.0
 
 
 def milp(task: Task[PipelineJob], search: Search[Solution]) -> None:
-    """Solve the integer program, from the best plan known."""
+    """Solve the integer program of a stream or an iteration, starting from a known plan."""
     (_stream_milp if is_stream(task.problem) else _iteration_milp)(task, search)
 
 
 def _stream_milp(task: Task[PipelineJob], search: Search[Solution]) -> None:
-    """Solve the integer program, from the DP's plan.
+    """Solve the integer program of a stream, starting from the plan of the DP.
 
     ``task.options["start"]`` set to ``none`` leaves the DP out.
     """
@@ -63,7 +63,7 @@ def _stream_program(
 
 
 def _iteration_milp(task: Task[PipelineJob], search: Search[Solution]) -> None:
-    """Solve the integer program, from the best plan known or from equal parts."""
+    """Solve the integer program of an iteration, starting from simple plans."""
     first_plans(task, line(task), search)
     solve_program(lambda: _iteration_program(task, search), search, solver=task.solver)
 
@@ -89,6 +89,6 @@ def _iteration_program(
 
 
 def _one_by_one(task: Task[PipelineJob]) -> float:
-    """Time of all passes one after the other: a scale for the objective where no plan is known."""
+    """Return the time of all passes in sequence, as a scale of the objective without a plan."""
     least = task.costs.compute[task.costs.count > 0].min(axis=0)
     return task.problem.batch * float(least[np.isfinite(least)].sum())

@@ -1,10 +1,10 @@
-"""The search for the best layout of a training job: bounds for all points, programs for few.
+"""Best-first search for the layout of a training job: bounds for all points, programs for few.
 
-Every outer point has a bound from memory and work. The search keeps the points in the order of
-their bounds and always looks at the lowest one: first it solves the relaxation of its program, then
-the program itself, in which a better plan than the best known is asked for. A solution is judged by
-the estimate; its longest path joins the program, until there is no better solution: the point is
-refuted. So the least bound that is left is a bound for every plan of the declared space.
+Every outer point (a layout without its stages) has a lower bound from memory and work. The search
+always takes the point with the least bound: first it solves the linear relaxation of the point's
+program, later the program itself, which asks for a plan better than the best known. The estimate
+judges each solution, and its longest path is added to the program, until no better solution exists
+and the point is ruled out. The least remaining bound holds for every plan of the declared space.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def solve_program(
     relaxed: bool = False,
     stopped: Callable[[], bool] = lambda: False,
 ) -> ProgramEnd:
-    """Solve a program, or its relaxation, within so many seconds or until it is `stopped`."""
+    """Solve a program, or its linear relaxation, for at most `seconds` or until it is `stopped`."""
     if relaxed:
         linear = replace(linear, integer=np.zeros(len(linear.cost), np.bool_))
     highs = load(linear, {"threads": 1, "mip_rel_gap": 1e-6, "time_limit": max(0.01, seconds)})
@@ -82,23 +82,23 @@ def solve_program(
     return ProgramEnd(float(info.mip_dual_bound), x, value)
 
 
-#: Seconds of an iteration under each of some layouts; infinite where one does not fit.
+#: Function that returns the seconds of an iteration under each layout; infinite if it does not fit.
 Judge = Callable[[Sequence[Layout]], Floats]
 
-#: Points whose plans with even stages are judged before any program, and at a time.
+#: Number of points whose plans with even stages are judged before any program, and batch size.
 FIRST_PLANS, AT_ONCE = 256, 64
-#: Seconds for one program of a point at most.
+#: Most seconds for one program of a point.
 PROGRAM_S = 20.0
-#: Relaxations of a point at most, each with the longest path of the one before; and how near the
-#: longest path must come to those that are there.
+#: Most relaxations of a point, each with the longest path of the previous solution added; and the
+#: relative excess of that path over the objective at which to stop.
 RELAXED_ROUNDS, CLOSE = 12, 2e-4
-#: Solutions of one point's program at most.
+#: Most solutions of one point's program.
 ROUNDS = 40
 
 
 @dataclass(frozen=True)
 class JobProgress:
-    """Progress of a search: seconds of the best plan, bound on those of all, points left."""
+    """Progress of a search: seconds of the best plan, bound for all plans, points left."""
 
     seconds: float
     bound: float
@@ -107,7 +107,7 @@ class JobProgress:
 
 @dataclass
 class JobSearch:
-    """State of a search: the best plan, and bounds on the seconds of all."""
+    """State of a search: the best plan, and the bounds of all points."""
 
     #: Space that is searched.
     space: JobSpace
@@ -117,25 +117,25 @@ class JobSearch:
     gap: float
     #: `time.monotonic()` at which to stop.
     deadline: float
-    #: Function that is told of better plans and bounds.
+    #: Function that receives reports of progress.
     on_progress: Callable[[JobProgress], None] | None = None
-    #: Rates of the layers in it; None where time was up before they were priced.
+    #: Rates of layers in the space; None if time was up before they were priced.
     table: Rates | None = None
     #: The best plan and its seconds.
     best: Layout | None = None
     seconds: float = np.inf
-    #: Shape (points,): lower bounds on the seconds of plans.
+    #: Shape (points,): lower bound on the seconds of each point's plans.
     bound: Floats = field(default_factory=lambda: np.zeros(0))
-    #: Reason of the bound of each point.
+    #: Reason for the bound of each point.
     reason: list[Reason] = field(default_factory=list)
-    #: Judged plans by seconds.
+    #: Seconds of each judged plan that fits.
     tried: dict[Layout, float] = field(default_factory=dict)
     solved: int = 0
     relaxed: int = 0
 
     @property
     def threshold(self) -> float:
-        """Seconds from which on a plan is no improvement worth finding."""
+        """Seconds below which a plan is a sufficient improvement; points above are ruled out."""
         return self.seconds * (1 - self.gap) if np.isfinite(self.seconds) else np.inf
 
     @property
@@ -149,7 +149,7 @@ class JobSearch:
         return time.monotonic() >= self.deadline
 
     def interrupt(self) -> None:
-        """End soon with what is there, as if time were up."""
+        """End the search soon with its results so far, as if time were up."""
         self.deadline = -np.inf
 
     def consider(self, layouts: Sequence[Layout]) -> Floats:
@@ -183,10 +183,10 @@ def search_job(
 ) -> JobSearch:
     """Search a space until no plan in it can be better than the best one by more than `gap`.
 
-    `judge` returns the seconds of plans, infinite where one does not fit; `starts` are plans to
-    begin with, such as the usual layouts. At `deadline`, a `time.monotonic()`, and on Ctrl-C the
-    search ends with what it has. `known`, shape (points,), are bounds that are known already;
-    points where it is infinite are left out.
+    `judge` returns the seconds of plans, infinite if one does not fit; `starts` are initial plans,
+    such as the usual layouts. At `deadline` (`time.monotonic()`) or on Ctrl-C, the search ends with
+    its results so far. `known`, shape (points,), has lower bounds proved before; points whose bound
+    is infinite are excluded.
     """
     search = JobSearch(space, prices, judge, gap, deadline, on_progress)
     search.bound = np.full(len(space), least_seconds(space))
@@ -206,7 +206,7 @@ def search_job(
 
 
 def _bounded(search: JobSearch) -> None:
-    """Bound all points, and look at those that the bounds leave."""
+    """Bound all points, judge first plans, and search the points that the bounds leave."""
     space, prices = search.space, search.prices
     search.table = table = rates(space, prices, lambda: search.stopped)
     first = first_bounds(space, table, prices, lambda: search.stopped)
@@ -222,7 +222,7 @@ def _bounded(search: JobSearch) -> None:
 
 
 def _first_plans(search: JobSearch, table: Rates, first: FirstBounds) -> None:
-    """Judge plans with even stages at the most promising points."""
+    """Judge plans with even stages at the points with the least bounds; more until one fits."""
     space = search.space
     order = np.argsort(first.seconds, kind="stable")
     order = order[np.isfinite(first.seconds[order])]
@@ -238,7 +238,7 @@ def _first_plans(search: JobSearch, table: Rates, first: FirstBounds) -> None:
 
 
 def even_plan(space: JobSpace, table: Rates, point: int) -> Layout:
-    """Return a point with stages of even work, and as little recomputation as memory asks for."""
+    """Return a point's layout with stages of even work and about the least recomputation."""
     layout, i = space.layout(point), int(space.setting[point])
     types = np.array(space.model.types_of_layers[: space.model.layers])
     counts = _even_stages(space, table, i, layout)
@@ -259,7 +259,7 @@ def even_plan(space: JobSpace, table: Rates, point: int) -> Layout:
 
 
 def _even_stages(space: JobSpace, table: Rates, i: int, layout: Layout) -> tuple[int, ...]:
-    """Return layers of each stage so that the longest stage is as short as can be, greedily."""
+    """Return the number of layers of each stage that divides the work evenly, greedily."""
     types = np.array(space.model.types_of_layers[: space.model.layers])
     lies_on = [kinds_of_rank(rank, layout, space.cluster) for rank in range(layout.pipeline)]
     of_stages = [table.on(lies_on[rank]) for rank in layout.stage_ranks]
@@ -281,7 +281,10 @@ def _even_stages(space: JobSpace, table: Rates, i: int, layout: Layout) -> tuple
 
 
 def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> list[int]:
-    """Return how many layers of each stage of a rank are recomputed, by the types of its layers."""
+    """Return the number of layers to recompute in each stage of a rank, greedily, so that it fits.
+
+    `stages` has the layer types of each stage's layers.
+    """
     every = np.concatenate(list(stages)).astype(int)
 
     def bytes_at(moment: int) -> float:
@@ -310,7 +313,7 @@ def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> list[i
 
 
 def _best_first(search: JobSearch, table: Rates, first: FirstBounds) -> None:
-    """Look at the point with the least bound, again and again, until none is below."""
+    """Solve relaxation or program of the point with the least bound, up to the threshold."""
     queue = [(float(first.seconds[p]), 0, int(p)) for p in np.flatnonzero(first.fits)]
     heapq.heapify(queue)
     points = _Points(search, table)
@@ -332,7 +335,7 @@ def _best_first(search: JobSearch, table: Rates, first: FirstBounds) -> None:
 
 
 class _Points:
-    """Programs of points, which share the paths of their schedules."""
+    """Programs of outer points; points with the same schedule share its paths."""
 
     def __init__(self, search: JobSearch, table: Rates) -> None:
         self.search, self.table = search, table
@@ -359,9 +362,9 @@ class _Points:
         return builder, paths
 
     def relax(self, point: int) -> float:
-        """Return the relaxation's optimum, infinite if it has no solution.
+        """Return a lower bound on a point's seconds by its relaxation; infinite without a solution.
 
-        It is not cut off at the threshold: a bound beyond is worth knowing.
+        The relaxation has no cutoff at the threshold, so that higher bounds become known as well.
         """
         builder, paths = self.builder(point)
         value = -np.inf
@@ -378,7 +381,7 @@ class _Points:
         return value
 
     def solve(self, point: int) -> tuple[float, Reason]:
-        """Return a bound of a point, and why; better plans go to the search."""
+        """Return a point's lower bound and its reason; better plans go to the search."""
         search = self.search
         if search.space.pipeline[point] == 1:
             return self.solve_one_stage(point), Reason.EXHAUSTED
@@ -406,11 +409,11 @@ class _Points:
         return bound, Reason.OPEN
 
     def solve_one_stage(self, point: int) -> float:
-        """Return the seconds of the best plan without a pipeline, where recomputed layers are open.
+        """Return the seconds of a point's best plan if it has no pipeline.
 
-        The more of them, the longer a plan takes and the fewer bytes it needs, so that the least
-        number which fits is the best; it is found by halving. Where activations lie in host memory
-        recomputation spares transfers, too, and all numbers are looked at.
+        Each recomputed layer costs time and saves bytes, so the least number that fits is the best;
+        bisection finds it. If activations are offloaded, recomputation also saves transfers, and
+        all numbers are tried.
         """
         layout = self.search.space.layout(point)
         if not self.search.space.job.counts_layers(layout):
