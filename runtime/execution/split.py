@@ -112,7 +112,9 @@ class _Cut:
                 self.home |= dict.fromkeys(profile.fx_nodes[profile.workload.ids[v]], p)
         self._settle_changed_constants()
         ends = next(n for n in self.nodes.values() if n.op == "output")
-        self.outputs = tuple(n.name for n in _arguments(ends) if n.name in self.values)
+        returned: list[fx.Node] = []  # a value that the model returns twice is in it twice
+        fx.node.map_arg(ends.args, returned.append)
+        self.outputs = tuple(n.name for n in returned if n.name in self.values)
         self.names = dict(profile.traced.parameters)
         self.varying = {made for made, _ in varying(profile.traced.module)}
 

@@ -121,6 +121,27 @@ def test_pieces_come_in_the_order_of_the_plan(order: tuple[int, ...]) -> None:
     assert torch.equal(run_pieces(pieces, (x,))[0], model(x))
 
 
+class ReturnsTwice(nn.Module):
+    """Returns a value at two positions, with another one between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        hidden = self.a(x)
+        return hidden, [self.b(hidden), hidden]
+
+
+def test_what_a_model_returns_twice_keeps_both_places() -> None:
+    model, x = ReturnsTwice(), torch.randn(2, 4)
+    done = profile(model, (x,), training=True, estimate="h100")
+    first, (other, again) = model(x)
+    found = run_pieces(split(done, contiguous(done, 2)), (x,))
+    assert len(found) == 3
+    assert all(map(torch.equal, found, (first, other, again)))
+
+
 class Viewed(nn.Module):
     """Changes a tensor in place while a view of it is in use."""
 
