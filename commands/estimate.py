@@ -173,7 +173,7 @@ def _modules(text: str) -> list[Recompute]:
 
 def print_estimate(found: Estimate) -> None:
     """Print seconds by term, then bytes by term of the ranks that differ."""
-    from ..instances.costs.memory import NEARLY_FULL
+    from ..instances.costs.memory import NEARLY_FULL, PEAK_ERROR
     from ..instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 
     layout = found.layout
@@ -204,11 +204,13 @@ def print_estimate(found: Estimate) -> None:
     verdict = "it fits" if found.fits else "it does not fit"
     OUT.say(f"{verdict}: {show_bytes(most)} needed, of {show_bytes(found.memory_limit)}")
     if found.fits and found.nearly_full:
-        room = show_bytes(NEARLY_FULL * found.memory_limit)
-        OUT.say(
-            "PyTorch's allocator may slow a device down that is so full: try a layout that needs "
-            f"less, too (solve --memory {room.replace(' ', '')})"
-        )
+        why, share = "PyTorch's allocator may slow down a device that is so full", NEARLY_FULL
+    elif found.fits and most > (1 - PEAK_ERROR) * found.memory_limit:
+        why, share = "less is free than the error of predicted peaks", 1 - PEAK_ERROR
+    else:
+        return
+    room = show_bytes(share * found.memory_limit).replace(" ", "")
+    OUT.say(f"{why}: have a layout ready that needs less (solve --memory {room})")
 
 
 def _summary(found: Estimate) -> str:

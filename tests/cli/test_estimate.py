@@ -284,3 +284,14 @@ def test_a_device_that_is_all_but_full_is_warned_of(
     assert code == 0
     assert "it fits" in out
     assert ("PyTorch's allocator may slow" in out) is warned
+
+
+@pytest.mark.parametrize(("sequence", "warned"), [("9216", True), ("8704", False)])
+def test_a_peak_within_its_error_of_the_memory_is_warned_of(
+    capsys: pytest.CaptureFixture[str], sequence: str, warned: bool
+) -> None:
+    asked = ["llama3-70b", "--cluster", "h100:8x8", "--global-batch", "512", "--tp", "4"]
+    code, out, _ = run(capsys, *asked, "--pp", "8", "--sequence", sequence)
+    assert code == 0
+    assert "it fits" in out
+    assert ("less is free than the error of predicted peaks" in out) is warned
