@@ -16,10 +16,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import gpu_fit
 import numpy as np
+from gpu_fit import changed, value
 from published_rows import Case, cases, read_rows
 from scipy.optimize import least_squares
 
@@ -99,27 +99,6 @@ def fits(case: Case, of_source: int) -> bool:
     stated = not any(re.match(r"microbatches|\d+ chunks", one) for one in case.assumed)
     each = 5 if of_source > 100 else 3
     return bool(number) and int(number) % each == 0 and case.seconds is not None and stated
-
-
-def changed(table: Calibration, names: Sequence[str], values: Sequence[float]) -> Calibration:
-    """Return a table with other values of the parameters so named."""
-    inner: dict[str, dict[str, float]] = {"kernels": {}, "links": {}}
-    own: dict[str, Any] = {}
-    for name, value in zip(names, values, strict=True):
-        group, _, field = name.rpartition(".")
-        (inner[group] if group else own)[field] = float(value)
-    return replace(
-        table,
-        kernels=replace(table.kernels, **inner["kernels"]),
-        links=replace(table.links, **inner["links"]),
-        **own,
-    )
-
-
-def value(table: Calibration, name: str) -> float:
-    """Return the parameter of a table so named."""
-    group, _, field = name.rpartition(".")
-    return float(getattr(getattr(table, group) if group else table, field))
 
 
 def predicted(rows: Sequence[Case], table: Calibration) -> np.ndarray:
@@ -204,7 +183,7 @@ def main() -> None:
         written[name] = {key: value for key, value in asdict(table).items() if key != "name"}
     for name in MEASURED:
         if options.only in (None, name):
-            table = gpu_fit.fit(Calibration(name), changed, value)
+            table = gpu_fit.fit(Calibration(name))
             written[name] = {key: value for key, value in asdict(table).items() if key != "name"}
     for name, (values, source) in STATED.items():
         table = changed(Calibration(name, fitted=source), list(values), list(values.values()))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import gpu_kernels
 import gpu_layouts
@@ -43,6 +44,27 @@ NEUTRAL = {"passes": 1.0, "checkpointed": 0.0, "selective": 1.0}
 WHOLE = 300.0
 
 
+def changed(table: Calibration, names: Sequence[str], values: Sequence[float]) -> Calibration:
+    """Return a table with these values of its parameters ``kernels.X``, ``links.X`` or ``X``."""
+    inner: dict[str, dict[str, float]] = {"kernels": {}, "links": {}}
+    own: dict[str, Any] = {}
+    for name, value in zip(names, values, strict=True):
+        group, _, field = name.rpartition(".")
+        (inner[group] if group else own)[field] = float(value)
+    return replace(
+        table,
+        kernels=replace(table.kernels, **inner["kernels"]),
+        links=replace(table.links, **inner["links"]),
+        **own,
+    )
+
+
+def value(table: Calibration, name: str) -> float:
+    """Return a parameter of a table, named as in `changed`."""
+    group, _, field = name.rpartition(".")
+    return float(getattr(getattr(table, group) if group else table, field))
+
+
 def dense(rows: Sequence[results.Row]) -> list[results.Row]:
     """Return the ranks of models without experts whose blocks no compiler fuses."""
     cases = ((row, gpu_ranks.case_of(row)) for row in rows)
@@ -53,16 +75,8 @@ def dense(rows: Sequence[results.Row]) -> list[results.Row]:
     ]
 
 
-def fit(
-    table: Calibration,
-    changed: Callable[[Calibration, Sequence[str], Sequence[float]], Calibration],
-    value: Callable[[Calibration, str], float],
-    without: str = "",
-) -> Calibration:
-    """Return a table fitted from the one given; `changed` and `value` set and get its numbers.
-
-    The number called `without` says nothing in it.
-    """
+def fit(table: Calibration, without: str = "") -> Calibration:
+    """Return a table fitted from the one given, the parameter `without` at its neutral value."""
 
     def best(
         table: Calibration,
@@ -171,8 +185,6 @@ def show(what: str, errors: Sequence[float]) -> None:
 
 def main() -> None:
     """Print the errors of the rows that judge, and what each number of the host is for."""
-    from fit_calibration import changed, value
-
     table = calibration("h100", "stagecut")
     kernels, layouts = results.read("gpu_kernels")[1::2], trained(results.read("gpu_layouts"))
     ranks = results.read("gpu_ranks")
@@ -188,7 +200,7 @@ def main() -> None:
     show("iterations of whole models", layout_errors(layouts[1::2], table))
     show("peak memory, nothing fitted", [peak(row) for row in (*ranks, *layouts)])
     for name in NEUTRAL:
-        without = fit(Calibration(table.name), changed, value, name)
+        without = fit(Calibration(table.name), name)
         show(f"iterations, fitted without {name}", layout_errors(layouts[1::2], without))
 
 
