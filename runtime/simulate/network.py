@@ -244,8 +244,8 @@ def priced_in(stages: StageGraph, network: Network) -> StageGraph:
         np.add.at(receive, stages.edges[:, 1], times)
     return replace(
         stages,
-        receive=frozen(receive.reshape(-1, 2), np.float64),
-        send=frozen(send.reshape(-1, 2), np.float64),
+        receive=receive.reshape(-1, 2),
+        send=send.reshape(-1, 2),
     )
 
 

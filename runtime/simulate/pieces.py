@@ -33,7 +33,7 @@ from ...instances import (
     is_iteration,
     price,
 )
-from ...instances.common.arrays import Bools, Floats, Ints, frozen
+from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.model.contiguity import representatives
 from ...instances.model.workload import kept_bytes
 from .stages import BACKWARD, FORWARD, StageGraph, edges_of, line_of
@@ -274,18 +274,18 @@ def stage_graph(
     return StageGraph(
         devices=tuple(d.name for d in cluster.devices),
         replicas=tuple((d,) for d in own),
-        compute=frozen(compute, np.float64),
-        present=frozen(passes.present, np.bool_),
-        receive=frozen(passes.receive, np.float64),
-        send=frozen(passes.send, np.float64),
+        compute=compute,
+        present=passes.present,
+        receive=passes.receive,
+        send=passes.send,
         edges=edges,
         payload_bytes=payload_bytes,
-        rank=frozen(passes.rank, np.int64),
-        weight_bytes=frozen([weight[nodes].sum() for nodes in everything], np.float64),
-        activation_bytes=frozen([activation[list(a)].sum() for a, _ in stages], np.float64),
-        resident_bytes=frozen([resident[nodes].sum() for nodes in everything], np.float64),
+        rank=passes.rank,
+        weight_bytes=np.array([weight[nodes].sum() for nodes in everything]),
+        activation_bytes=np.array([activation[list(a)].sum() for a, _ in stages]),
+        resident_bytes=np.array([resident[nodes].sum() for nodes in everything]),
         nodes=tuple(stages),
-        capacity_bytes=frozen(costs.capacity_bytes[costs.kind_of], np.float64),
+        capacity_bytes=costs.capacity_bytes[costs.kind_of],
         time_unit=workload.time_unit,
     )
 

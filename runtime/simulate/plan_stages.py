@@ -72,7 +72,7 @@ from ...instances import (
     price,
     stage_costs,
 )
-from ...instances.common.arrays import Floats, Ints, frozen
+from ...instances.common.arrays import Floats, Ints
 from ...instances.model.stage_costs import accelerator_seconds, device_slowdowns
 from ...instances.model.workload import kept_bytes
 from ..schedules.actions import Action, Schedule, schedule_of
@@ -198,28 +198,24 @@ def stages_of_stream(
     return StageGraph(
         devices=tuple(names),
         replicas=tuple(replicas),
-        compute=frozen(compute, np.float64),
+        compute=compute,
         present=present,
-        receive=frozen(receive, np.float64),
-        send=frozen(send, np.float64),
+        receive=receive,
+        send=send,
         edges=tasks,
         payload_bytes=payload_bytes,
         rank=rank,
-        weight_bytes=frozen([layers.weight_bytes[c].sum() for c in configurations], np.float64),
-        activation_bytes=frozen(
-            [layers.bytes_per_microbatch[c].sum() for c in configurations], np.float64
-        ),
-        resident_bytes=frozen(
-            [r.memory_bytes - r.activation_bytes - r.version_bytes for r in reports], np.float64
+        weight_bytes=np.array([layers.weight_bytes[c].sum() for c in configurations]),
+        activation_bytes=np.array([layers.bytes_per_microbatch[c].sum() for c in configurations]),
+        resident_bytes=np.array(
+            [r.memory_bytes - r.activation_bytes - r.version_bytes for r in reports]
         ),
         nodes=tuple((stage.nodes, ()) for stage in solution.stages),
-        capacity_bytes=frozen(
-            [reports[s].capacity_bytes for s, ring in enumerate(replicas) for _ in ring], np.float64
+        capacity_bytes=np.array(
+            [reports[s].capacity_bytes for s, ring in enumerate(replicas) for _ in ring]
         ),
         time_unit=workload.time_unit,
-        all_reduce=frozen(
-            [r.synchronise * n for r, n in zip(reports, per_batch, strict=True)], np.float64
-        ),
+        all_reduce=np.array([r.synchronise * n for r, n in zip(reports, per_batch, strict=True)]),
         batch=None if problem.in_flight == "pipedream" else microbatches,
     )
 
@@ -488,15 +484,15 @@ def stages_of_mapping(
     nodes = [np.flatnonzero(solution.stage == s) for s in range(count)]
 
     def summed(values: Floats) -> Floats:
-        return frozen(np.bincount(solution.stage, values, count), np.float64)
+        return np.bincount(solution.stage, values, count).astype(np.float64)
 
     return StageGraph(
         devices=problem.topology.devices,
         replicas=replicas,
-        compute=frozen(compute, np.float64),
+        compute=compute,
         present=present,
-        receive=frozen(receive, np.float64),
-        send=frozen(send, np.float64),
+        receive=receive,
+        send=send,
         edges=edges,
         payload_bytes=payload_bytes,
         rank=rank,
@@ -504,12 +500,11 @@ def stages_of_mapping(
         activation_bytes=summed(activation),
         resident_bytes=summed(resident),
         nodes=tuple((_of_side(own, side, FORWARD), _of_side(own, side, BACKWARD)) for own in nodes),
-        capacity_bytes=frozen(
-            [plan.cluster.kinds[device.kind].memory_bytes for device in plan.cluster.devices],
-            np.float64,
+        capacity_bytes=np.array(
+            [plan.cluster.kinds[device.kind].memory_bytes for device in plan.cluster.devices]
         ),
         time_unit=workload.time_unit,
-        all_reduce=frozen([report.allreduce_s / unit for report in reports], np.float64),
+        all_reduce=np.array([report.allreduce_s / unit for report in reports]),
         batch=problem.microbatches * problem.replicas,
     )
 
@@ -596,22 +591,22 @@ def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: In
     present[:, FORWARD] = True
     rank = np.full((count, 2), count)
     rank[order, FORWARD] = np.arange(count)
-    memory = frozen([workload.memory_bytes[own].sum() for own in nodes], np.float64)
+    memory = np.array([workload.memory_bytes[own].sum() for own in nodes])
     return StageGraph(
         devices=tuple(names),
         replicas=tuple((lane[k],) for k in range(count)),
-        compute=frozen(compute, np.float64),
-        present=frozen(present, np.bool_),
-        receive=frozen(receive, np.float64),
-        send=frozen(send, np.float64),
-        edges=frozen(2 * np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
-        payload_bytes=frozen(np.zeros(len(edges)), np.float64),
-        rank=frozen(rank.ravel(), np.int64),
+        compute=compute,
+        present=present,
+        receive=receive,
+        send=send,
+        edges=2 * np.array(edges, dtype=np.int64).reshape(-1, 2),
+        payload_bytes=np.zeros(len(edges)),
+        rank=rank.ravel(),
         weight_bytes=memory,
-        activation_bytes=frozen(np.zeros(count), np.float64),
+        activation_bytes=np.zeros(count),
         resident_bytes=memory,
         nodes=tuple((tuple(own), ()) for own in nodes),
-        capacity_bytes=frozen(capacity, np.float64),
+        capacity_bytes=np.array(capacity),
         time_unit=workload.time_unit,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 
@@ -12,6 +12,9 @@ import numpy as np
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 
 FORWARD, BACKWARD = 0, 1
+
+#: Types of the arrays of `StageGraph` that hold no times and no bytes.
+_TYPES: dict[str, type] = {"present": np.bool_, "edges": np.int64, "rank": np.int64}
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +88,13 @@ class StageGraph:
     all_reduce: Floats | None = None
     batch: int | None = None
 
+    def __post_init__(self) -> None:
+        for name in (field.name for field in fields(self)):
+            array = getattr(self, name)
+            if isinstance(array, np.ndarray):
+                kept = frozen(array, _TYPES.get(name, np.float64))
+                object.__setattr__(self, name, kept)
+
     @property
     def count(self) -> int:
         """Number of stages."""
@@ -139,14 +149,14 @@ def line_of(count: int, trains: bool) -> tuple[list[tuple[int, int]], Bools, Int
     present[:, BACKWARD] = trains
     line = np.arange(count)
     rank = np.stack((line, 2 * count - 1 - line), axis=1).ravel()
-    return waits, frozen(present, np.bool_), frozen(rank, np.int64)
+    return waits, present, rank
 
 
 def edges_of(moved: Mapping[tuple[int, int], float]) -> tuple[Ints, Floats]:
     """Return the edges between tasks, (E, 2), and the bytes along each, (E,)."""
     pairs = sorted(moved)
-    edges = frozen(np.array(pairs, np.int64).reshape(-1, 2), np.int64)
-    return edges, frozen([moved[pair] for pair in pairs], np.float64)
+    edges = np.array(pairs, np.int64).reshape(-1, 2)
+    return edges, np.array([moved[pair] for pair in pairs], np.float64)
 
 
 def chain(
@@ -215,24 +225,22 @@ def chain(
     edges, sizes = edges_of(moved)
     total = 1 + max(max(devices) for devices in where)
     zeros = np.zeros(count)
-    weights = frozen(zeros if weight_bytes is None else weight_bytes, np.float64)
+    weights = zeros if weight_bytes is None else np.array(weight_bytes)
     return StageGraph(
         devices=tuple(f"device {d}" for d in range(total)),
         replicas=tuple(tuple(devices) for devices in where),
-        compute=frozen(compute, np.float64),
+        compute=compute,
         present=present,
-        receive=frozen(into, np.float64),
-        send=frozen(out, np.float64),
+        receive=into,
+        send=out,
         edges=edges,
         payload_bytes=sizes,
         rank=rank,
         weight_bytes=weights,
-        activation_bytes=frozen(
-            zeros if activation_bytes is None else activation_bytes, np.float64
-        ),
+        activation_bytes=zeros if activation_bytes is None else np.array(activation_bytes),
         resident_bytes=weights,
         nodes=((((), ()),) * count),
-        capacity_bytes=frozen(np.full(total, np.inf), np.float64),
+        capacity_bytes=np.full(total, np.inf),
         weight_share=weight_share,
         time_unit="s",
         batch=batch,
