@@ -15,7 +15,7 @@ from ..instances.costs.clusters import training_cluster
 from ..instances.costs.description import ModelDescription, forward_flops
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.layout import Layout, check_layout, describe
-from ..instances.costs.memory import NEARLY_FULL, RankMemory, RankStages, rank_memory
+from ..instances.costs.memory import NEARLY_FULL, PEAK_ERROR, RankMemory, RankStages, rank_memory
 from ..instances.costs.models import model_description
 from ..instances.costs.stages import device_memory
 from ..instances.costs.traffic import CollectiveTraffic, collectives
@@ -121,10 +121,18 @@ class Estimate(Summarised):
         return self.memory[self.fullest].needed <= self.memory_limit
 
     @property
+    def safe_memory(self) -> float:
+        """Bytes of the fullest rank's device that a run can rely on.
+
+        Above them PyTorch's allocator may slow it down; with fused layers, peaks may be too low.
+        """
+        share = 1 - PEAK_ERROR if fused(self.layout) else NEARLY_FULL
+        return share * self.memory_limit
+
+    @property
     def nearly_full(self) -> bool:
-        """Whether PyTorch's allocator may slow it down, as a device is all but full."""
-        most = NEARLY_FULL * self.memory_limit
-        return not fused(self.layout) and self.memory[self.fullest].needed > most
+        """Whether it fits, but needs more than `safe_memory`."""
+        return self.fits and self.memory[self.fullest].needed > self.safe_memory
 
     def collectives(self, rank: int = 0) -> tuple[CollectiveTraffic, ...]:
         """Return count and bytes of an iteration's collectives, by axis and kind.

@@ -173,7 +173,7 @@ def _modules(text: str) -> list[Recompute]:
 
 def print_estimate(found: Estimate) -> None:
     """Print seconds by term, then bytes by term of the ranks that differ."""
-    from ..instances.costs.memory import NEARLY_FULL, PEAK_ERROR
+    from ..instances.costs.activations import fused
     from ..instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 
     layout = found.layout
@@ -203,14 +203,12 @@ def print_estimate(found: Estimate) -> None:
     most = found.memory[found.fullest].needed
     verdict = "it fits" if found.fits else "it does not fit"
     OUT.say(f"{verdict}: {show_bytes(most)} needed, of {show_bytes(found.memory_limit)}")
-    if found.fits and found.nearly_full:
-        why, share = "PyTorch's allocator may slow down a device that is so full", NEARLY_FULL
-    elif found.fits and most > (1 - PEAK_ERROR) * found.memory_limit:
-        why, share = "less is free than the error of predicted peaks", 1 - PEAK_ERROR
-    else:
-        return
-    room = show_bytes(share * found.memory_limit).replace(" ", "")
-    OUT.say(f"{why}: have a layout ready that needs less (solve --memory {room})")
+    if found.nearly_full:
+        why = "PyTorch's allocator may slow down a device that is so full"
+        if fused(layout):
+            why = "less is free than the error of predicted peaks"
+        room = show_bytes(found.safe_memory).replace(" ", "")
+        OUT.say(f"{why}: have a layout ready that needs less (solve --memory {room})")
 
 
 def _summary(found: Estimate) -> str:

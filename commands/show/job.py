@@ -182,7 +182,7 @@ def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
     table = _layouts("what would help", "change and best plan", ("s", "saves", "at most"))
     for change in changes:
         if change.layout is None:
-            table.add_row(f"{change.change}: no plan found in time", "", "", "")
+            table.add_row(f"{change.change}: no time was left", "", "", "")
             continue
         table.add_row(
             f"{change.change}: {describe(change.layout)}",

@@ -34,7 +34,8 @@ CACHED = 0.16
 #: step. Of the layouts trained whole on one GPU (`benchmarks/results/gpu_layouts.csv`), one that
 #: needs 0.95 of it took 14 % longer than one that needs 0.68; up to 0.83 no time was lost.
 NEARLY_FULL = 0.9
-#: Relative error of predicted peaks, the median over the published runs of Megatron-Bridge.
+#: Relative error of predicted peaks: the median over Megatron-Bridge's 15 published experiments
+#: (`benchmarks/peers.py`).
 PEAK_ERROR = 0.027
 
 

@@ -281,7 +281,7 @@ def undivided(launcher: str, layout: Layout, model: ModelDescription) -> str | N
     if known.even_vocabulary and model.vocabulary % t:
         return (
             f"tensor: {t} does not divide the vocabulary of {model.vocabulary} of {model.name}; "
-            f"{launcher} has even parts alone"
+            f"{launcher} has even parts only"
         )
     for block in model.layer_types:
         for one in (block.attention, block.cross_attention):
