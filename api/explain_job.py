@@ -18,7 +18,7 @@ import numpy as np
 from ..formulations.job.space import JobSpace, job_space
 from ..instances.costs.calibration import Calibration
 from ..instances.costs.layout import OFFLOAD, Layout, without_counts
-from ..instances.costs.memory import RankStages, rank_memory, stage_kept
+from ..instances.costs.memory import RankStages, passes_in_flight, rank_memory, stage_kept
 from ..instances.costs.stages import message_time, stage_times
 from ..instances.job.plan import JobPlan, Reason
 from ..instances.model.cluster import Link
@@ -220,10 +220,10 @@ def _fields(one: object, two: object) -> dict[str, tuple[object, object]]:
 def simulate_job(plan: JobPlan, *, calibration: Calibration | None = None) -> Simulation:
     """Return the simulation of a plan: each pipeline rank's actions in seconds, and its bytes.
 
-    That is the schedule alone, without what follows it of the traffic between replicas and the
-    optimizer's step. Of schedules that split backward passes every stage splits them in the same
-    parts, those of their sum. Besides activations each rank holds all the time what `rank_memory`
-    counts at its fullest moment. `calibration` as of `explain_job`.
+    It covers the schedule alone: the traffic of replicas and the optimizer step that follow it are
+    left out. Where a schedule splits backward passes, all stages split theirs in the same
+    proportion, that of the sums. Besides activations, each rank holds a constant number of bytes,
+    chosen such that its peak is that of `rank_memory`. `calibration` as of `explain_job`.
 
     Examples
     --------
@@ -240,10 +240,14 @@ def simulate_job(plan: JobPlan, *, calibration: Calibration | None = None) -> Si
     divided = RankStages.of(model, layout)
     weight = sum(one.weights for one in stages) / sum(one.backward for one in stages)
     device, kept = [0] * layout.stages, [0.0] * layout.stages
+    activations = [stage_kept(model, layout, stage, divided) for stage in range(layout.stages)]
     for rank in range(layout.pipeline):
         own = layout.rank_stages(rank)
-        held = rank_memory(model, layout, rank, divided)
-        kept[own[0]] = held.needed - held.activations
+        most = max(
+            sum(count * activations[stage] for stage, count in moment.items())
+            for moment in passes_in_flight(layout, rank)
+        )
+        kept[own[0]] = rank_memory(model, layout, rank, divided).needed - most
         for stage in own:
             device[stage] = rank
     graph = chain(
@@ -252,9 +256,7 @@ def simulate_job(plan: JobPlan, *, calibration: Calibration | None = None) -> Si
         device=device,
         payload_bytes=[1.0] * (layout.stages - 1),
         weight_bytes=kept,
-        activation_bytes=[
-            stage_kept(model, layout, stage, divided) for stage in range(layout.stages)
-        ],
+        activation_bytes=activations,
         weight_share=weight,
         batch=layout.microbatches,
     )
