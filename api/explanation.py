@@ -180,8 +180,9 @@ class Explanation:
     def _paragraphs(self) -> Iterator[str]:
         if self.reasons:
             yield "\n".join(self.reasons)
-        if self.crossings:
-            yield crossings_text(self.crossings, self.unit)
+        dear = [crossing for crossing in self.crossings if crossing.paid or crossing.saved]
+        if dear:
+            yield crossings_text(dear, self.unit)
         if self.remedies:
             old = None if self.plan is None else self.objective
             yield remedies_text(self.remedies, old, self.unit)

@@ -34,7 +34,8 @@ class PlanDiff:
     second: Outline
     # devices matched so that as many nodes as possible stay; devices of one kind are alike
     pairs: tuple[DeviceMatch, ...]
-    # nodes that do not stay: id, device in the first plan, device in the second
+    # nodes that do not stay: id, device in the first plan, and the one that matches the second's,
+    # or the second's name if none does
     moved: tuple[tuple[NodeId, str, str], ...]
 
     def to_pandas(self) -> pd.DataFrame:
@@ -73,8 +74,9 @@ def diff(first: Outline, second: Outline) -> PlanDiff:
         if b not in partner.values():
             pairs.append(DeviceMatch("", name, (0, len(nodes)), 0))
     where = {v: b for b, (_, _, nodes) in enumerate(second.devices) for v in nodes}
+    matched = {b: first.devices[a][0] for a, b in partner.items()}
     moved = [
-        (v, name, second.devices[where[v]][0])
+        (v, name, matched.get(where[v], second.devices[where[v]][0]))
         for a, (name, _, nodes) in enumerate(first.devices)
         for v in nodes
         if where[v] != partner.get(a)

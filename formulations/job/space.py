@@ -360,7 +360,6 @@ def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
     usual: dict[str, Any] = {one.name: one.default for one in fields(TrainingJob)}
     given = [name for name in (*OPEN, *OFFLOAD, "schedules") if getattr(job, name) != usual[name]]
     names = ", ".join(f"{name} {_said(getattr(job, name))}" for name in given)
-    each = job.global_batch * cluster.devices
     free = [n for n in given if _has_points(model, cluster, replace(job, **{n: usual[n]}))]
     helps = [
         f"leave {' or '.join(own)} {how}"
@@ -370,12 +369,14 @@ def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
         )
         if own
     ]
-    for said, other in (
-        (f"take a global batch of {each}", replace(job, global_batch=each)),
-        ("plan for any launcher", replace(job, launcher="any")),
-    ):
-        if other != job and _has_points(model, cluster, other):
-            helps.append(said)
+    for parts in (n for n in range(2, cluster.devices + 1) if cluster.devices % n == 0):
+        larger = replace(job, global_batch=parts * job.global_batch)
+        if _has_points(model, cluster, larger):
+            helps.append(f"take a global batch of {larger.global_batch}")
+            break
+    anywhere = replace(job, launcher="any")
+    if anywhere != job and _has_points(model, cluster, anywhere):
+        helps.append("plan for any launcher")
     return (
         f"job: no layout of {show_count(cluster.devices, 'device')} for {job.launcher} has a "
         f"global batch of {show_count(job.global_batch, 'sequence')} and "

@@ -121,7 +121,10 @@ def test_host_memory_makes_room_where_it_is_asked_for(
         (["--set", "schedules=[zb-h1]", "--set", "pipeline=2"], "megatron runs none of zb-h1"),
         (["--set", "tensor=3"], "and tensor 3; leave tensor open"),
         (["--set", "tensor=8,pipeline=[2, 4]"], "pipeline 2 or 4; leave tensor or pipeline open"),
-        (["--set", "tensor=1,data=8,microbatch=16"], "microbatch open, or take a global batch of"),
+        (
+            ["--set", "tensor=1,data=8,microbatch=16"],
+            "microbatch open, or take a global batch of 128",
+        ),
         (["--set", "zero=4"], "zero: 4; it must be 0, 1, 2 or 3"),
         (["--set", "foo=1"], "unknown field"),
         (["--set", "schedules=[zb-v]"], "schedules: megatron runs none of zb-v; take some of 1f1b"),

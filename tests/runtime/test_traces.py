@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pipelines import plan_of, random_chain, random_plan
 
-from stagecut import InputError, Link, save
+from stagecut import InputError, Link, accelerators_and_cpus, load, save
 from stagecut.instances.formats.outline import outline, read_outline
 from stagecut.runtime.diff import diff
 from stagecut.runtime.pictures.gantt import draw_gantt
@@ -219,6 +219,17 @@ def test_what_moved_is_said() -> None:
         assert len(result.moved) <= 1 or len(set(plan.placement.tolist())) > 1
         assert result.to_pandas()["nodes"].sum() == workload.n
         assert sum(p.common for p in result.pairs) + len(result.moved) == workload.n
+
+
+def test_what_moved_between_devices_that_have_swapped_is_named_by_the_first_plan() -> None:
+    workload, cluster = load("unet"), accelerators_and_cpus(2, cpus=0)
+    half = np.arange(workload.n) >= workload.n // 2
+    first, swapped = half.astype(int), 1 - half.astype(int)
+    swapped[0] = swapped[-1]
+    plans = [plan_of(workload, cluster, device) for device in (first, swapped)]
+    names = [device.name for device in cluster.devices]
+    result = diff(*(outline(workload, plan) for plan in plans))
+    assert result.moved == ((workload.ids[0], names[0], names[1]),)
 
 
 def test_plans_of_different_workloads_are_not_compared() -> None:
