@@ -111,7 +111,7 @@ def product(
         tiles = math.ceil(m / rows) * math.ceil(n / columns) * count
         waves = math.ceil(tiles / device.units)
         best = min(best, waves * rows * columns * 2 * (k + reach.depth) / (per_unit * efficiency))
-    moved = count * (element * (m * k + k * n) + 2 * m * n)
+    moved = count * (element * (m * k + k * n) + max(element, 2.0) * m * n)
     return max(best, moved / (device.bandwidth * reach.memory)) + reach.launch
 
 

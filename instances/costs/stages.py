@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import NamedTuple
 
-from .activations import fused
+from .activations import element_bytes, fused
 from .calibration import Calibration
 from .collectives import Group, UsedLinks, all_gather, all_reduce, links_of, message
 from .hardware import TrainingCluster
@@ -281,7 +281,7 @@ def message_time(layout: Layout, prices: LayerPrices) -> float:
     if layout.pipeline == 1:
         return 0.0
     cluster, links = prices.cluster, prices.calibration.links
-    moved = 2.0 * layout.tokens * prices.model.hidden
+    moved = element_bytes(layout) * layout.tokens * prices.model.hidden
     stride = axis_stride(layout, "pipeline")
     seconds = message(moved / layout.tensor, stride, cluster, links)
     if layout.tensor > 1 and not layout.sequence_parallel:

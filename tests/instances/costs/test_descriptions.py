@@ -9,11 +9,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stagecut import InputError
 from stagecut.instances.costs import models
-from stagecut.instances.costs.description import Norm, forward_flops
+from stagecut.instances.costs.description import Attention, Norm, forward_flops
 from stagecut.instances.costs.hugging_face import from_config
 from stagecut.instances.costs.models import model_description, shipped_model, shipped_models
 
@@ -297,3 +298,15 @@ def test_a_window_bounds_what_a_token_attends_to() -> None:
     assert forward_flops(windowed, 4096) == forward_flops(whole, 4096)
     more = forward_flops(whole, 8192) - forward_flops(windowed, 8192)
     assert more == 32 * 2 * 8192 * 4096 * 32 * 2 * 128
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [1, 7, 63, 64, 200, None])
+def test_positions_that_tokens_see_are_those_of_the_mask(causal: bool, window: int | None) -> None:
+    """On average of 64 tokens, to the half position by which the diagonal is counted."""
+    apart = np.subtract.outer(np.arange(64), np.arange(64))
+    mask = abs(apart) < (window or 64)
+    if causal:
+        mask &= apart >= 0
+    attention = Attention(4, 4, 16, window=window, causal=causal)
+    assert attention.visible(64) == pytest.approx(mask.sum() / 64, abs=1.0)
