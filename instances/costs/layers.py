@@ -39,6 +39,7 @@ from .collectives import (
     all_gather,
     all_reduce,
     all_to_all,
+    crowding,
     links_of,
     members_per_domain,
     skew,
@@ -408,7 +409,7 @@ def exchange_of_tokens(at: Setting, experts: Experts, hidden: int) -> LayerPart:
     domain = members_per_domain(group, cluster)
     sent = dispatched(experts, layout, at.element * hidden, domain)
     inside = sent.domain / (cluster.accelerator.peer_bandwidth * links.peer)
-    across = sent.network / (cluster.network.bandwidth * links.network)
+    across = crowding(group, cluster) * sent.network / (cluster.network.bandwidth * links.network)
     once = links.start + links.skew * math.log2(group.size) + max(inside, across)
     used, busy = links_of(group, cluster), (2 * once, 2 * once)
     if layout.overlap.experts:
@@ -685,9 +686,8 @@ def head_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:
         # Megatron and similar software pad the vocabulary to a multiple of 128 per rank.
         multiple = 128 if fused(at.layout) else 1
         rows = multiple * math.ceil(model.vocabulary / (multiple * at.layout.tensor))
-        logits = at.tokens * rows
         yield linear(at, "head", rows, model.hidden)
-        yield memory_bound(at, "head", *loss_bytes(at.layout, logits), 6)
+        yield memory_bound(at, "head", *loss_bytes(at.layout, at.tokens * rows), 6)
         yield tensor_collective(at, "head", model.hidden, leaves=False)
 
 
