@@ -31,7 +31,7 @@ faster.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,22 +43,12 @@ from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import OFFLOAD, V_SCHEDULES, JobSchedule, Layout
 from ...instances.costs.stages import kinds_of_rank, layer_hooks, waits_for_weights
 from .memory import memory_rows
-from .program import LEAST_PIECES, LinearTraffic, point_costs, stage_range
+from .program import LEAST_PIECES, point_costs, stage_range
 from .rates import Rates
 from .space import JobSpace
 
 #: Relative margin by which a bound from floating-point sums is lowered.
 MARGIN = 1e-9
-
-
-@dataclass(frozen=True, eq=False)
-class FirstBounds:
-    """Lower bounds of all outer points, from memory and work alone."""
-
-    #: Shape (points,): lower bound on an iteration's seconds; infinite if no plan fits.
-    seconds: Floats
-    #: Shape (points,): whether memory does not rule the point out.
-    fits: Bools
 
 
 def least_seconds(space: JobSpace) -> float:
@@ -84,8 +74,11 @@ def first_bounds(
     rates: Rates,
     prices: LayerPrices,
     stopped: Callable[[], bool] = lambda: False,
-) -> FirstBounds:
-    """Return the bounds of all points; a point not reached when `stopped` is not ruled out."""
+) -> Floats:
+    """Return a lower bound on an iteration's seconds at each point; infinite if no plan fits.
+
+    A point not reached when `stopped` is not ruled out.
+    """
     count = len(space)
     seconds, excess = np.zeros(count), np.zeros(count)
     rates, shown = _with_transfers(space, rates, prices)
@@ -102,8 +95,7 @@ def first_bounds(
         ranks = _of_ranks(space, rates, int(group[0]))
         each = Beside(*(part[group] for part in (beside.seconds, beside.hooks, beside.waits)))
         seconds[group] = _work(space, ranks, group, excess[group], schedule, each)
-    seconds = np.where(np.isfinite(excess), (seconds + beside.seconds) * (1 - MARGIN), np.inf)
-    return FirstBounds(seconds, np.isfinite(excess))
+    return np.where(np.isfinite(excess), (seconds + beside.seconds) * (1 - MARGIN), np.inf)
 
 
 def _with_transfers(space: JobSpace, rates: Rates, prices: LayerPrices) -> tuple[Rates, Floats]:
@@ -388,7 +380,6 @@ def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
     return Beside(seconds[place], hooks[place], waits[place])
 
 
-def _least(lines: Sequence[LinearTraffic], held: Floats) -> float:
+def _least(lines: Floats, held: Floats) -> float:
     """Return the seconds of the parameters `held` on a line below all of `lines`."""
-    parts = np.array([(one.constant, one.shared, one.routed) for one in set(lines)])
-    return float(parts.min(axis=0) @ np.array([1.0, *held]))
+    return float(lines.min(axis=0) @ np.array([1.0, *held]))
