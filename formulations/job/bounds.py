@@ -40,7 +40,7 @@ from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.costs.activations import fused
 from ...instances.costs.description import block_flops
 from ...instances.costs.layers import LayerPrices
-from ...instances.costs.layout import OFFLOAD, V_SCHEDULES, JobSchedule, Layout
+from ...instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
 from ...instances.costs.stages import kinds_of_rank, layer_hooks, waits_for_weights
 from .memory import memory_rows
 from .program import LEAST_PIECES, point_costs, stage_range
@@ -207,36 +207,31 @@ def _lightest(each: Floats, count: Floats, least: Ints) -> Floats:
     return np.asarray((np.take_along_axis(each, order, axis=2) * taken).sum(axis=2))
 
 
-@dataclass(frozen=True, eq=False)
-class _Ranks:
-    """Rates on D combinations of kinds of nodes; `sort`, shape (p,), is that of each rank."""
+def _of_ranks(space: JobSpace, rates: Rates, point: int) -> tuple[tuple[Rates, ...], Ints]:
+    """Return the rates on D combinations of kinds of nodes, and which of these each rank has, (p,).
 
-    rates: tuple[Rates, ...]
-    sort: Ints
-
-
-def _of_ranks(space: JobSpace, rates: Rates, point: int) -> _Ranks:
-    """Return the rates of a point's ranks; all points with as many ranks have the same."""
+    All points with as many ranks have the same.
+    """
     layout = space.layout(point)
     kinds = [kinds_of_rank(rank, layout, space.cluster) for rank in range(layout.pipeline)]
     sorts = sorted(set(kinds))
-    return _Ranks(tuple(map(rates.on, sorts)), np.array([sorts.index(one) for one in kinds]))
+    return tuple(map(rates.on, sorts)), np.array([sorts.index(one) for one in kinds])
 
 
 def _work(
     space: JobSpace,
-    ranks: _Ranks,
+    ranks: tuple[tuple[Rates, ...], Ints],
     group: Ints,
     excess: Floats,
     schedule: JobSchedule,
     beside: Beside,
 ) -> Floats:
     """Return a lower bound on the seconds of a schedule's passes, for points that share it."""
-    s, sort = space.setting[group], ranks.sort
+    (on, sort), s = ranks, space.setting[group]
     p, m = int(space.pipeline[group[0]]), int(space.microbatches[group[0]])
-    there = ranks.rates[0].count > 0
-    count = ranks.rates[0].count[there]
-    layers, again, ends = _seconds(ranks.rates, s, there, beside.hooks)
+    there = on[0].count > 0
+    count = on[0].count[there]
+    layers, again, ends = _seconds(on, s, there, beside.hooks)
     least, most = _forward_parts(layers, again, ends)
     layout = space.layout(int(group[0]))
     last = layout.stage_ranks[-1]
@@ -275,7 +270,7 @@ def _work(
     if schedule is JobSchedule.ONE_F_ONE_B and m > 1:
         k = np.arange(1, p + 1)
         counted = m - 1 - np.minimum(m - 1, p - k)[None, :] * most[:, None]
-        factor = 1 + _alike(alone, counted, len(ranks.rates)) * counted
+        factor = 1 + _alike(alone, counted, len(on)) * counted
         found = np.maximum(found, mixed(factor))
         alone_at = mixed(np.ones_like(factor)) + (counted * own).max(axis=1)
         return np.asarray(np.maximum.reduce((found, alone_at, busiest)))
@@ -340,11 +335,9 @@ class Beside:
 
 def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
     """Return lower bounds on the seconds of traffic and optimizer, those of a mean rank."""
-    names = ("tensor", "context", "expert", "expert_tensor", *OFFLOAD)
-    degrees = np.array([[getattr(one, name) for name in names] for one in space.settings])
     in_v = np.array([schedule in V_SCHEDULES for schedule in space.schedules])
     columns = (
-        degrees[space.setting].T,
+        np.stack([own[space.setting] for own in space.columns.values()]),
         space.pipeline[None],
         space.data[None],
         space.zero[None],

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from itertools import pairwise, permutations
+from itertools import pairwise, permutations, starmap
 
 import numpy as np
 
@@ -43,7 +43,7 @@ from ...instances.model.workload import kept_bytes
 from ..rules.stages import StageRules, stage_rules
 from ..task import Task, pose
 from ..throughput.hypergraph import Hypergraph, colour_units, hypergraph, merge_cycles
-from ..throughput.ideals import topological_orders
+from ..throughput.ideals import ancestors, topological_orders
 from ..throughput.whole_bytes import room_of
 
 
@@ -184,28 +184,12 @@ def most_between(graph: Hypergraph) -> Ints:
     Let pins a and b be in stages s < t. Units in the stages between are neither predecessors of a
     nor successors of b, and each of these t − s − 1 stages has a unit.
     """
-    import networkx as nx
+    before, after = (ancestors(graph.size, way) for way in (graph.edges, graph.edges[:, ::-1]))
 
-    order: nx.DiGraph[int] = nx.DiGraph()
-    order.add_nodes_from(range(graph.size))
-    order.add_edges_from(graph.edges.tolist())
-    before, after = [0] * graph.size, [0] * graph.size
-    sequence = list(nx.topological_sort(order))
-    for u in sequence:
-        before[u] |= 1 << u
-        for v in order.successors(u):
-            before[v] |= before[u]
-    for u in reversed(sequence):
-        after[u] |= 1 << u
-        for v in order.successors(u):
-            after[u] |= after[v]
-    return np.array(
-        [
-            max(graph.size - (before[a] | after[b]).bit_count() for a, b in permutations(pins, 2))
-            for pins in graph.pins
-        ],
-        np.int64,
-    )
+    def between(a: int, b: int) -> int:
+        return graph.size - (before[a] | after[b] | 1 << a | 1 << b).bit_count()
+
+    return np.array([max(starmap(between, permutations(p, 2))) for p in graph.pins], np.int64)
 
 
 def chain_edges(workload: Workload) -> list[tuple[int, int]]:

@@ -19,17 +19,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...instances.common.arrays import Ints
 from ...instances.common.errors import InputError
-from ...instances.common.units import show_count
+from ...instances.common.units import divisors, show_count
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import TrainingCluster
 from ...instances.costs.layout import (
+    FULL,
     OFFLOAD,
     V_SCHEDULES,
     JobSchedule,
@@ -83,6 +86,12 @@ class JobSpace:
         """Count the points."""
         return len(self.setting)
 
+    @cached_property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Degrees of the settings, and fractions in host memory, by field; shape (settings,)."""
+        names = ("tensor", "context", "expert", "expert_tensor", *OFFLOAD)
+        return {name: np.array([getattr(one, name) for one in self.settings]) for name in names}
+
     def layout(self, point: int) -> Layout:
         """Return a point as a layout with stages of nearly equal numbers of layers."""
         setting: Layout = self.settings[int(self.setting[point])]
@@ -94,9 +103,6 @@ class JobSpace:
             zero=int(self.zero[point]),
             schedule=self.schedules[self.schedule[point]],
         )
-
-
-FULL = frozenset({Recompute.FULL})
 
 
 def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> JobSpace:
@@ -115,25 +121,21 @@ def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJo
             f"recompute: {job.launcher} can recompute no {said} of {model.name}; take some of "
             f"{', '.join(sorted(there))}"
         )
-    schedules = _orders(job)
-    settings, table = _points(model, cluster, job, schedules)
+    settings, table = _points(model, cluster, job)
     if not len(table):
         raise InputError(_nothing(model, cluster, job))
     return JobSpace(
         model, cluster, job, tuple(settings),
         setting=table[:, 0], pipeline=table[:, 1], data=table[:, 2], microbatches=table[:, 3],
-        schedule=table[:, 4], chunks=table[:, 5], zero=table[:, 6], schedules=schedules,
+        schedule=table[:, 4], chunks=table[:, 5], zero=table[:, 6], schedules=_orders(job),
     )  # fmt: skip
 
 
 def _points(
-    model: ModelDescription,
-    cluster: TrainingCluster,
-    job: TrainingJob,
-    schedules: tuple[JobSchedule, ...],
+    model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
 ) -> tuple[list[Layout], Ints]:
     """Return the settings, and each point's setting, p, d, M, schedule, v and z, shape (n, 7)."""
-    devices = cluster.devices
+    devices, schedules = cluster.devices, _orders(job)
     experts = any(block.experts is not None for block in model.layer_types)
     settings: list[Layout] = []
     known: dict[tuple[object, ...], Ints] = {}
@@ -183,13 +185,12 @@ def _degrees(
 ) -> Iterator[Layout]:
     """Yield the tensor, context, expert and expert-tensor degrees that can divide the model."""
     devices, template = cluster.devices, job.template
-    divisors = [n for n in range(1, devices + 1) if devices % n == 0]
     experts = max(
         (b.experts.experts for b in model.layer_types if b.experts is not None), default=1
     )
-    within = [n for n in divisors if n <= min(cluster.domain, cluster.per_node)]
-    rings = [n for n in divisors if n == 1 or n <= job.sequence // LEAST_CONTEXT_TOKENS]
-    shares = [n for n in divisors if experts % n == 0]  # only 1 for a dense model
+    within = [n for n in divisors(devices) if n <= min(cluster.domain, cluster.per_node)]
+    rings = [n for n in divisors(devices) if n == 1 or n <= job.sequence // LEAST_CONTEXT_TOKENS]
+    shares = [n for n in divisors(devices) if experts % n == 0]  # only 1 for a dense model
     parallel = job.settings.sequence_parallel
     for t, c in product(_values(job, "tensor", within), _values(job, "context", rings)):
         if devices % (t * c):
@@ -369,7 +370,7 @@ def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
         )
         if own
     ]
-    for parts in (n for n in range(2, cluster.devices + 1) if cluster.devices % n == 0):
+    for parts in divisors(cluster.devices)[1:]:
         larger = replace(job, global_batch=parts * job.global_batch)
         if _has_points(model, cluster, larger):
             helps.append(f"take a global batch of {larger.global_batch}")
@@ -390,4 +391,4 @@ def _said(value: object) -> str:
 
 def _has_points(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> bool:
     """Whether the space of a job has any point."""
-    return len(_points(model, cluster, job, _orders(job))[1]) > 0
+    return len(_points(model, cluster, job)[1]) > 0

@@ -14,11 +14,10 @@ import numpy as np
 from ....formulations.job.iteration_bounds import divide
 from ....formulations.job.line import Line
 from ....formulations.job.orders import Chain, order_of
-from ....instances.common.arrays import Floats, Ints
+from ....instances.common.arrays import Floats, Ints, even_ends
 from ...core.lattice import Lattice
 from . import annealing_kernel as kernel
 from .chains import Run, StageCount
-from .frameworks import equal_ends
 from .stage_list import bits, boundary_costs
 
 #: Work of a step of annealing, in actions executed and nets looked at, some 0.3 CPU s; and its
@@ -209,4 +208,4 @@ def equal_parts(line: Line, lattice: Lattice, parts: int) -> Ints | None:
     if len(path) <= parts:
         return None
     work = bits(lattice)[path] @ np.nan_to_num(line.compute.sum(axis=1).min(axis=0))[lattice.order]
-    return np.array([0, *(path[i] for i in equal_ends(work, parts)), path[-1]], np.int64)
+    return np.array([0, *(path[i] for i in even_ends(work[1:], parts))], np.int64)

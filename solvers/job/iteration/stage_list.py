@@ -5,7 +5,6 @@ Stages that break the user's rules are left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -183,24 +182,13 @@ def keep_pins(
     return kept
 
 
-def share_a_device(rules: StageRules, lattice: Lattice, stages: Sequence[tuple[int, int]]) -> bool:
-    """Whether stages, pairs of ideals, may be on one device."""
-    units = {unit for pair in rules.units_apart for unit in pair}
-    held = {
-        unit
-        for unit in units
-        if any(lattice.holds(end, unit) and not lattice.holds(start, unit) for start, end in stages)
-    }
-    return not any(held.issuperset(pair) for pair in rules.units_apart)
+def keeps(rules: StageRules, lattice: Lattice, device: Ints, end: Ints) -> bool:
+    """Whether a chain of stages, given by their devices and the ideals behind, keeps all rules."""
 
+    def stage_of(unit: int) -> int:
+        return sum(not lattice.holds(ideal, unit) for ideal in end.tolist())
 
-def keeps(rules: StageRules, lattice: Lattice, device: Ints, start: Ints, end: Ints) -> bool:
-    """Whether a chain of stages, given by their devices and ideals, keeps all rules."""
-    for unit, own in rules.stages(len(device)).items():
-        if lattice.holds(int(start[own]), unit) or not lattice.holds(int(end[own]), unit):
-            return False
-    pairs = list(zip(start.tolist(), end.tolist(), strict=True))
-    return not rules.apart or all(
-        share_a_device(rules, lattice, [pairs[s] for s in np.flatnonzero(device == d)])
-        for d in np.unique(device)
+    pinned = all(stage_of(unit) == own for unit, own in rules.stages(len(device)).items())
+    return pinned and not any(
+        device[stage_of(u)] == device[stage_of(v)] for u, v in rules.units_apart
     )
