@@ -235,35 +235,24 @@ def twins(
     `resident` and `activation`, shape (U,), are bytes of each unit; `named`, shape (U,), excludes
     units that a placement rule names.
     """
-    before: list[list[int]] = [[] for _ in range(graph.size)]
-    behind: list[list[int]] = [[] for _ in range(graph.size)]
-    for a, b in graph.edges.tolist():
-        behind[a].append(b)
-        before[b].append(a)
-    nets: list[list[int]] = [[] for _ in range(graph.size)]
-    for e, pins in enumerate(graph.pins):
-        for u in pins:
-            nets[u].append(e)
     alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for u in np.flatnonzero(~named).tolist():
         costs = graph.compute[:, :, u].tobytes(), float(resident[u]), float(activation[u])
-        alike[(*map(tuple, map(sorted, (before[u], behind[u]))), *costs)].append(u)
+        alike[graph.predecessors[u], graph.successors[u], *costs].append(u)
     found = []
     for group in alike.values():
         if len(group) > 1:
             exact: dict[tuple[object, ...], list[int]] = defaultdict(list)
             for u in group:
-                exact[_signature(graph, nets[u], u, frozenset(group))].append(u)
+                exact[_signature(graph, u, frozenset(group))].append(u)
             found += [tuple(same) for same in exact.values() if len(same) == len(group)]
     return found
 
 
-def _signature(
-    graph: Hypergraph, nets: list[int], unit: int, group: frozenset[int]
-) -> tuple[object, ...]:
+def _signature(graph: Hypergraph, unit: int, group: frozenset[int]) -> tuple[object, ...]:
     """Return a unit's nets with the members of its group removed; twins have equal ones."""
-    parts = []
-    for e in nets:
+    parts, of = [], graph.incidence
+    for e in of.unit_nets[of.unit_ptr[unit] : of.unit_ptr[unit + 1]].tolist():
         pins = frozenset(graph.pins[e])
         inside = pins & group
         alone = len(inside) == 1

@@ -7,17 +7,19 @@ optimizer state in host memory. Left open are the number of layers of each stage
 layers are recomputed, the number of these. The points are
 
     t c p d = N devices,  M = global batch / (b d) whole,  e e_t | t c d                         (1)
-    t ≤ the domain of peer links,  c ≤ sequence / 1,024,  v ≤ 12,  b up to 8, or 16              (2)
-    v > 1: p v | L + (0, 1 or 2 for the ends), or 3 p v ≤ L;  in a pipeline M ≤ 4,096            (3)
+    t ≤ devices of a node,  c ≤ sequence / 1,024,  v ≤ 12,  b up to 8, or 16                     (2)
+    v > 1: p v ≤ L and p v | L + k, k = 0 … 2 + m,  or 3 p v ≤ L;  in a pipeline M ≤ 4,096       (3)
     interleaved: p | M;  zb-v, dualpipe-v: v = 2;  dualpipe-v: M ≥ 2 p
 
-(1) is required by `check_layout`; (2) and (3) are declared, and a certificate holds for this space.
+for L layers and m blocks of multi-token prediction; the head, each of these and the embedding may
+count as layers. (1) is required by `check_layout`; (2) and (3) are declared, and a certificate
+holds for this space.
 Values that the job gives replace (2). Points are columns of numbers, as there are up to a million.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import product
@@ -188,7 +190,7 @@ def _degrees(
     experts = max(
         (b.experts.experts for b in model.layer_types if b.experts is not None), default=1
     )
-    within = [n for n in divisors(devices) if n <= min(cluster.domain, cluster.per_node)]
+    within = [n for n in divisors(devices) if n <= cluster.per_node]
     rings = [n for n in divisors(devices) if n == 1 or n <= job.sequence // LEAST_CONTEXT_TOKENS]
     shares = [n for n in divisors(devices) if experts % n == 0]  # only 1 for a dense model
     parallel = job.settings.sequence_parallel
@@ -208,9 +210,10 @@ def _degrees(
                 yield both
 
 
-def _keeps(check: object, model: ModelDescription, layout: Layout) -> bool:
+def _keeps(
+    check: Callable[[ModelDescription, Layout], None], model: ModelDescription, layout: Layout
+) -> bool:
     """Whether a check accepts a layout, that is, raises no `InputError`."""
-    assert callable(check)
     try:
         check(model, layout)
     except InputError:

@@ -179,9 +179,12 @@ def usual_layouts(
     common = replace(on_one_device(base), shard_group=0, mtp_stage=-1)
     rules = [
         ("ZeRO-3 over all devices", _sharded(common, cluster)),
-        ("tensor parallelism in the node, pipeline across", _in_node(common, model, cluster)),
+        (
+            "tensor parallelism in the node, pipeline across",
+            _pipelines(common, model, cluster, _tensor_degrees(cluster)[::-1], 1),
+        ),
         ("Megatron-Bridge's guide", _by_size(common, model, cluster)),
-        ("ZeRO-1 in a pipeline (DeepSpeed)", _pipeline(common, model, cluster)),
+        ("ZeRO-1 in a pipeline (DeepSpeed)", _pipelines(common, model, cluster, [1], 2)),
         ("torchtitan's recipes", _titan(common, model, cluster)),
     ]
     recipe = nearest_recipe(model, cluster, base.recipe.compute)
@@ -223,19 +226,30 @@ def _sharded(common: Layout, cluster: TrainingCluster) -> Iterator[Layout]:
     If the batch has too few sequences for so many replicas, or memory is short, the smallest
     sufficient tensor degree follows.
     """
-    for tensor in divisors(min(WIDEST, cluster.per_node)):
+    for tensor in _tensor_degrees(cluster):
         whole = replace(_divided(common, cluster, tensor, 1), zero=3)
         for recompute in (_NOTHING, FULL):
             for size in _microbatches(whole):
                 yield replace(whole, microbatch=size, recompute=recompute)
 
 
-def _in_node(common: Layout, model: ModelDescription, cluster: TrainingCluster) -> Iterator[Layout]:
-    """Yield layouts with the largest tensor degree within a node, and few pipeline ranks first."""
-    for tensor in reversed(divisors(min(WIDEST, cluster.per_node))):
+def _tensor_degrees(cluster: TrainingCluster) -> list[int]:
+    """Return the tensor degrees within a node that the rules try, increasing."""
+    return divisors(min(WIDEST, cluster.per_node))
+
+
+def _pipelines(
+    common: Layout,
+    model: ModelDescription,
+    cluster: TrainingCluster,
+    tensors: Sequence[int],
+    least: int,
+) -> Iterator[Layout]:
+    """Yield pipelines of `least` ranks or more, few first, of each of some tensor degrees."""
+    for tensor in tensors:
         for recompute in (_NOTHING, FULL):
             for pipeline in divisors(cluster.devices // tensor):
-                if pipeline <= model.layers:
+                if least <= pipeline <= model.layers:
                     layout = _divided(common, cluster, tensor, pipeline)
                     yield replace(_with_experts(layout, model, cluster), recompute=recompute)
 
@@ -257,17 +271,6 @@ def _by_size(common: Layout, model: ModelDescription, cluster: TrainingCluster) 
             layout = _divided(common, cluster, tensor, pipeline, max(context, long))
             for experts in _expert_degrees(layout, expert):
                 yield replace(layout, expert=experts, recompute=recompute)
-
-
-def _pipeline(
-    common: Layout, model: ModelDescription, cluster: TrainingCluster
-) -> Iterator[Layout]:
-    """Yield pipelines, few ranks first, whose replicas divide the optimizer."""
-    for recompute in (_NOTHING, FULL):
-        for pipeline in divisors(cluster.devices)[1:]:
-            if pipeline <= model.layers:
-                layout = _divided(common, cluster, 1, pipeline)
-                yield replace(_with_experts(layout, model, cluster), recompute=recompute)
 
 
 def _titan(common: Layout, model: ModelDescription, cluster: TrainingCluster) -> Iterator[Layout]:

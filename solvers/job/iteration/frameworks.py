@@ -295,11 +295,8 @@ def _stages(statement: Line, found: Modules, counts: Sequence[int]) -> Ints:
     of_module = np.repeat(np.arange(len(counts)), counts)
     stage = of_module[found.module_of].tolist()
     graph = statement.graph
-    ahead: list[list[int]] = [[] for _ in stage]
-    for u, v in graph.edges.tolist():
-        ahead[u].append(v)
     for u in reversed(statement.orders[0].tolist()):
-        stage[u] = min([stage[u], *(stage[v] for v in ahead[u])])
+        stage[u] = min([stage[u], *(stage[v] for v in graph.successors[u])])
     empty = set(range(len(counts))) - set(stage)
     if empty:
         raise Refused(f"stage {min(empty)} of {len(counts)} would have no nodes")
