@@ -90,7 +90,7 @@ def list_stages(
     relayed = line.problem.relayed
     shape = incidence(() if relayed else line.graph.pins, order)
     weights = nets.T.copy() if not relayed else np.zeros((0, len(nets)))
-    inside = bits(lattice)
+    inside = lattice.bits
     ahead = (inside @ cheapest[:, order].T).T
     most, work = line.most_stages, ahead.sum(axis=0)
     each = max(float(limit[0]), np.finfo(float).tiny)
@@ -139,12 +139,6 @@ def list_stages(
     if not line.rules.apart:
         return listed
     return listed.keep(keep_apart(line.rules, lattice, listed.start, listed.end))
-
-
-def bits(lattice: Lattice) -> Floats:
-    """Return which units are in each ideal, shape (N, U), in the lattice's order, as 0 and 1."""
-    raw = np.unpackbits(lattice.members.view(np.uint8), axis=1, bitorder="little")
-    return raw[:, : len(lattice.order)].astype(np.float64)
 
 
 def boundary_costs(line: Line, inside: Floats, nets: Floats) -> Floats:

@@ -29,7 +29,6 @@ from ....instances import PipelineJob, Solution, in_stages
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.units import show_bytes, show_count
 from ...core.lattice import Lattice, chain, list_ideals
-from ...core.lattice_kernel import ideal_sums
 from ...core.search import Search
 from .dp_kernel import (
     Labels,
@@ -75,7 +74,7 @@ class Planner:
         self.lattice = lattice
         self.data = stream_data(staging, lattice, greedy)
         work = np.min(self.data.fast * staging.degrees[:, None], axis=0)
-        below = self._sums(work)
+        below = lattice.sums(work)
         #: Least device-time of the units outside each ideal, on devices without slowdown.
         self.outside: Floats = below[-1] - below
         self.torn = np.zeros(lattice.size, np.bool_)
@@ -83,13 +82,8 @@ class Planner:
             ends = np.zeros(staging.size)
             ends[a] += 1
             ends[b] -= 1
-            self.torn |= self._sums(ends) != 0
+            self.torn |= lattice.sums(ends) != 0
         self.gave_up = False
-
-    def _sums(self, value: Floats) -> Floats:
-        lattice = self.lattice
-        sums: Floats = ideal_sums(lattice.start, lattice.unit, lattice.to, value)
-        return sums
 
     def plan(
         self,
@@ -172,11 +166,10 @@ class Planner:
         stages = []
         while labels.made[label, 0] >= 0:
             parent, kind, degree, divisor = labels.made[label].tolist()
-            here = self.lattice.units(int(labels.ideal[label]))
-            behind = self.lattice.units(int(labels.ideal[parent]))
+            ends = int(labels.ideal[parent]), int(labels.ideal[label])
             stages.append(
                 StageChoice(
-                    np.setdiff1d(here, behind, assume_unique=True),
+                    self.lattice.between(*ends),
                     kind,
                     degree,
                     divisor,
