@@ -529,7 +529,7 @@ def _memory_factor(costs: JobCosts, space: JobSpace) -> float:
     def some_fit(times: float) -> bool:
         cluster = with_memory(costs.cluster, costs.job.memory_bytes, times)
         wider = replace(space, cluster=cluster, job=replace(costs.job, memory_bytes=None))
-        return bool(first_bounds(wider, table, costs.prices).fits.any())
+        return bool(np.isfinite(first_bounds(wider, table, costs.prices)).any())
 
     low = high = 1.0
     while not some_fit(high):

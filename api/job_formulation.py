@@ -98,10 +98,10 @@ def job_formulation(plan: JobPlan) -> JobFormulation:
     paths.begin(_passes(costs, plan.layout), priced.message)
     program = builder.program(paths, math.inf)
     share = 1 / STATED_OBJECTIVE  # the program's own objective is about 1
-    model = linear_model("stages", program.linear, builder.columns, builder.rows_said, share)
-    add_rows(model, program.linear)
+    model = linear_model("stages", program, builder.columns, builder.rows_said, share)
+    add_rows(model, program)
     as_stated = set(map(id, model.component_data_objects(pyo.Constraint)))
-    scale = program.unit * share
+    scale = builder.unit * share
     return JobFormulation(model, scale, costs, builder, paths, priced.message, as_stated)
 
 
@@ -215,7 +215,7 @@ class JobFormulation:
         )  # fmt: skip
 
     def _add_paths(self) -> None:
-        add_rows(self.model, self.builder.program(self.paths, math.inf).linear)
+        add_rows(self.model, self.builder.program(self.paths, math.inf))
         self.as_stated.update(map(id, self.model.path.values()))
 
 
@@ -239,12 +239,11 @@ class _Rounds:
         added = [row for row in rows if id(row) not in f.as_stated]
 
         def read(x: Floats) -> Layout:
-            builder = f.builder
             everything = np.array(
                 [compiled.value(f.model.column[j], x) for j in range(len(f.model.column))]
             )
             self._kept = rows_kept(added, compiled, x)
-            self.last = builder.program(f.paths, math.inf).plan(builder.layout, everything)
+            self.last = f.builder.plan(everything)
             return self.last
 
         return IntegerProgram(

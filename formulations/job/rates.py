@@ -23,10 +23,9 @@ from itertools import combinations
 import numpy as np
 
 from ...instances.common.arrays import Floats, Ints
-from ...instances.costs.activations import Tokens, element_bytes, fused
+from ...instances.costs.activations import Tokens, element_bytes
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.layers import LayerPrices, LayerTime
-from ...instances.costs.layout import Layout, Software
 from ...instances.costs.memory import RankStages, ends_held, loss_bytes, stage_held, stage_kept
 from .space import JobSpace
 
@@ -189,11 +188,3 @@ def _memory(out: Rates, i: int, space: JobSpace, model: ModelDescription) -> Non
     out.loss[i] = loss_bytes(model, setting)
     at = Tokens.of(setting)
     out.messages[i] = 2 * element_bytes(setting) * at.outer * model.hidden
-
-
-def kept_output(setting: Layout, hidden: int) -> float:
-    """Return the bytes of a stage's output that PyTorch and DeepSpeed keep per microbatch."""
-    deepspeed = setting.software is Software.MEGATRON_DEEPSPEED
-    if deepspeed or not fused(setting):
-        return element_bytes(setting) * Tokens.of(setting).outer * hidden
-    return 0.0

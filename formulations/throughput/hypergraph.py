@@ -37,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...instances import NodeId, Problem, Throughput, Workload
-from ...instances.common.arrays import Bools, Floats, Ints, frozen
+from ...instances.common.arrays import Bools, Floats, Ints, frozen, grouped, increasing
 from ...instances.model.contiguity import pipeline_edge_array, pipeline_edges
 from ..task import Task
 
@@ -90,6 +90,16 @@ class Hypergraph:
     def incidence(self) -> Incidence:
         """The nets and units as arrays."""
         return incidence(self.pins, np.arange(self.size))
+
+    @cached_property
+    def successors(self) -> tuple[tuple[int, ...], ...]:
+        """Units that the edges of each unit lead to, increasing."""
+        return grouped(increasing(self.edges), self.size)
+
+    @cached_property
+    def predecessors(self) -> tuple[tuple[int, ...], ...]:
+        """Units whose edges lead to each unit, increasing."""
+        return grouped(increasing(self.edges[:, ::-1]), self.size)
 
     def expand(self, device_of_unit: Sequence[int] | Ints) -> Ints:
         """Return the placement of nodes, given the device of each unit."""
@@ -226,10 +236,7 @@ def absorb(task: Task[Throughput], graph: Hypergraph) -> Ints:
 
 def _join(graph: Hypergraph, free: Bools) -> Ints:
     """Return for each unit the unit that stands for it; `free` units may join another."""
-    beside: list[set[int]] = [set() for _ in range(graph.size)]
-    for a, b in graph.edges.tolist():
-        beside[a].add(b)
-        beside[b].add(a)
+    beside = [{*own, *of} for own, of in zip(graph.predecessors, graph.successors, strict=True)]
     pins = [set(net) for net in graph.pins]
     nets: list[set[int]] = [set() for _ in range(graph.size)]
     for e, net in enumerate(pins):

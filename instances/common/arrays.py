@@ -82,6 +82,18 @@ def _numbers(raw: NDArray[Any], what: str, wanted: str) -> NDArray[Any]:
         raise InputError(f"{what}: it must be a list of {wanted}") from None
 
 
+def even_ends(total: Floats, parts: int) -> Ints:
+    """Return the ends of parts of about equal sums, each with one item at least; shape (parts,).
+
+    `total` has the sums of the first 1 … n ≥ `parts` items.
+    """
+    number, n = np.arange(1, parts + 1), len(total)
+    ends = np.searchsorted(total, total[-1] * number / parts) + 1
+    ends = np.minimum(ends, n - parts + number)
+    ends[-1] = n
+    return np.asarray(np.maximum.accumulate(ends - number) + number)
+
+
 def rows(lists: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """Return lists of numbers as compressed rows: where each begins, and all of them."""
     start = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)

@@ -159,6 +159,11 @@ def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: int =
     )
 
 
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a positive number, increasing."""
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
 def check_count(option: str, value: object, most: int = MOST_COUNT) -> None:
     """Raise InputError unless `value` is a whole number from 1 to `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

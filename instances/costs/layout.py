@@ -65,6 +65,10 @@ class Recompute(Choice):
     OPERATORS = "op"
 
 
+#: Recomputation of whole layers.
+FULL = frozenset({Recompute.FULL})
+
+
 class Dispatcher(Choice):
     """Dispatch of tokens to the devices of their experts.
 

@@ -116,9 +116,8 @@ def list_all(task: Task[DeviceMapping], clock: Clock) -> PricedIdeals | None:
     lattice = list_ideals(next(orders(units)), units.edges, MOST_IDEALS, clock)
     if not lattice.complete:
         return None
-    bits = np.unpackbits(lattice.members.view(np.uint8), axis=1, bitorder="little")
     inside = np.zeros((lattice.size, units.size), np.bool_)
-    inside[:, lattice.order] = bits[:, : units.size]
+    inside[:, lattice.order] = lattice.bits
     held = np.bincount(unit_of, weights=parameter_bytes(task.workload), minlength=units.size)
     work = task.problem.microbatches * (inside @ units.seconds)
     by_work = np.argsort(work, kind="stable")  # parts come first still

@@ -21,7 +21,8 @@ from ...formulations.mapping.all_cuts import partition_units
 from ...formulations.mapping.costs import MappingCosts
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
-from ...instances.common.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints, even_ends
+from ...instances.common.units import divisors
 from ..core.search import Search
 from .partition import orders
 
@@ -138,7 +139,7 @@ def _boxes(costs: MappingCosts) -> Iterator[Ints]:
     if not costs.shape:
         return
     index = np.arange(costs.size).reshape(costs.shape)
-    for box in product(*(_divisors(side) for side in costs.shape)):
+    for box in product(*(divisors(side) for side in costs.shape)):
         if int(np.prod(box)) != costs.replicas:
             continue
         ring = cycle(box)
@@ -163,7 +164,7 @@ def _island_layouts(costs: MappingCosts) -> Iterator[Ints]:
     members = [np.flatnonzero(costs.island == k) for k in np.unique(costs.island)]
     if len(members) < 2:
         return
-    for k in _divisors(costs.replicas):
+    for k in divisors(costs.replicas):
         g = costs.replicas // k
         slack = [len(island) // k for island in members]
         order = sorted(range(len(members)), key=lambda i: -slack[i])
@@ -206,10 +207,6 @@ def runs_in_blocks(costs: MappingCosts, block: Ints, runs: list[list[int]]) -> I
     return slots
 
 
-def _divisors(n: int) -> list[int]:
-    return [k for k in range(1, n + 1) if n % k == 0]
-
-
 def first_mapping(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Offer a mapping if there is none yet, whether the time is up or not."""
     problem = task.problem
@@ -222,7 +219,7 @@ def first_mapping(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     order = next(orders(units))
     stage = np.empty(units.size, np.int64)
     stage[order] = np.searchsorted(
-        even_ends(units.seconds[order], s), np.arange(units.size), side="right"
+        even_ends(np.cumsum(units.seconds[order]), s), np.arange(units.size), side="right"
     )
     topology = problem.topology
     usable = topology.usable
@@ -238,15 +235,3 @@ def first_mapping(task: Task[DeviceMapping], search: Search[Solution]) -> None:
             search.method = "layouts"  # `auto` names what found the mapping
         if search.should_stop():
             return
-
-
-def even_ends(seconds: Floats, stages: int) -> Ints:
-    """Return the ends of S runs of about equal sums, each with one unit at least; shape (S,)."""
-    total = np.cumsum(seconds)
-    count = len(total)
-    wanted = total[-1] * np.arange(1, stages + 1) / stages
-    ends: Ints = np.minimum(np.searchsorted(total, wanted) + 1, count - np.arange(stages)[::-1])
-    for k in range(1, stages):
-        ends[k] = max(ends[k], ends[k - 1] + 1)
-    ends[-1] = count
-    return ends

@@ -88,7 +88,7 @@ def check(seed: int, job_of: Callable[[random.Random], Any] = small_job, gap: fl
         if job.counts_layers(layout) and not model.mtp:
             plain = replace(layout, recompute=frozenset(), recompute_layers=None)
             true = min(true, by_point.get(plain, np.inf))
-        assert first.seconds[point] <= true * (1 + 1e-9), (seed, layout)
+        assert first[point] <= true * (1 + 1e-9), (seed, layout)
         assert found.bound[point] <= true * (1 + 1e-5), (seed, layout)
     assert found.least_bound <= least * (1 + 1e-6), seed
     known = {point_of(layout) for layout in every}
@@ -322,7 +322,7 @@ def test_a_plan_below_the_bubble_of_equal_stages(
     assert found.plan.seconds == pytest.approx(best, rel=1e-9)
     space = job_space(model, cluster, job)
     first = first_bounds(space, rates(space, costs.prices), costs.prices)
-    assert 0.9 * best < first.seconds.max() <= best
+    assert 0.9 * best < first.max() <= best
     assert found.plan.bound <= best
     check_job_bound(found.plan)
     point = PointRefutation(Probes(job, costs.prices), space.layout(0))
