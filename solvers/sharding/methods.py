@@ -1,4 +1,4 @@
-"""The methods for sharding: solvers, imported when first run."""
+"""Table of the methods for sharding: solvers by dotted name, and the tasks that they refuse."""
 
 from __future__ import annotations
 
