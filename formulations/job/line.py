@@ -186,9 +186,7 @@ def most_between(graph: Hypergraph) -> Ints:
     """
     import networkx as nx
 
-    order: nx.DiGraph[int] = nx.DiGraph()
-    order.add_nodes_from(range(graph.size))
-    order.add_edges_from(graph.edges.tolist())
+    order = graph.digraph()
     before, after = [0] * graph.size, [0] * graph.size
     sequence = list(nx.topological_sort(order))
     for u in sequence:

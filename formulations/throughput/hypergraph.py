@@ -32,7 +32,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,9 @@ from ...instances import NodeId, Problem, Throughput, Workload
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ...instances.model.contiguity import pipeline_edge_array, pipeline_edges
 from ..task import Task
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 class Incidence(NamedTuple):
@@ -90,6 +93,15 @@ class Hypergraph:
     def incidence(self) -> Incidence:
         """The nets and units as arrays."""
         return incidence(self.pins, np.arange(self.size))
+
+    def digraph(self) -> nx.DiGraph[int]:
+        """Return the units and their edges as a graph of networkx."""
+        import networkx as nx
+
+        graph: nx.DiGraph[int] = nx.DiGraph()
+        graph.add_nodes_from(range(self.size))
+        graph.add_edges_from(self.edges.tolist())
+        return graph
 
     def expand(self, device_of_unit: Sequence[int] | Ints) -> Ints:
         """Return the placement of nodes, given the device of each unit."""
@@ -268,9 +280,7 @@ def layer_units(task: Task[Throughput], skipped: Collection[NodeId] = ()) -> Int
 
     units = pipeline_units(task)
     graph = hypergraph(task, units)
-    order: nx.DiGraph[int] = nx.DiGraph()
-    order.add_nodes_from(range(graph.size))
-    order.add_edges_from(graph.edges.tolist())
+    order = graph.digraph()
     left_out = {int(units[task.workload.index[node]]) for node in skipped}
     idle = (graph.compute == 0).all(axis=(0, 1))
     for unit in () if skipped else nx.topological_sort(order):

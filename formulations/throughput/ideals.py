@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -42,9 +42,6 @@ from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ..task import Task
 from .hypergraph import Hypergraph, absorb, hypergraph, pipeline_units
 from .whole_bytes import room_of
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 Criterion = Literal["load", "forward", "backward", "memory"]
 
@@ -157,27 +154,18 @@ def topological_orders(graph: Hypergraph) -> tuple[Ints, ...]:
     """Return some topological orders of the units: depth first from both ends, breadth first."""
     import networkx as nx
 
-    order = _order(graph)
+    order = graph.digraph()
     deep = list(nx.dfs_postorder_nodes(order))[::-1]
     back = list(nx.dfs_postorder_nodes(order.reverse(copy=False)))
     broad = list(nx.topological_sort(order))
     return tuple(frozen(found, np.int64) for found in (deep, back, broad))
 
 
-def _order(graph: Hypergraph) -> nx.DiGraph[int]:
-    import networkx as nx
-
-    order: nx.DiGraph[int] = nx.DiGraph()
-    order.add_nodes_from(range(graph.size))
-    order.add_edges_from(graph.edges.tolist())
-    return order
-
-
 def _ancestors(graph: Hypergraph) -> list[int]:
     """Return the units that must come before each unit, as the bits of an integer."""
     import networkx as nx
 
-    order = _order(graph)
+    order = graph.digraph()
     before = [0] * graph.size
     for u in nx.topological_sort(order):
         for v in order.successors(u):
