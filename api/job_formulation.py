@@ -98,7 +98,7 @@ def job_formulation(plan: JobPlan) -> JobFormulation:
     paths.begin(_passes(costs, plan.layout), priced.message)
     program = builder.program(paths, math.inf)
     share = 1 / STATED_OBJECTIVE  # the program's own objective is about 1
-    model = linear_model("stages", program, builder.columns, builder.rows_said, share)
+    model = linear_model("stages", program, builder.columns, builder.row_meanings, share)
     add_rows(model, program)
     as_stated = set(map(id, model.component_data_objects(pyo.Constraint)))
     scale = builder.unit * share

@@ -208,7 +208,7 @@ class ProgramBuilder:
         return {name: numbers for name, numbers in of.items() if numbers is not None}
 
     @property
-    def rows_said(self) -> dict[str, str]:
+    def row_meanings(self) -> dict[str, str]:
         """Meanings of the families of rows, by their names, as sentences."""
         families = {
             "layers": self.layers, "range": self.layers, "recomputed": self.layers,

@@ -33,18 +33,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from ...instances import Throughput
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ..task import Task
-from .hypergraph import Hypergraph, absorb, hypergraph, pipeline_units
+from .hypergraph import Hypergraph, absorb, digraph, hypergraph, pipeline_units
 from .whole_bytes import room_of
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 Criterion = Literal["load", "forward", "backward", "memory"]
 
@@ -157,27 +154,18 @@ def topological_orders(graph: Hypergraph) -> tuple[Ints, ...]:
     """Return some topological orders of the units: depth first from both ends, breadth first."""
     import networkx as nx
 
-    order = _order(graph.size, graph.edges)
+    order = graph.digraph()
     deep = list(nx.dfs_postorder_nodes(order))[::-1]
     back = list(nx.dfs_postorder_nodes(order.reverse(copy=False)))
     broad = list(nx.topological_sort(order))
     return tuple(frozen(found, np.int64) for found in (deep, back, broad))
 
 
-def _order(size: int, edges: Ints) -> nx.DiGraph[int]:
-    import networkx as nx
-
-    order: nx.DiGraph[int] = nx.DiGraph()
-    order.add_nodes_from(range(size))
-    order.add_edges_from(edges.tolist())
-    return order
-
-
 def ancestors(size: int, edges: Ints) -> list[int]:
     """Return the units from which paths lead to each unit, as the bits of an integer."""
     import networkx as nx
 
-    order = _order(size, edges)
+    order = digraph(size, edges)
     before = [0] * size
     for u in nx.topological_sort(order):
         for v in order.successors(u):

@@ -97,7 +97,7 @@ def crowding(group: Group, cluster: TrainingCluster) -> float:
     return max(1.0, above * cluster.network.oversubscription)
 
 
-def _meet(group: Group, links: LinkEfficiency) -> float:
+def _start_time(group: Group, links: LinkEfficiency) -> float:
     """Return the seconds to launch a collective on all ranks of a group."""
     return links.start + skew(group, links)
 
@@ -123,7 +123,7 @@ def all_gather(
     if n <= 1 or moved <= 0:
         return 0.0
     share = (n - 1) / n * moved / bandwidth(group, cluster, links)
-    return _meet(group, links) + share + _latency(group, cluster, links)
+    return _start_time(group, links) + share + _latency(group, cluster, links)
 
 
 def all_reduce(
@@ -140,7 +140,7 @@ def all_reduce(
     tree = 2 * wire + 2 * (
         (k - 1) * links.peer_latency + math.ceil(math.log2(domains)) * links.network_latency
     )
-    return _meet(group, links) + min(ring, tree)
+    return _start_time(group, links) + min(ring, tree)
 
 
 def all_to_all(
@@ -156,7 +156,7 @@ def all_to_all(
     inside = (k - 1) / n * moved / peer
     across = (n - k) / n * moved / card * crowding(group, cluster)
     steps = links.network_latency * math.log2(max(2, n / k)) if n > k else 0.0
-    return _meet(group, links) + max(inside, across) + steps
+    return _start_time(group, links) + max(inside, across) + steps
 
 
 def message(moved: float, stride: int, cluster: TrainingCluster, links: LinkEfficiency) -> float:
@@ -182,7 +182,7 @@ def mesh_links(
     found, stride = [], 1
     for size in reversed(shape):
         group = Group(size, stride)
-        once = _meet(group, links) + _latency(group, cluster, links)
+        once = _start_time(group, links) + _latency(group, cluster, links)
         found.append(Link(once / max(1, size - 1), bandwidth(group, cluster, links)))
         stride *= size
     return tuple(reversed(found))

@@ -1,15 +1,16 @@
-"""Constructions: mappings of grids and islands that are optimal, or a good start.
+"""Constructions of mappings on grids and islands, optimal or a good start.
 
 *p2p on a grid*: a box grid has a Hamiltonian path; cut into R pieces of S, every message goes one
 hop. *All-reduce on a grid*: a box of even size with two sides of at least two has a Hamiltonian
 cycle; every stage is such a box, and every ring message goes one hop. *Both*: boxes in snake order,
 with bottleneck matchings between them. *Islands*: k replicas of a stage in each of R/k islands.
 
-The first mapping needs none of these: stages cut evenly, devices in a row; nothing is compiled.
+The first mapping, of stages cut evenly onto devices in a row, needs no compiled kernel.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import product
 
@@ -19,6 +20,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ...formulations.mapping.all_cuts import partition_units
 from ...formulations.mapping.costs import MappingCosts
+from ...formulations.mapping.kernels import matching_size
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Floats, Ints, even_ends
@@ -46,16 +48,16 @@ def layouts(costs: MappingCosts) -> Iterator[tuple[Ints, Ints]]:
 
 
 def _by_device(costs: MappingCosts) -> Ints:
-    """Return slots, shape (S, R), in which the stages that fit fewest devices choose first.
+    """Return slots, shape (S, R), for which the stages that fit fewest devices choose first.
 
-    Of those that fit as many, the longest; where such stages cannot all be placed, the rest is on
-    any devices.
+    Of those that fit equally many, the longest chooses first. A stage for which too few devices are
+    left gets others.
     """
     slots = np.empty((costs.stages, costs.replicas), np.int64)
     free = np.lexsort((np.arange(costs.size), costs.island))
     longest_first = -(costs.base + costs.own.min(axis=1)) * costs.unlike
     for s in np.lexsort((longest_first, costs.fits.sum(axis=1))).tolist():
-        # the fastest, and of them the smallest that will do, so that the large ones stay for others
+        # of the fastest the smallest that fit, so that large ones are left for other stages
         small = costs.fits[:, free].sum(axis=0)
         wanted = np.lexsort((small, costs.own[s, free], ~costs.fits[s, free]))
         slots[s] = free[np.sort(wanted[: costs.replicas])]
@@ -71,7 +73,7 @@ def matched(costs: MappingCosts, slots: Ints) -> Ints:
 def paired(costs: MappingCosts, slots: Ints) -> Ints:
     """Return the matchings between stages with the least sum of messages; shape (S−1, R).
 
-    Where the longest message is long whatever is done, they keep the others short.
+    If a message is long in all matchings, these still keep the others short, unlike `matched`.
     """
     from scipy.optimize import linear_sum_assignment  # takes 0.4 CPU s to import
 
@@ -92,17 +94,9 @@ def _matchings(costs: MappingCosts, slots: Ints, assign: Callable[[Floats], Ints
 def _bottleneck(cost: Floats) -> Ints:
     """Return a perfect matching row → column with the least largest cost."""
     values = np.unique(cost)
-    low, high = 0, len(values) - 1
-    best = np.arange(len(cost))
-    while True:
-        middle = (low + high) // 2
-        found = maximum_bipartite_matching(csr_array(cost <= values[middle]), perm_type="column")
-        if (found >= 0).all():
-            best, high = found.astype(np.int64), middle
-        else:
-            low = middle + 1
-        if low > high or (low == high and cost[np.arange(len(cost)), best].max() <= values[low]):
-            return best
+    least = bisect_left(values, len(cost), key=lambda value: matching_size(cost <= value))
+    able = csr_array(cost <= values[least])
+    return maximum_bipartite_matching(able, perm_type="column").astype(np.int64)
 
 
 def snake(sides: tuple[int, ...]) -> Ints:

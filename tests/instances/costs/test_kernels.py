@@ -9,8 +9,8 @@ import pytest
 
 from stagecut.instances.costs.calibration import (
     ELEMENT,
-    LOADED,
-    UNMAPPED,
+    PEAK_BY_LOAD,
+    UNALIGNED_FACTOR,
     Calibration,
     Efficiency,
     calibration,
@@ -63,7 +63,7 @@ def test_odd_widths_are_padded_and_loaded_in_smaller_pieces() -> None:
             seconds = product(m, n, k, 1, H100, NumberFormat.BF16, REACH)
             padded = product(8192, 8192, 8192, 1, H100, NumberFormat.BF16, REACH)
             assert seconds == pytest.approx(
-                padded / (LOADED[load] * UNMAPPED[H100.family]), rel=1e-2
+                padded / (PEAK_BY_LOAD[load] * UNALIGNED_FACTOR[H100.family]), rel=1e-2
             )
             assert seconds < 2 * m * n * k / H100.vector
 

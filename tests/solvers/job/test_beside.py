@@ -81,7 +81,7 @@ def test_annealing_ends_where_none_of_its_plans_is_taken(monkeypatch: pytest.Mon
 
 def test_what_annealing_cannot_keep_it_is_not_started_for() -> None:
     workload, cluster = case(4)
-    strategies = METHODS["pipeline"]["auto"].beside
+    strategies = METHODS["pipeline"]["auto"].strategies
 
     def names(problem: PipelineJob) -> list[str]:
         return [strategy.name for strategy in strategies(pose(workload, cluster, problem))]
