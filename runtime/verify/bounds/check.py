@@ -31,6 +31,7 @@ from ....instances import (
 from ....instances.common.errors import quote
 from ....instances.formats.plan_json import PriceCertificate, ShardingCertificate, read_certificate
 from ....instances.model.workload import kept_bytes
+from ..verify import CLAIM_TOLERANCE
 from . import BoundCheck, check_target
 from .job import divided_work_bound, no_iteration_below, stream_bound
 from .latency import latency_bound
@@ -39,9 +40,6 @@ from .max_load import check_hubs, keeps_order, max_load_bound
 from .prices import check_prices
 from .sharding import check_sharding_bound
 from .stage_chains import no_chain_below, no_intervals_below
-
-#: Largest relative excess of a bound over the recomputed one: rounding of sums.
-CLAIM_TOLERANCE = 1e-9
 
 
 def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
@@ -82,6 +80,8 @@ def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
     plan = plan_of(plan)
     plan.check_made_for(workload)
     problem = plan.problem
+    if isinstance(problem, PipelineJob):
+        plan = replace(plan, problem=problem.for_workload(workload))
     if not isinstance(problem, Throughput | Sharding):
         return _check_without_certificate(workload, plan)
     given = read_certificate(plan.certificate, workload.n, len(plan.cluster.kinds))
