@@ -19,6 +19,7 @@ from ...instances.model.schedule import MOST_ACTIONS
 from ...instances.model.summary import Summarised
 from ..schedules import SCHEDULES
 from ..schedules.actions import PER_BATCH, Action, Kind, Schedule, WeightVersions
+from ..verify.rules import usable_bytes
 from .network import HostMemory, Network
 from .program import SimulationProgram
 from .stages import BACKWARD, FORWARD, StageGraph
@@ -227,7 +228,7 @@ class Simulation(Summarised):
             f"{name} needs {show_bytes(m.peak)} at its peak, {show_bytes(m.peak - m.capacity)} "
             f"more than its {show_bytes(m.capacity)}"
             for name, m in zip(self.stages.devices, self.memory, strict=True)
-            if m.peak > m.capacity * (1 + 1e-9)
+            if m.peak > usable_bytes(m.capacity)
         ]
 
     def jobs(self) -> Iterator[tuple[int, int, str, float, float]]:

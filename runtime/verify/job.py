@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from ...instances import (
     Cluster,
     Costs,
@@ -31,8 +33,7 @@ from ..simulate.plan_stages import (
     stream_reports,
 )
 from ..simulate.simulator import simulate_stages
-from ..simulate.stages import BACKWARD, FORWARD
-from .report import DeviceReport, Report
+from .report import Report, device_reports
 from .rules import divided_colours, over_memory, unsupported
 from .throughput import not_contiguous
 
@@ -64,30 +65,20 @@ def check_iteration(
         )
     except InputError as error:
         return Report(math.inf, (), (str(error),))
-    nodes = workload.ids_by_place(where, cluster.size)
-    passes = [[0.0, 0.0] for _ in cluster.devices]
-    compute = [0.0] * cluster.size
+    passes, compute = np.zeros((cluster.size, 2)), np.zeros(cluster.size)
     for s, (d,) in enumerate(stages.replicas):
-        compute[d] += float(stages.compute[s].sum())
-        for side in (FORWARD, BACKWARD):
-            passes[d][side] += float(stages.duration[s, side])
-    transfer = [sum(both) - own for both, own in zip(passes, compute, strict=True)]
-    devices = tuple(
-        DeviceReport(
-            name=device.name,
-            kind=cluster.kinds[device.kind].name,
-            nodes=tuple(nodes[d]),
-            compute=compute[d],
-            transfer=transfer[d],
-            load=max(compute[d], sum(passes[d]) - compute[d])
-            if problem.overlap
-            else sum(passes[d]),
-            forward=passes[d][FORWARD],
-            backward=passes[d][BACKWARD],
-            memory_bytes=simulation.memory[d].peak,
-            capacity_bytes=simulation.memory[d].capacity,
-        )
-        for d, device in enumerate(cluster.devices)
+        compute[d] += stages.compute[s].sum()
+        passes[d] += stages.duration[s]
+    busy = passes.sum(axis=1)
+    transfer = busy - compute
+    devices = device_reports(
+        cluster,
+        workload.ids_by_place(where, cluster.size),
+        compute,
+        transfer,
+        passes,
+        np.maximum(compute, transfer) if problem.overlap else busy,
+        np.array([memory.peak for memory in simulation.memory]),
     )
     violations = [
         *divided_colours(workload, [cluster.devices[d].name for d in where]),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...instances import CallPlacement, Cluster, Costs, Latency, Workload
-from .report import CallReport, DeviceReport, Report
+from .report import CallReport, DeviceReport, Report, device_reports
 from .rules import divided_colours, over_memory, unsupported
 
 if TYPE_CHECKING:
@@ -145,27 +145,15 @@ def _devices(
     calls: list[CallReport],
 ) -> tuple[DeviceReport, ...]:
     """Return a report for each device."""
-    compute, transfer = np.zeros(cluster.size), np.zeros(cluster.size)
+    compute, transfer, memory = np.zeros((3, cluster.size))
     for call in calls:
         compute[call.device] += call.compute
         transfer[call.device] += call.transfer_in + call.transfer_out
-    memory = np.bincount(device, weights=costs.memory_bytes, minlength=cluster.size)
+    np.add.at(memory, device, costs.memory_bytes)
+    load = compute + transfer
+    passes = np.stack((load, np.zeros(cluster.size)), axis=1)
     nodes = workload.ids_by_place(device, cluster.size)
-    return tuple(
-        DeviceReport(
-            name=one.name,
-            kind=cluster.kinds[one.kind].name,
-            nodes=tuple(nodes[d]),
-            compute=float(compute[d]),
-            transfer=float(transfer[d]),
-            load=float(compute[d] + transfer[d]),
-            forward=float(compute[d] + transfer[d]),
-            backward=0.0,
-            memory_bytes=float(memory[d]),
-            capacity_bytes=float(costs.capacity_bytes[one.kind]),
-        )
-        for d, one in enumerate(cluster.devices)
-    )
+    return device_reports(cluster, nodes, compute, transfer, passes, load, memory)
 
 
 def _too_many_calls(cluster: Cluster, problem: Latency, counts: dict[int, int]) -> list[str]:

@@ -17,7 +17,7 @@ from ...instances.common.units import TIME_UNITS
 from ...instances.model.contiguity import pipeline_edges
 from ...instances.model.stage_costs import cluster_differs, device_slowdowns
 from ...instances.topologies import Topology
-from .report import DeviceReport, MappedStage, MappingReport, Pair
+from .report import MappedStage, MappingReport, Pair, device_reports
 from .rules import over_memory
 
 #: Seconds that a message of so many bytes takes from one device to another.
@@ -37,33 +37,33 @@ def check(
     stages = stage_reports(costs, problem, solution.slots, solution.sends_to, slow)
     traffic = partial(busiest_link, costs, problem, solution.slots, solution.sends_to)
     unit = TIME_UNITS[workload.time_unit]
-    nodes = workload.ids_by_place(solution.stage.tolist(), problem.stages)
+    stage_of = np.full(topology.size, -1)  # of each device; the last entry of lists for none
+    stage_of[solution.slots] = np.arange(problem.stages)[:, None]
+    nodes = [*workload.ids_by_place(solution.stage.tolist(), problem.stages), []]
     memory = np.bincount(solution.stage, weights=workload.memory_bytes, minlength=problem.stages)
-    place = {int(d): s for s, row in enumerate(solution.slots) for d in row}
-    devices = []
-    for d, name in enumerate(topology.devices):
-        stage = stages[place[d]] if d in place else MappedStage(0.0, 0.0, 0.0, 0.0, "")
-        kind = cluster.kinds[cluster.devices[d].kind]
-        used = float(memory[place[d]]) if d in place else 0.0
-        devices.append(
-            DeviceReport(
-                name=name,
-                kind=kind.name,
-                nodes=tuple(nodes[place[d]]) if d in place else (),
-                compute=stage.compute_s / unit,
-                transfer=(stage.total_s - stage.compute_s) / unit,
-                load=stage.total_s / unit,
-                forward=stage.total_s / unit,
-                backward=0.0,
-                memory_bytes=used,
-                capacity_bytes=kind.memory_bytes,
-            )
+    compute, load, held = (
+        np.append(values, 0.0)[stage_of]
+        for values in (
+            [stage.compute_s / unit for stage in stages],
+            [stage.total_s / unit for stage in stages],
+            memory,
         )
+    )
+    devices = device_reports(
+        cluster,
+        [nodes[s] for s in stage_of.tolist()],
+        compute,
+        load - compute,
+        np.stack((load, np.zeros(topology.size)), axis=1),
+        load,
+        held,
+        topology.devices,
+    )
     worst = max(stage.total_s for stage in stages)
     objective = (traffic()[1] if problem.objective == "busiest-link" else worst) / unit
     return MappingReport(
         objective,
-        tuple(devices),
+        devices,
         tuple(over_memory(devices)),
         tie=sum(stage.total_s for stage in stages) / unit,
         mapped=stages,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...instances import NodeId, Problem, is_iteration
+from ...instances import Cluster, NodeId, Problem, is_iteration
+from ...instances.common.arrays import Floats
 from ...instances.model.summary import Summarised
 
 if TYPE_CHECKING:
@@ -58,6 +59,35 @@ class DeviceReport:
     backward: float
     memory_bytes: float
     capacity_bytes: float
+
+
+def device_reports(
+    cluster: Cluster,
+    nodes: Sequence[Sequence[NodeId]],
+    compute: Floats,
+    transfer: Floats,
+    passes: Floats,
+    load: Floats,
+    memory_bytes: Floats,
+    names: Sequence[str] = (),
+) -> tuple[DeviceReport, ...]:
+    """Return the reports of a cluster's D devices, given arrays of shape (D,); `passes` (D, 2)."""
+    kinds = [cluster.kinds[device.kind] for device in cluster.devices]
+    return tuple(
+        DeviceReport(
+            name=names[d] if names else device.name,
+            kind=kinds[d].name,
+            nodes=tuple(nodes[d]),
+            compute=float(compute[d]),
+            transfer=float(transfer[d]),
+            load=float(load[d]),
+            forward=float(passes[d, 0]),
+            backward=float(passes[d, 1]),
+            memory_bytes=float(memory_bytes[d]),
+            capacity_bytes=kinds[d].memory_bytes,
+        )
+        for d, device in enumerate(cluster.devices)
+    )
 
 
 @dataclass(frozen=True)

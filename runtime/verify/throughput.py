@@ -12,7 +12,7 @@ import numpy as np
 from ...instances import Cluster, Costs, NodeId, Placement, Throughput, Workload
 from ...instances.common.arrays import Ints
 from ...instances.model.contiguity import pipeline_edges, quotient_cycle
-from .report import DeviceReport, Report
+from .report import Report, device_reports
 from .rules import divided_colours, over_memory, unsupported
 
 
@@ -62,22 +62,14 @@ def check(
     else:
         objective = float(load.max())
 
-    capacity = costs.capacity_bytes[costs.kind_of]
-    nodes = workload.ids_by_place(where, size)
-    devices = tuple(
-        DeviceReport(
-            name=device.name,
-            kind=cluster.kinds[device.kind].name,
-            nodes=tuple(nodes[d]),
-            compute=float(compute[d].sum()),
-            transfer=float(transfer[d].sum()),
-            load=float(load[d]),
-            forward=float(passes[d, 0]),
-            backward=float(passes[d, 1]),
-            memory_bytes=float(memory[d]),
-            capacity_bytes=float(capacity[d]),
-        )
-        for d, device in enumerate(cluster.devices)
+    devices = device_reports(
+        cluster,
+        workload.ids_by_place(where, size),
+        compute.sum(axis=1),
+        transfer.sum(axis=1),
+        passes,
+        load,
+        memory,
     )
     violations = [
         *unsupported(workload, cluster, costs, where),

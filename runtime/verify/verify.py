@@ -33,7 +33,7 @@ from . import job, latency, mapping, sharding, throughput
 from .report import Report
 from .rules import broken_rules
 
-#: Largest relative error of a claimed objective: rounding of sums.
+#: Largest relative excess of a claim over what is computed anew: rounding of sums.
 CLAIM_TOLERANCE = 1e-9
 
 
@@ -143,10 +143,9 @@ def verify(workload: Workload, plan: Plan | Planned) -> Report:
         )
     report = evaluate(workload, plan.cluster, plan.problem, plan.solution)
     problems = list(report.violations)
-    scale = max(abs(report.objective), abs(plan.objective), 1e-300)
-    if not abs(plan.objective - report.objective) <= CLAIM_TOLERANCE * scale:
+    if not math.isclose(plan.objective, report.objective, rel_tol=CLAIM_TOLERANCE):
         problems.append(f"it claims objective {plan.objective!r}; it is {report.objective!r}")
-    if math.isnan(plan.bound) or plan.bound > report.objective * (1 + CLAIM_TOLERANCE):
+    if not plan.bound <= report.objective * (1 + CLAIM_TOLERANCE):
         problems.append(f"it claims bound {plan.bound!r}, above its objective {report.objective!r}")
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

@@ -41,7 +41,7 @@ import numpy as np
 from ....instances import Costs, Workload
 from ....instances.common.arrays import Bools, Floats, Ints
 from ..rules import usable_bytes_each
-from .max_load import Nets, least_cut, nets_of, summed
+from .max_load import ROUNDING, Nets, least_cut, nets_of, summed
 
 #: Blocks up to which paths are looked at: which leads to which takes their square in bytes.
 MOST_BLOCKS = 10_000
@@ -72,9 +72,6 @@ class _OrderedBlocks:
     transfer: Floats  # (K, n)
     cpu: Floats  # (n,): `inf` where there are no CPUs
 
-
-#: Rounding allowance, as a part of the sum of magnitudes.
-ROUNDING = 1e-12
 
 #: Values of μ that are tried.
 PRICES = 256
@@ -231,7 +228,7 @@ def _bound_along(
     size = len(path)
     cpu = np.array([_passage(workload, blocks, path, i) for i in range(size)])
     load = _weak_loads(workload, blocks, path)
-    nets = nets_of(workload, blocks.of)
+    nets = nets_of(workload, blocks.of, blocks.transfer)
     exact: set[tuple[int, int]] = set()
     while True:
         value, used = _shortest_rest(load, cpu, calls)
@@ -336,6 +333,5 @@ def _least_load(blocks: _OrderedBlocks, nets: Nets, path: list[int], a: int, b: 
         outside |= blocks.leads[path[b + 1]]
     side = np.where(inside, 1, np.where(outside, -1, 0))
     return min(
-        least_cut(side, blocks.compute[k], blocks.transfer[k], nets)
-        for k in range(len(blocks.capacity))
+        least_cut(side, blocks.compute[k], nets.cost[k], nets) for k in range(len(blocks.capacity))
     )

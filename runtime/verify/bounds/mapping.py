@@ -57,6 +57,7 @@ from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.units import TIME_UNITS
 from ....instances.model.contiguity import pipeline_edges
 from ....instances.model.stage_costs import accelerator_seconds, device_slowdowns, parameter_bytes
+from .max_load import ROUNDING
 from .stage_chains import PARTS, EndsInReach, Ideals, ideals_of, parts_of_target
 
 #: Devices up to which rings and pairs are sought among all; beyond, the best link counts.
@@ -67,8 +68,6 @@ SIZE_STEP = 1.02
 DIVISIONS, LEAST_STEP = 3, 1.2
 #: Cycles that are looked at in search of a ring.
 CYCLES = 20_000
-#: Largest relative error of sums of floating-point numbers.
-ROUNDING = 1e-12
 #: Numbers of stages by speed that are told apart, at most.
 MOST_SPEEDS = 200
 #: Number above any number of stages.

@@ -71,8 +71,7 @@ class _Devices:
 
     target: float
     time: Floats  # (B,): `inf` above the target
-    moved: Floats  # (n,): transfer times of nodes
-    nets: Nets
+    nets: Nets  # with the costs of this kind alone
     has: Bools  # has, has_not: (H, B): which blocks a device has in a case, and which it has not
     has_not: Bools
     group: Ints  # (H,): what a case says of the first hub
@@ -91,7 +90,7 @@ class _Devices:
         taken = slope * np.where(able, self.time, 0.0)
         net = np.where(able, taken - value, np.inf)
         side = self.has[h].astype(np.int64) - self.has_not[h]
-        least = least_cut(side, net, slope * self.moved, self.nets)
+        least = least_cut(side, net, slope * self.nets.cost[0], self.nets)
         if math.isinf(least):
             return -math.inf
         paid = slope * self.target
@@ -105,10 +104,10 @@ ROUNDS, WHOLE = 3, float(1 << 30)
 
 @dataclass(frozen=True, eq=False)
 class Nets:
-    """The nets: a node's output, with the blocks that write and read it; E nets."""
+    """E nets of several blocks: a node's output, with the blocks that write and read it."""
 
-    node: Ints  # (E,): whose output it is
-    block: Ints  # the blocks of the node and its readers, net by net
+    cost: Floats  # (K, E): of cutting each, by kind of device
+    block: Ints  # the blocks of the nets, net by net
     first: Ints  # (E,): where those of each begin
 
 
@@ -233,12 +232,12 @@ def _counted(time: Floats, count: Floats) -> float:
 
 def _by_cuts(workload: Workload, block: Ints, time: Floats, moved: Floats) -> float:
     """Return bound 3; `time` has shape (K, B), `moved` (K, n)."""
-    nets = nets_of(workload, block)
+    nets = nets_of(workload, block, moved)
     best = 0.0
     for heavy in np.argsort(-time.min(axis=0), kind="stable")[:CUT].tolist():
         side = np.where(np.arange(time.shape[1]) == heavy, 1, 0)
         kinds = [k for k in range(len(time)) if np.isfinite(time[k, heavy])]
-        best = max(best, min(least_cut(side, time[k], moved[k], nets) for k in kinds))
+        best = max(best, min(least_cut(side, time[k], nets.cost[k], nets) for k in kinds))
     return best * (1 - ROUNDING)
 
 
@@ -302,37 +301,30 @@ def _proposed(work: _Work) -> tuple[Floats, Floats]:
     return worth[:, :passes], worth[:, passes] * scale / unit
 
 
-def nets_of(workload: Workload, block: Ints) -> Nets:
-    """Return the nets of a workload, given the block of each node."""
-    node: list[int] = []
-    of: list[int] = []
-    first: list[int] = []
-    for u, readers in enumerate(workload.successors):
-        touched = {int(block[v]) for v in (u, *readers)}
-        if len(touched) > 1:
-            node.append(u)
-            first.append(len(of))
-            of += sorted(touched)
-    return Nets(*(np.array(values, np.int64) for values in (node, of, first)))
+def nets_of(workload: Workload, block: Ints, moved: Floats) -> Nets:
+    """Return the nets of a workload's blocks, given the transfer times of nodes, shape (K, n)."""
+    found = net_costs(block, workload.successors, moved)
+    return Nets(
+        np.array([*found.values()]).reshape(len(found), len(moved)).T,
+        np.array([b for net in found for b in net], np.int64),
+        np.cumsum([0, *map(len, found)])[:-1],
+    )
 
 
-def least_cut(side: Ints, compute: Floats, transfer: Floats, nets: Nets) -> float:
-    """Return the least load of a set with given blocks in (1) and out (−1) of it.
-
-    `inf` for none.
+def least_cut(side: Ints, compute: Floats, weight: Floats, nets: Nets) -> float:
+    """Return the least load of a set with given blocks in (1) and out (−1) of it; `inf` for none.
 
     `compute`, (B,), is p of blocks, `inf` where they cannot be and less than 0 where they are worth
-    more than they take; `transfer`, (n,), c ≥ 0 of nodes.
+    more than they take; `weight`, (E,), is c ≥ 0 of nets.
     """
     side = np.where((side == 0) & np.isinf(compute), -1, side)
     open_ = np.flatnonzero(side == 0)
     own = compute[open_]
     known = float(compute[side > 0].sum()) + float(own[own < 0].sum())
-    if not len(nets.node):
+    if not len(weight):
         return known
     inside, outside, free = (np.logical_or.reduceat(test[nets.block], nets.first) for test in (
         side > 0, side < 0, side == 0))  # fmt: skip
-    weight = transfer[nets.node]
     known += float(weight[inside & outside].sum())
     left = np.flatnonzero(free & ~(inside & outside) & (weight > 0))
     if not np.isfinite(known) or not len(open_):
@@ -403,7 +395,7 @@ def check_hubs(
     time = summed(block, costs.compute)
     time[time > target * (1 + ROUNDING)] = np.inf
     devices = _Devices(
-        target, time[data.kind], costs.transfer[data.kind], nets_of(workload, block),
+        target, time[data.kind], nets_of(workload, block, costs.transfer[[data.kind]]),
         has, has_not, group,
     )  # fmt: skip
     worth = _values(costs, block, data)

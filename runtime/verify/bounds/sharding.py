@@ -39,6 +39,7 @@ from ....instances import Plan, Sharding, UncheckedError, VerificationError, Wor
 from ....instances.common.arrays import Bools, Floats
 from ....instances.common.errors import quote
 from ....instances.formats.plan_json import ELIMINATED, FITTING, ShardingCertificate
+from ..rules import RELATIVE_SLACK
 from . import BoundCheck, check_target, too_much
 from .sharding_program import (
     PricedProgram,
@@ -59,9 +60,6 @@ class Factor:
 
 #: Rounding allowance, as a part of the sum of magnitudes.
 ROUNDING = 1e-11
-
-#: Relative tolerance of the memory limit.
-MEMORY_SLACK = 1e-9
 
 #: Sweeps over the operators before a first attempt at elimination, and at most.
 FIRST, SWEEPS = 4, 1024
@@ -166,7 +164,7 @@ def proved_by(workload: Workload, problem: Sharding, data: ShardingCertificate) 
         return _least_cost(plain, data.target)
     if problem.memory_bytes is None:
         raise VerificationError(f"certificate: a byte has the price {data.price}, and no limit")
-    room = problem.memory_bytes * (1 + MEMORY_SLACK)
+    room = problem.memory_bytes * (1 + RELATIVE_SLACK)
     worth = data.price * room
     target = (data.target + worth) * (1 + ROUNDING)
     with_bytes = with_memory(program, problem, plain, data.price)
