@@ -69,7 +69,6 @@ from ...instances import (
     is_iteration,
     is_stream,
     layers_of,
-    price,
     stage_costs,
 )
 from ...instances.common.arrays import Floats, Ints
@@ -109,13 +108,12 @@ def stages_of_iteration(
 ) -> StageGraph:
     """Return the stages of a plan for an iteration; an `InputError` if it cannot be executed."""
     device = solution.device.tolist()
+    stages = passes_of(workload, solution.stage, len(solution.devices))
     if problem.split != "contiguous":
         graph = cut(workload, cluster, device)
     elif problem.relayed:
-        stages = passes_of(workload, solution)
         graph = relay_line(workload, cluster, device, stages)
     else:
-        stages = passes_of(workload, solution)
         waits, present, rank = line_of(len(stages), bool(workload.backward.any()))
         graph = price_stages(workload, cluster, device, stages, present, rank, waits)
     return replace(graph, batch=problem.batch, weight_share=problem.weight_share)
@@ -133,14 +131,15 @@ def iteration_schedule(
     return schedule_of(rows, name=problem.schedule_name, microbatches=problem.batch)
 
 
-def passes_of(workload: Workload, solution: PipelinePlacement) -> list[Passes]:
-    """Return the nodes of the forward and of the backward pass of each stage, increasing."""
+def passes_of(workload: Workload, stage: Ints, count: int) -> list[Passes]:
+    """Return the nodes of each stage's forward and backward pass, increasing."""
+    sides = ~workload.backward, workload.backward
     return [
         (
-            tuple(np.flatnonzero((solution.stage == s) & ~workload.backward).tolist()),
-            tuple(np.flatnonzero((solution.stage == s) & workload.backward).tolist()),
+            tuple(np.flatnonzero((stage == s) & sides[FORWARD]).tolist()),
+            tuple(np.flatnonzero((stage == s) & sides[BACKWARD]).tolist()),
         )
-        for s in range(len(solution.devices))
+        for s in range(count)
     ]
 
 
@@ -481,7 +480,6 @@ def stages_of_mapping(
     edges, payload_bytes = edges_of(moved)
     weight, resident, activation = kept_bytes(workload)
     reports = stage_reports(costs, problem, solution.slots, solution.sends_to, slow)
-    nodes = [np.flatnonzero(solution.stage == s) for s in range(count)]
 
     def summed(values: Floats) -> Floats:
         return np.bincount(solution.stage, values, count).astype(np.float64)
@@ -499,7 +497,7 @@ def stages_of_mapping(
         weight_bytes=summed(weight),
         activation_bytes=summed(activation),
         resident_bytes=summed(resident),
-        nodes=tuple((_of_side(own, side, FORWARD), _of_side(own, side, BACKWARD)) for own in nodes),
+        nodes=tuple(passes_of(workload, solution.stage, count)),
         capacity_bytes=np.array(
             [plan.cluster.kinds[device.kind].memory_bytes for device in plan.cluster.devices]
         ),
@@ -548,10 +546,6 @@ def topology_links(problem: DeviceMapping, solution: ReplicaPlacement) -> Links:
     )
 
 
-def _of_side(nodes: Ints, side: Ints, which: int) -> tuple[int, ...]:
-    return tuple(nodes[side[nodes] == which].tolist())
-
-
 def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: Ints) -> StageGraph:
     """Return the stages of a latency plan; simulate them with the schedule ``single``.
 
@@ -561,7 +555,7 @@ def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: In
     import networkx as nx
 
     placement = CallPlacement(device, call)
-    report = latency.check(workload, cluster, price(workload, cluster), Latency(), placement)
+    report = latency.check(workload, cluster, Latency(), placement)
     if np.isinf(report.objective):
         raise InputError(f"plan: {report.violations[-1]}; verify the plan")
     nodes = [[workload.index[name] for name in one.nodes] for one in report.calls]

@@ -1,6 +1,6 @@
-"""The latency of a plan, from the definition: the request is executed, call by call.
+"""Verification of latency: a request executed call by call, as the definition says.
 
-Written apart from the models and the search on purpose: it is what they are judged by.
+Independent of models and searches on purpose, as it judges them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...instances import CallPlacement, Cluster, Costs, Latency, Workload
+from ...instances import CallPlacement, Cluster, Costs, Latency, Workload, price
 from .report import CallReport, DeviceReport, Report, device_reports
 from .rules import divided_colours, over_memory, unsupported
 
@@ -24,7 +24,7 @@ Item = tuple[int, int]
 
 
 def check(
-    workload: Workload, cluster: Cluster, costs: Costs, problem: Latency, solution: CallPlacement
+    workload: Workload, cluster: Cluster, problem: Latency, solution: CallPlacement
 ) -> Report:
     """Execute `solution` and list the rules it breaks.
 
@@ -40,6 +40,7 @@ def check(
     """
     import networkx as nx
 
+    costs = price(workload, cluster)
     device, call = solution.device.tolist(), solution.call.tolist()
     malformed = _malformed(workload, cluster, costs, device, call)
     if malformed:
@@ -124,7 +125,7 @@ def _malformed(
 
 
 def _waits(workload: Workload, item: list[Item], nodes: dict[Item, list[int]]) -> nx.DiGraph[Item]:
-    """Return the graph of calls and CPU nodes: edges of inputs, and between calls of a device."""
+    """Return what each call and CPU node waits for: inputs, and the call before on its device."""
     import networkx as nx
 
     waits: nx.DiGraph[Item] = nx.DiGraph()

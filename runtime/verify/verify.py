@@ -1,4 +1,4 @@
-"""Entry of the verifier: values of plans by definition, apart from a solver's claims."""
+"""Verification of plans: objective, loads and rules from the definition of each problem."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from ...instances import (
     is_iteration,
     is_stream,
     plan_of,
-    price,
 )
 from . import job, latency, mapping, sharding, throughput
 from .report import Report
@@ -43,17 +42,17 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
     Parameters
     ----------
     workload, cluster, problem
-        What the solution is for.
+        Instance that the solution was made for.
     solution
-        Of the problem's type: `Placement` for `Throughput`, `CallPlacement` for `Latency`,
+        Solution of the problem's type: `Placement` for `Throughput`, `CallPlacement` for `Latency`,
         `StagePlacement` or `PipelinePlacement` for a `PipelineJob` that is a stream or an
         iteration, `ReplicaPlacement` for `DeviceMapping`, `TensorSharding` for `Sharding`.
 
     Returns
     -------
     Report
-        Of a mapping a `MappingReport`, of a sharding a `ShardingReport`. Broken rules are listed,
-        not raised.
+        For a mapping a `MappingReport`, for a sharding a `ShardingReport`. Broken rules are
+        listed, not raised.
 
     Raises
     ------
@@ -81,19 +80,16 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
 def _of_problem(
     workload: Workload, cluster: Cluster, problem: Problem, solution: Solution
 ) -> Report:
-    """Return the report of the module of a problem."""
+    """Return the report of a problem's module, without placement rules."""
     match problem, solution:
         case Throughput(), Placement():
-            costs = price(workload, cluster)
-            return throughput.check(workload, cluster, costs, problem, solution)
+            return throughput.check(workload, cluster, problem, solution)
         case PipelineJob(), PipelinePlacement() if is_iteration(problem):
-            costs = price(workload, cluster)
-            return job.check_iteration(workload, cluster, costs, problem, solution)
+            return job.check_iteration(workload, cluster, problem, solution)
         case PipelineJob(), StagePlacement() if is_stream(problem):
             return job.check_stream(workload, cluster, problem, solution)
         case Latency(), CallPlacement():
-            costs = price(workload, cluster)
-            return latency.check(workload, cluster, costs, problem, solution)
+            return latency.check(workload, cluster, problem, solution)
         case DeviceMapping(), ReplicaPlacement():
             return mapping.check(workload, cluster, problem, solution)
         case Sharding(), TensorSharding():
@@ -104,14 +100,14 @@ def _of_problem(
 
 
 def verify(workload: Workload, plan: Plan | Planned) -> Report:
-    """Check a plan from the definition.
+    """Check a plan: every rule, and its claims against what the definition gives.
 
     Parameters
     ----------
     workload
-        What the plan was made for.
+        Workload that the plan was made for.
     plan
-        What is checked: a plan, or the `Result` that holds it.
+        A plan, or the `Result` that holds it.
 
     Returns
     -------
@@ -123,8 +119,8 @@ def verify(workload: Workload, plan: Plan | Planned) -> Report:
     InputError
         If the plan was made for another workload.
     VerificationError
-        If the placement breaks a rule, the objective differs from the recomputed one, or the
-        bound is above it.
+        If the solution breaks a rule, the objective differs from the recomputed one, or the
+        bound is above that.
 
     Examples
     --------
