@@ -9,11 +9,11 @@ M the bytes of all accelerators together.
        T ≥ Σ_{v∈P} min(q_v, p_v + μ m_v) − μ M ,
 
    which the heaviest path makes largest; tried are some of the μ at which a minimum changes.
-3. *Intervals of a path.* Let P = v_1 … v_L be a path of blocks. A call meets it in an interval, as a
-   block between two of its own would run both before and after it, and the path goes on after the
-   call has ended. Let L(a, b) be a lower bound on the load of any call that meets P in v_a … v_b,
-   and q_i one on the time from the path's entering block v_i to its leaving it on CPUs. With x calls
-   left the rest of the path takes
+3. *Intervals of a path.* Let P = v_1 … v_L be a path of blocks. A call meets it in an interval, as
+   a block between two of its own would run both before and after it, and the path goes on after
+   the call has ended. Let L(a, b) be a lower bound on the load of any call that meets P in v_a …
+   v_b, and q_i one on the time from the path's entering block v_i to its leaving it on CPUs. With x
+   calls left the rest of the path takes
 
        D[i][x] ≥ min( q_i + D[i+1][x],  min_{b ≥ i} L(i, b) + D[b+1][x−1] ),   D[L+1][x] = 0,
 
