@@ -118,13 +118,18 @@ class Comparison:
         return self.simulation.makespan * self.scale
 
     @cached_property
-    def measured_iteration_s(self) -> float:
-        """Median time of a step, from its first start to its last end, without the optimizer."""
-        spans = []
+    def spans(self) -> dict[int, float]:
+        """Seconds of each step, from its first start to its last end, without the optimizer."""
+        found = {}
         for step in self.steps:
             own = [d for d in self.recording.done(step) if d.action.kind != Kind.STEP]
-            spans.append(max(d.end_s for d in own) - min(d.start_s for d in own))
-        return float(np.median(spans))
+            found[step] = max(d.end_s for d in own) - min(d.start_s for d in own)
+        return found
+
+    @property
+    def measured_iteration_s(self) -> float:
+        """Median of `spans`."""
+        return float(np.median(list(self.spans.values())))
 
     @cached_property
     def optimizer_s(self) -> float:
@@ -147,15 +152,11 @@ class Comparison:
         """Relative error of the time of a step, predicted / measured − 1."""
         return self.predicted_iteration_s / self.measured_iteration_s - 1
 
-    @cached_property
+    @property
     def typical_step(self) -> int:
         """Number of the step whose time is nearest to the median."""
-        spans = {}
-        for step in self.steps:
-            own = list(self.recording.done(step))
-            spans[step] = max(d.end_s for d in own) - min(d.start_s for d in own)
-        middle = float(np.median(list(spans.values())))
-        return min(spans, key=lambda step: abs(spans[step] - middle))
+        middle = self.measured_iteration_s
+        return min(self.spans, key=lambda step: abs(self.spans[step] - middle))
 
     def computations(self) -> Iterator[Done]:
         """Yield the computations of the steps that count."""

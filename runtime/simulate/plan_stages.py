@@ -251,70 +251,61 @@ def stream_reports(
     """Return time and memory of each stage of a stream, by definition."""
     layers = layers_of(workload)
     microbatches, bandwidth = microbatches_and_bandwidth(workload, problem)
-    return tuple(
-        _stage_report(workload, layers, cluster, problem, stages, i, microbatches, bandwidth)
-        for i in range(len(stages))
-    )
+    found = []
+    for number, stage in enumerate(stages):
+        behind = sum(later.replicas for later in stages[number:])
+        inside = dict(zip(stage.nodes, stage.configuration, strict=True))
+        d = stage.replicas
+        kind = cluster.kinds[stage.kind]
+        compute = sum(float(layers.time[c]) for c in inside.values()) * kind.slowdown / d
+        moved = 0.0
+        for e, (u, v) in enumerate(workload.edges.tolist()):
+            if (u in inside) != (v in inside):
+                end = inside[u] if u in inside else inside[v]
+                moved += 2 * (float(layers.edge_bytes[e]) + layers.sync_bytes[end].get(e, 0.0))
+        transfer = moved / d / bandwidth
+        across = bandwidth
+        near = d * stage.degree <= (problem.server_devices or 0)
+        if near and problem.server_bandwidth is not None:
+            across = problem.server_bandwidth * TIME_UNITS.get(workload.time_unit, 1.0)
+        weights = sum(float(layers.weight_bytes[c]) for c in inside.values())
+        accumulated = d if problem.in_flight == "pipedream" else microbatches
+        synchronise = 4 * (d - 1) * weights / (d * accumulated) / across
 
-
-def _stage_report(
-    workload: Workload,
-    layers: Layers,
-    cluster: Cluster,
-    problem: PipelineJob,
-    stages: Sequence[Stage],
-    number: int,
-    microbatches: int,
-    bandwidth: float,
-) -> StageReport:
-    """Return time and memory of one stage of a stream, by definition."""
-    stage = stages[number]
-    behind = sum(later.replicas for later in stages[number:])
-    inside = dict(zip(stage.nodes, stage.configuration, strict=True))
-    d = stage.replicas
-    kind = cluster.kinds[stage.kind]
-    compute = sum(float(layers.time[c]) for c in inside.values()) * kind.slowdown / d
-    moved = 0.0
-    for e, (u, v) in enumerate(workload.edges.tolist()):
-        if (u in inside) != (v in inside):
-            end = inside[u] if u in inside else inside[v]
-            moved += 2 * (float(layers.edge_bytes[e]) + layers.sync_bytes[end].get(e, 0.0))
-    transfer = moved / d / bandwidth
-    in_server = problem.server_devices is not None and d * stage.degree <= problem.server_devices
-    across = bandwidth
-    if in_server and problem.server_bandwidth is not None:
-        across = problem.server_bandwidth * TIME_UNITS.get(workload.time_unit, 1.0)
-    weights = sum(float(layers.weight_bytes[c]) for c in inside.values())
-    accumulated = d if problem.in_flight == "pipedream" else microbatches
-    synchronise = 4 * (d - 1) * weights / (d * accumulated) / across
-
-    in_flight = math.ceil(behind / d)
-    if problem.in_flight == "gpipe":
-        in_flight = math.ceil(microbatches / d)
-    activations = in_flight * sum(float(layers.bytes_per_microbatch[c]) for c in inside.values())
-    fixed = sum(float(layers.fixed_bytes[c]) for c in inside.values())
-    copies = {"pipedream": in_flight - 1, "2bw": 1}.get(problem.in_flight, 0)
-    return StageReport(
-        number=number,
-        kind=kind.name,
-        nodes=tuple(workload.ids[v] for v in stage.nodes),
-        configurations=tuple(layers.label[c] for c in stage.configuration),
-        recomputed=tuple(workload.ids[v] for v, c in inside.items() if bool(layers.recomputes[c])),
-        replicas=d,
-        degree=stage.degree,
-        time=compute + transfer + synchronise,
-        compute=compute,
-        transfer=transfer,
-        synchronise=synchronise,
-        in_flight=in_flight,
-        activation_bytes=activations,
-        weight_bytes=min(weights, fixed),
-        gradient_bytes=min(weights, max(0.0, fixed - weights)),
-        workspace_bytes=max(0.0, fixed - 2 * weights),
-        version_bytes=copies * weights,
-        optimizer_bytes=STATE[problem.optimizer, problem.precision] * weights,
-        capacity_bytes=kind.memory_bytes,
-    )
+        in_flight = math.ceil(behind / d)
+        if problem.in_flight == "gpipe":
+            in_flight = math.ceil(microbatches / d)
+        activations = in_flight * sum(
+            float(layers.bytes_per_microbatch[c]) for c in inside.values()
+        )
+        fixed = sum(float(layers.fixed_bytes[c]) for c in inside.values())
+        copies = {"pipedream": in_flight - 1, "2bw": 1}.get(problem.in_flight, 0)
+        found.append(
+            StageReport(
+                number=number,
+                kind=kind.name,
+                nodes=tuple(workload.ids[v] for v in stage.nodes),
+                configurations=tuple(layers.label[c] for c in stage.configuration),
+                recomputed=tuple(
+                    workload.ids[v] for v, c in inside.items() if bool(layers.recomputes[c])
+                ),
+                replicas=d,
+                degree=stage.degree,
+                time=compute + transfer + synchronise,
+                compute=compute,
+                transfer=transfer,
+                synchronise=synchronise,
+                in_flight=in_flight,
+                activation_bytes=activations,
+                weight_bytes=min(weights, fixed),
+                gradient_bytes=min(weights, max(0.0, fixed - weights)),
+                workspace_bytes=max(0.0, fixed - 2 * weights),
+                version_bytes=copies * weights,
+                optimizer_bytes=STATE[problem.optimizer, problem.precision] * weights,
+                capacity_bytes=kind.memory_bytes,
+            )
+        )
+    return tuple(found)
 
 
 def microbatches_and_bandwidth(workload: Workload, problem: PipelineJob) -> tuple[int, float]:

@@ -74,6 +74,13 @@ ACTIONS, PATHS = 20_000_000, 500
 
 #: Most ends of actions that are held at once.
 TIMES = 5_000_000
+#: Most rounds of a game, and most nodes of the branch and bound.
+ROUNDS, PARTS_OF_CHAINS = 100, 500
+#: Most chains that are executed one by one, and price lists by which others are left out.
+CHAINS, KEPT = 100_000, 10
+#: Rounding of prices, least gain of another round, and largest distance from the cheapest chain of
+#: those that are kept, as shares of the target.
+CHAIN_ROUNDING, CLOSE, NEAR = 1e-11, 1e-7, 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,17 +103,6 @@ class SchedulePaths:
         pieces = np.split(durations, range(width, durations.shape[1], width), axis=1)
         tasks = (piece.transpose(2, 0, 1).reshape(4 * piece.shape[2], -1) for piece in pieces)
         return np.concatenate([self.steps.ends(duration).max(axis=0) for duration in tasks])
-
-
-#: Most rounds of a game, and most nodes of the branch and bound.
-ROUNDS, PARTS_OF_CHAINS = 100, 500
-
-#: Most chains that are executed one by one, and price lists by which others are left out.
-CHAINS, KEPT = 100_000, 10
-
-#: Rounding of prices, least gain of another round, and largest distance from the cheapest chain of
-#: those that are kept, as shares of the target.
-CHAIN_ROUNDING, CLOSE, NEAR = 1e-11, 1e-7, 1e-6
 
 
 class _Cheapest(NamedTuple):

@@ -55,6 +55,8 @@ CUTS = 2_000
 
 #: Relative rounding allowance.
 INTERVAL_ROUNDING = 1e-11
+#: Values of μ that are tried.
+PRICES = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +74,6 @@ class _OrderedBlocks:
     capacity: Floats  # (K,): bytes of one accelerator
     transfer: Floats  # (K, n)
     cpu: Floats  # (n,): `inf` where there are no CPUs
-
-
-#: Values of μ that are tried.
-PRICES = 256
 
 
 def latency_bound(workload: Workload, costs: Costs, calls: int, target: float) -> float:

@@ -57,47 +57,12 @@ from . import BoundCheck, too_much
 
 #: Rounding allowance, as a share of the sum of magnitudes.
 ROUNDING = 1e-12
-
-
 #: Most cuts, and most nodes that they divide; SciPy takes minutes for the cuts of more.
 MOST_CUTS, MOST_NODES = 2_000, 50_000
-
-
-@dataclass(frozen=True, eq=False)
-class _Devices:
-    """Devices of the certificate's kind within the target; B blocks, H cases."""
-
-    target: float
-    time: Floats  # (B,): `inf` above the target
-    nets: Nets  # with the costs of this kind alone
-    has: Bools  # has, has_not: (H, B): blocks that a device has in a case, and does not have
-    has_not: Bools
-    group: Ints  # (H,): number of the choice for the first hub
-
-    def most(self, value: Floats, slopes: list[float], g: int) -> float:
-        """Return the greatest value of a set in a group's cases; −inf if there is none."""
-        return max(
-            self._worth(value, slopes[h], h) for h in np.flatnonzero(self.group == g).tolist()
-        )
-
-    def _worth(self, value: Floats, slope: float, h: int) -> float:
-        """Return an upper bound on the value of a set in case h; −inf if there is none."""
-        if (self.has[h] & self.has_not[h]).any():
-            return -math.inf
-        able = np.isfinite(self.time)
-        taken = slope * np.where(able, self.time, 0.0)
-        net = np.where(able, taken - value, np.inf)
-        side = self.has[h].astype(np.int64) - self.has_not[h]
-        least = least_cut(side, net, slope * self.nets.cost[0], self.nets)
-        if math.isinf(least):
-            return -math.inf
-        paid = slope * self.target
-        rounding = ROUNDING * (float((np.abs(value) + taken).sum()) + paid + abs(least))
-        return paid - least + rounding
-
-
 #: Flows that are added up, and the whole number that the capacities of each sum up to.
 ROUNDS, WHOLE = 3, float(1 << 30)
+#: Most blocks for which bounds 3 and 4 are computed.
+CUT, COUNTED = 16, 500
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +72,6 @@ class Nets:
     cost: Floats  # (K, E): of cutting each, by kind of device
     block: Ints  # the blocks of the nets, net by net
     first: Ints  # (E,): where those of each begin
-
-
-#: Most blocks for which bounds 3 and 4 are computed.
-CUT, COUNTED = 16, 500
 
 
 class _Work(NamedTuple):
@@ -372,6 +333,39 @@ def _most_flow(start: Ints, end: Ints, capacity: Floats, size: int) -> float:
         left.data = np.maximum(left.data, 0.0)
         limit = unit * len(start)
     return flow
+
+
+@dataclass(frozen=True, eq=False)
+class _Devices:
+    """Devices of the certificate's kind within the target; B blocks, H cases."""
+
+    target: float
+    time: Floats  # (B,): `inf` above the target
+    nets: Nets  # with the costs of this kind alone
+    has: Bools  # has, has_not: (H, B): blocks that a device has in a case, and does not have
+    has_not: Bools
+    group: Ints  # (H,): number of the choice for the first hub
+
+    def most(self, value: Floats, slopes: list[float], g: int) -> float:
+        """Return the greatest value of a set in a group's cases; −inf if there is none."""
+        return max(
+            self._worth(value, slopes[h], h) for h in np.flatnonzero(self.group == g).tolist()
+        )
+
+    def _worth(self, value: Floats, slope: float, h: int) -> float:
+        """Return an upper bound on the value of a set in case h; −inf if there is none."""
+        if (self.has[h] & self.has_not[h]).any():
+            return -math.inf
+        able = np.isfinite(self.time)
+        taken = slope * np.where(able, self.time, 0.0)
+        net = np.where(able, taken - value, np.inf)
+        side = self.has[h].astype(np.int64) - self.has_not[h]
+        least = least_cut(side, net, slope * self.nets.cost[0], self.nets)
+        if math.isinf(least):
+            return -math.inf
+        paid = slope * self.target
+        rounding = ROUNDING * (float((np.abs(value) + taken).sum()) + paid + abs(least))
+        return paid - least + rounding
 
 
 def check_hubs(

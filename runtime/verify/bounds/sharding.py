@@ -49,6 +49,19 @@ from .sharding_program import (
 )
 from .sweep_kernel import sweep, without_potentials
 
+#: Rounding allowance, as a share of the sum of magnitudes.
+ROUNDING = 1e-11
+#: Sweeps over the operators before the first attempt at elimination, and most sweeps.
+FIRST, SWEEPS = 4, 1024
+#: Least share of the distance to the target that twice the sweeps must gain to go on.
+PROGRESS = 0.01
+#: Columns of a front.
+COST, BYTES = 0, 1
+#: Most entries of all tables of elimination, in early attempts and in the last one.
+MOST_AT_FIRST, MOST_ENTRIES = 4_000_000, 200_000_000
+#: Most sums of pairs of cost and bytes in elimination by both.
+MOST_PAIRS = 10_000_000
+
 
 @dataclass(frozen=True, eq=False)
 class Factor:
@@ -56,25 +69,6 @@ class Factor:
 
     scope: tuple[int, ...]  # different variables, by number
     table: Floats  # an axis for each
-
-
-#: Rounding allowance, as a share of the sum of magnitudes.
-ROUNDING = 1e-11
-
-#: Sweeps over the operators before the first attempt at elimination, and most sweeps.
-FIRST, SWEEPS = 4, 1024
-
-#: Least share of the distance to the target that twice the sweeps must gain to go on.
-PROGRESS = 0.01
-
-#: Columns of a front.
-COST, BYTES = 0, 1
-
-#: Most entries of all tables of elimination, in early attempts and in the last one.
-MOST_AT_FIRST, MOST_ENTRIES = 4_000_000, 200_000_000
-
-#: Most sums of pairs of cost and bytes in elimination by both.
-MOST_PAIRS = 10_000_000
 
 
 def _sweeps(program: PricedProgram, target: float) -> Iterator[tuple[float, list[Bools]]]:

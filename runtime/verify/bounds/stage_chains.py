@@ -73,6 +73,14 @@ NEVER = 1 << 62
 State = tuple[tuple[int, ...], int]
 #: Most nodes: sums of so many times stay below 2^63.
 MOST_NODES = 1 << 18
+#: Most stages between ideals.
+STAGES = 3_000_000
+#: Most ideals.
+IDEALS = 60_000
+#: Fractions that make up the target: sums of 2^18 times that are no larger stay below 2^63.
+PARTS = 1 << 44
+#: Most ideals times nets, most comparisons of a net with a stage, and stages priced at once.
+CELLS, WORK, AT_ONCE = 100_000_000, 40_000_000_000, 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,10 +139,6 @@ class _Chains:
         return ends[fits], cost[fits] if len(passes) > 1 else np.zeros(fits.sum(), np.int64)
 
 
-#: Most stages between ideals.
-STAGES = 3_000_000
-
-
 @dataclass(frozen=True, eq=False)
 class ListedStages:
     """Stages whose M microbatches take less than the target; R of them."""
@@ -149,10 +153,6 @@ class ListedStages:
     activation: Floats
     ideals: int  # number of ideals
     most: int  # most stages of a chain
-
-
-#: Most ideals.
-IDEALS = 60_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,13 +206,6 @@ class EndsInReach:
         if self.looked > WORK:
             raise too_much("there are too many stages below it")
         return ends
-
-
-#: Fractions that make up the target: sums of 2^18 times that are no larger stay below 2^63.
-PARTS = 1 << 44
-
-#: Most ideals times nets, most comparisons of a net with a stage, and stages priced at once.
-CELLS, WORK, AT_ONCE = 100_000_000, 40_000_000_000, 4096
 
 
 @dataclass(frozen=True, eq=False)
