@@ -79,6 +79,7 @@ def verify(
                 "verified": True,
                 "objective": report.objective,
                 "bound": checked.bound,
+                "of_given_stages": checked.of_given_stages,
                 "bound_checked": bound and why is None,
                 "why_not_checked": why,
                 "gap": checked.gap,

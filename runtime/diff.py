@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeviceMatch:
-    """A device of the first plan and the one of the second that does most of the same."""
+    """Device of the first plan, and the one of the second with most of the same nodes."""
 
     first: str  # first, second: their names, empty where a plan has no counterpart
     second: str
@@ -28,14 +28,14 @@ class DeviceMatch:
 
 @dataclass(frozen=True)
 class PlanDiff:
-    """Two plans side by side."""
+    """Comparison of two plans of one workload."""
 
     first: Outline  # first, second: the plans
     second: Outline
-    # devices matched so that as many nodes as possible stay; devices of one kind are alike
+    # devices of one kind, matched such that as many nodes as possible stay
     pairs: tuple[DeviceMatch, ...]
-    # nodes that do not stay: id, device in the first plan, and the one that matches the second's,
-    # or the second's name if none does
+    # nodes that move: id, device in the first plan, and the match of that in the second plan, or
+    # its own name if it has no match
     moved: tuple[tuple[NodeId, str, str], ...]
 
     def to_pandas(self) -> pd.DataFrame:
@@ -58,7 +58,7 @@ def diff(first: Outline, second: Outline) -> PlanDiff:
         )
     common = _common(first, second)
     alike = np.array([[a[1] == b[1] for b in second.devices] for a in first.devices])
-    # A match of other kinds is allowed, but worth less than any node that stays in its kind.
+    # Pairs of unlike kinds complete the assignment, but are worth nothing and dropped.
     worth = 2 * np.where(alike, common * (1 + len(second.devices)), 0) + alike
     from scipy.optimize import linear_sum_assignment  # slow to import
 

@@ -368,9 +368,6 @@ def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec
     codec = CODECS[name]
     options = {key: value for key, value in values.items() if key != "name"}
     known = [item.name for item in fields(codec.problem)]
-    for key in options:
-        if key not in known:
-            source.fail(f"problem: unknown key {quote(key)}; remove it or correct its spelling")
     for key in known:
         if key not in options:
             source.fail(f"problem: {key} is missing; add it")
@@ -379,7 +376,20 @@ def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec
         with prefix_errors(source.file, "problem"):
             options["topology"] = make_topology(file)
     problem = converted(options, codec.problem, f"{source.file}: problem: ")
+    _refuse_unknown(source, options, problem_values(problem), "problem")
     return problem, codec_of(problem)
+
+
+def _refuse_unknown(source: Source, given: object, known: Any, where: str) -> None:
+    """Refuse keys, at any depth of a problem's values, that its dataclasses do not have."""
+    if isinstance(given, dict):
+        for key, value in given.items():
+            if key not in known:
+                source.fail(f"{where}: unknown key {quote(key)}; remove it or correct its spelling")
+            _refuse_unknown(source, value, known[key], f"{where}: {key}")
+    elif isinstance(given, list):
+        for one, other in zip(given, known, strict=False):
+            _refuse_unknown(source, one, other, where)
 
 
 def codec_of(problem: Problem) -> Codec:

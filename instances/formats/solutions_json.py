@@ -324,7 +324,14 @@ def decode_stages(record: StagesRecord, workload: Workload, cluster: Cluster) ->
                     f"number {quote(entry.number)}; it has {len(mine[v])}: give the workload that "
                     "the plan was made for"
                 )
-            chosen.append((v, mine[v][entry.number]))
+            c = mine[v][entry.number]
+            if entry.configuration != layers.label[c]:
+                raise InputError(
+                    f"solution: node {plain_id(entry.node)}: configuration "
+                    f"{quote(entry.configuration)}; number {entry.number} is "
+                    f"{quote(layers.label[c])}"
+                )
+            chosen.append((v, c))
         chosen.sort()
         nodes, configuration = tuple(v for v, _ in chosen), tuple(c for _, c in chosen)
         kind = kinds.index(part.kind)

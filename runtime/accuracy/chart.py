@@ -16,7 +16,7 @@ from ..pictures.marks import MOST_BARS, Bar, Marks, marks_of, trace_events, trac
 from ..pictures.style import names_as_they_are, save_picture
 from .comparison import Comparison
 
-#: Process id of what was measured; the simulation's are 1 and 2.
+#: Process id of the measured step; the simulation's are 1 and 2.
 MEASURED = 3
 
 
@@ -24,7 +24,7 @@ MEASURED = 3
 def draw_comparison(comparison: Comparison, path: Path) -> None:
     """Draw the simulation and the typical step of the run into a PNG, SVG or PDF file.
 
-    InputError if there is too much to draw, or the ending is of no such format.
+    InputError if it has too many bars, or the ending is another.
     """
     predicted = marks_of(comparison.simulation, picture=True).in_unit("ms", 1e3 * comparison.scale)
     measured = measured_marks(comparison).in_unit("ms", 1e3)
@@ -70,7 +70,7 @@ def measured_marks(comparison: Comparison) -> Marks:
         for done in rank.actions:
             action = done.action
             if done.step != step or (where, action) in seen:
-                continue  # another device of the replica did it too
+                continue  # another device of the replica has run it, too
             seen.add((where, action))
             found.append(
                 Bar(

@@ -1,8 +1,8 @@
 """A recorded run beside its prediction: errors by action or kind, and times calibrated by them.
 
-A pipeline's actions are joined with those of its simulation, one by one; a sharding's computing and
-each kind of collective with what its report adds up. Calibration scales a workload's times by what
-the passes of each stage took.
+A pipeline's actions are compared with those of its simulation one by one; a sharding's compute and
+each kind of collective with the sums of its report. Calibration scales a workload's times by the
+measured passes of each stage.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _PASSES = ((Kind.F,), (Kind.B, Kind.I, Kind.W))
 class Comparison:
     """A recorded run beside its simulation; times in seconds, errors predicted / measured − 1."""
 
-    simulation: Simulation  # of the plan, with the schedule and microbatches that were run
-    recording: RunRecording  # what was run
-    steps: tuple[int, ...]  # the steps that count; those before them warm up
+    simulation: Simulation  # of the plan, with the schedule and microbatches of the run
+    recording: RunRecording
+    steps: tuple[int, ...]  # steps that count; those before them warm up
 
     @cached_property
     def scale(self) -> float:
@@ -63,7 +63,7 @@ class Comparison:
 
     @cached_property
     def predicted(self) -> dict[Action, tuple[str, float, float]]:
-        """Device, begin and end of each computation, transfers left out."""
+        """Device, start and end in seconds of each computation, without transfers."""
         devices = self.simulation.used
         names = self.simulation.stages.devices
         return {
@@ -105,7 +105,7 @@ class Comparison:
 
     @cached_property
     def stages(self) -> pd.DataFrame:
-        """One row per stage: device, and seconds of all passes of a microbatch."""
+        """One row per stage: device, seconds of a microbatch's passes, and error."""
         groups = self.kinds.groupby("stage", sort=True)
         frame = groups[["predicted_s", "measured_s"]].sum()
         device = self.actions.groupby("stage")["device"].first()
@@ -118,13 +118,18 @@ class Comparison:
         return self.simulation.makespan * self.scale
 
     @cached_property
-    def measured_iteration_s(self) -> float:
-        """Median time of a step: from its first begin to its last end, optimizer left out."""
-        spans = []
+    def spans(self) -> dict[int, float]:
+        """Seconds of each step, from its first start to its last end, without the optimizer."""
+        found = {}
         for step in self.steps:
             own = [d for d in self.recording.done(step) if d.action.kind != Kind.STEP]
-            spans.append(max(d.end_s for d in own) - min(d.start_s for d in own))
-        return float(np.median(spans))
+            found[step] = max(d.end_s for d in own) - min(d.start_s for d in own)
+        return found
+
+    @property
+    def measured_iteration_s(self) -> float:
+        """Median of `spans`."""
+        return float(np.median(list(self.spans.values())))
 
     @cached_property
     def optimizer_s(self) -> float:
@@ -147,15 +152,11 @@ class Comparison:
         """Relative error of the time of a step, predicted / measured − 1."""
         return self.predicted_iteration_s / self.measured_iteration_s - 1
 
-    @cached_property
+    @property
     def typical_step(self) -> int:
-        """The step whose time is nearest to the median."""
-        spans = {}
-        for step in self.steps:
-            own = list(self.recording.done(step))
-            spans[step] = max(d.end_s for d in own) - min(d.start_s for d in own)
-        middle = float(np.median(list(spans.values())))
-        return min(spans, key=lambda step: abs(spans[step] - middle))
+        """Number of the step whose time is nearest to the median."""
+        middle = self.measured_iteration_s
+        return min(self.spans, key=lambda step: abs(self.spans[step] - middle))
 
     def computations(self) -> Iterator[Done]:
         """Yield the computations of the steps that count."""
@@ -178,18 +179,18 @@ def compare_run(
     weight_share: float | None = None,
     warm_up: int | None = None,
 ) -> Comparison:
-    """Simulate a recorded run, and join the two.
+    """Compare a recorded run with a simulation of its plan.
 
     Parameters
     ----------
     workload, plan
-        What was run; or the `Result` that holds the plan.
+        Workload and plan that were run; or the `Result` that holds the plan.
     recording
-        Of the run; see `load_recording`.
+        Recording of the run; see `load_recording`.
     network, weight_share
-        Of the simulation; see `simulate`.
+        Parameters of the simulation; see `simulate`.
     warm_up
-        Steps at the beginning that do not count; default: 1, if there are more.
+        Number of steps at the beginning that do not count; default: 1, if there are more.
 
     Returns
     -------
@@ -235,7 +236,7 @@ def compare_run(
 
 
 def join(simulation: Simulation, recording: RunRecording, warm_up: int | None = None) -> Comparison:
-    """Join a run with its simulation; see `compare_run`."""
+    """Compare a run with its simulation; see `compare_run`."""
     steps = recording.steps
     if warm_up is None:
         warm_up = min(1, len(steps) - 1)
@@ -259,7 +260,7 @@ def _schedule(stages: StageGraph, recording: RunRecording) -> Schedule:
             raise InputError(
                 f"recording: {done.action}: the plan has stages 0 to {stages.count - 1}"
             )
-        if done.action not in seen:  # another copy of the pipeline did it too
+        if done.action not in seen:  # else another replica of the pipeline has run it, too
             rows[stages.replicas[stage][m % len(stages.replicas[stage])]].append(done.action)
             seen.add(done.action)
     made = schedule_of(rows, name=recording.schedule, microbatches=recording.microbatches)
@@ -288,14 +289,14 @@ def _error(predicted: pd.Series[float], measured: pd.Series[float]) -> pd.Series
     return (ratio - 1).where(~((predicted == 0) & (measured == 0)), 0.0)
 
 
-#: Key of a row: the kind of computing or the collective, the axis of the mesh (−1 for computing),
-#: and whether operators ask for it themselves.
+#: Key of a row: the kind of compute or the collective, the axis of the mesh (−1 for compute), and
+#: whether it is inside an operator.
 Key = tuple[str, int, bool]
 
 
 @dataclass(frozen=True)
 class Amount:
-    """Count in a step, bytes sent by all devices, and seconds."""
+    """Number in a step, bytes sent over all devices, and seconds."""
 
     number: int = 0
     bytes: float = 0.0
@@ -310,15 +311,15 @@ class Amount:
 class ShardedComparison:
     """Sharded plan beside its recorded run."""
 
-    # predicted, measured: in a step; measured is the median of the steps that count. A collective
-    # takes as long as for the device that came to it last: the others waited meanwhile. Computing
-    # is the mean of the devices.
+    # predicted, measured: of a step; measured is the median of the steps that count. A collective's
+    # time is that of the device that came to it last, as the others waited meanwhile; compute is
+    # the mean of the devices.
     predicted: dict[Key, Amount]
     measured: dict[Key, Amount]
     predicted_s: float  # predicted_s, measured_s: of a step; measured without the optimizer
     measured_s: float
-    optimizer_s: float  # what a step takes besides: the optimizer, and the loss that is shown
-    steps: int  # that count
+    optimizer_s: float  # rest of a step: the optimizer, and reading the loss
+    steps: int  # number of steps that count
 
     @property
     def error(self) -> float:
@@ -413,14 +414,13 @@ def _span(recording: ShardedRecording, step: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class WorkloadCalibration:
-    """A corrected workload."""
+    """Workload with times corrected by a recorded run."""
 
-    # with the new times; plans for the old one are refused against it: plan again
-    workload: Workload
-    # one row per stage and pass: predicted_s, measured_s and factor, which the times of its nodes
-    # were multiplied by (infinite where they were 0: then they share what was measured)
+    workload: Workload  # with the new times; plans for the old one are refused with it
+    # one row per stage and pass: predicted_s, measured_s and the factor of its nodes' times, which
+    # is infinite where they were 0: these then share the measured time
     factors: pd.DataFrame
-    # part of the backward pass that computed gradients of weights; None if it was not split
+    # share of the backward pass that computed gradients of weights; None if it was not split
     weight_share: float | None
 
 
@@ -435,21 +435,21 @@ def calibrate(
     Parameters
     ----------
     workload, plan
-        What was run; or the `Result` that holds the plan.
+        Workload and plan that were run; or the `Result` that holds the plan.
     comparison
-        Of the run and its simulation; see `compare_run`.
+        Comparison of the run and its simulation; see `compare_run`.
     source
-        What the recording is called; kept in the provenance.
+        Name of the recording, for the provenance.
 
     Returns
     -------
-    Calibration
+    WorkloadCalibration
         The corrected workload, for which to plan again, and the factors.
 
     Raises
     ------
     InputError
-        If it is a run of a training plan, whose layers have times for each configuration.
+        If the plan is for a stream, whose layers have times for each configuration.
 
     Examples
     --------
@@ -508,7 +508,7 @@ def _spread(
     measured: float,
     scale: float,
 ) -> None:
-    """Scale times of a pass's nodes, all on one device, to the measured sum."""
+    """Scale the times of a pass's nodes, all on one device, to the measured sum."""
     kind = plan.cluster.kinds[plan.cluster.devices[int(plan.placement[nodes[0]])].kind]
     column = times[times_column(workload, kind)]
     if predicted > 0:

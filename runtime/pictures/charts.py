@@ -51,7 +51,7 @@ class Look(NamedTuple):
 
 
 def looks(methods: Sequence[str]) -> dict[str, Look]:
-    """Return how each method is drawn."""
+    """Return colour and mark of each method."""
     return {
         method: Look(LINES[i % len(LINES)], MARKERS[i % len(MARKERS)])
         for i, method in enumerate(methods)
@@ -65,9 +65,9 @@ def draw_comparison(table: pd.DataFrame, path: Path) -> None:
     Parameters
     ----------
     table
-        As `stagecut.compare` returns it, traces included.
+        Result of `stagecut.compare`, with traces.
     path
-        Ending in ``.png``, ``.svg`` or ``.pdf``.
+        File that ends in ``.png``, ``.svg`` or ``.pdf``.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def draw_comparison(table: pd.DataFrame, path: Path) -> None:
 
 
 def _draw_gaps(axes: Axes, table: pd.DataFrame, names: list[str], drawn: dict[str, Look]) -> None:
-    """Draw how far each plan is above the best bound of its workload."""
+    """Draw the distance of each plan from the best bound of its workload."""
     for i, (method, look) in enumerate(drawn.items()):
         rows = table[(table["method"] == method) & table["ratio"].notna()]
         offset = 0.5 * ((i + 0.5) / len(drawn) - 0.5)
@@ -117,7 +117,7 @@ def _draw_gaps(axes: Axes, table: pd.DataFrame, names: list[str], drawn: dict[st
 
 
 def _entries(drawn: Mapping[str, Look]) -> list[Line2D]:
-    """Return what a legend says."""
+    """Return the entries of a legend."""
     entries = [
         Line2D([], [], color=look.colour, marker=look.mark, label=plain(name))
         for name, look in drawn.items()
@@ -128,7 +128,7 @@ def _entries(drawn: Mapping[str, Look]) -> list[Line2D]:
 
 
 def _traces(rows: pd.DataFrame) -> dict[str, list[Moment]]:
-    """Return the moments of each method, the last of them its end."""
+    """Return the moments of each method, with its end last."""
     found = {}
     for row in rows.to_dict("records"):
         trace = row["trace"] if isinstance(row["trace"], list) else []
@@ -146,13 +146,13 @@ def plot_traces(results: Mapping[str, Any], time_unit: str = "unspecified") -> F
     results
         A `Result`, or a `BestSchedule`, for each name.
     time_unit
-        For the axis label; the workload's.
+        Unit of the workload, in the axis label.
 
     Returns
     -------
     matplotlib.figure.Figure
-        Plans are solid, bounds dotted; where the two meet, the plan is proved optimal. A mark is
-        where a search ended.
+        Solid lines are plans, dotted ones bounds; where the two meet, the plan is proved optimal.
+        A mark is the end of a search.
 
     Examples
     --------
@@ -215,11 +215,11 @@ def draw_loads(report: Report, plan: Plan | Planned, path: Path) -> None:
     Parameters
     ----------
     report
-        Of the plan; see `evaluate`.
+        Report of the plan; see `evaluate`.
     plan
-        Of any problem but a mapping; or the `Result` that holds it.
+        Plan of any problem but a mapping; or the `Result` that holds it.
     path
-        Ending in ``.png``, ``.svg`` or ``.pdf``.
+        File that ends in ``.png``, ``.svg`` or ``.pdf``.
 
     Raises
     ------
@@ -251,7 +251,7 @@ def draw_loads(report: Report, plan: Plan | Planned, path: Path) -> None:
 
 
 def _draw_times(axes: Axes, rows: Sequence[Load], plan: Plan) -> None:
-    """Draw what each device does, with objective and bound as lines; the busiest name is bold."""
+    """Draw the load of each device, with objective and bound as lines; the busiest name is bold."""
     at = range(len(rows))
     overlap = getattr(plan.problem, "overlap", False)
     left = [0.0] * len(rows)
@@ -282,7 +282,7 @@ def _draw_times(axes: Axes, rows: Sequence[Load], plan: Plan) -> None:
 
 
 def _span(plan: Plan) -> str:
-    """Say what time the loads are of."""
+    """Return the label of the axis of loads: the time that they are of."""
     problem = plan.problem
     if is_iteration(problem):
         return f"load per iteration of {show_count(problem.batch, 'microbatch')}"
@@ -292,7 +292,7 @@ def _span(plan: Plan) -> str:
 
 
 def _draw_memory(axes: Axes, rows: Sequence[Load]) -> None:
-    """Draw the share of each memory in use; the bytes where no device has a limit."""
+    """Draw the share of each memory in use, or bytes if no device has a limit."""
     limited = [math.isfinite(row.capacity_bytes) for row in rows]
     if any(limited):
         shares = [
@@ -318,9 +318,9 @@ def plot_front(front: pd.DataFrame, time_unit: str = "unspecified") -> Figure:
     Parameters
     ----------
     front
-        What `pareto` returns; a line is drawn for each value of what is not on the axis.
+        Result of `pareto`; a line is drawn for each value of the quantity that is not on the axis.
     time_unit
-        For the axis label.
+        Unit in the axis label.
 
     Returns
     -------
@@ -379,7 +379,7 @@ def plot_front(front: pd.DataFrame, time_unit: str = "unspecified") -> Figure:
     return figure
 
 
-#: Bars of ranks beyond these are left out: first and last ones, and the fullest, stay.
+#: Most bars of ranks; of more, the first and last ones and the fullest are drawn.
 MOST_RANKS = 24
 LIMIT, EDGE = "#333333", "#ffffff"
 #: Hatches of the first and the second round of colours.
@@ -395,7 +395,7 @@ def plot_estimate(
 ) -> Figure:
     """Draw seconds by term beside bytes by term and pipeline rank, with `limits` of their devices.
 
-    Of many ranks the first and last and the one that has least left are shown.
+    Of many ranks the first and last ones, and the one with least memory left, are shown.
     """
     shown = shown_ranks(memory, limits)
     figure = ShownFigure(figsize=(11, max(3.6, 1.6 + 0.3 * len(shown))), layout="constrained")

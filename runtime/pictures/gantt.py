@@ -1,7 +1,4 @@
-"""Marks as a Gantt chart: devices and links over time, memory below.
-
-Passes that may overlap, such as those of a relaxation, over time.
-"""
+"""Gantt charts: devices and links over time with memory below, and passes that may overlap."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ WIDTH_IN = 13.0
 
 LANE_IN = 0.36
 
-#: Most bars with labels and outlines; beyond, the picture is pixels.
+#: Most bars with labels and outlines; more are drawn as pixels.
 FINE = 3000
 
 CRITICAL = "#1d2430"
@@ -44,11 +41,11 @@ def draw_gantt(simulation: Simulation, path: Path, *, title: str = "") -> None:
     Parameters
     ----------
     simulation
-        What is drawn.
+        Simulation to draw.
     path
-        Ending in ``.png``, ``.svg`` or ``.pdf``.
+        File that ends in ``.png``, ``.svg`` or ``.pdf``.
     title
-        Default: schedule, makespan and bubble.
+        Title; default: schedule, makespan and bubble.
 
     Raises
     ------
@@ -89,9 +86,9 @@ def time_axis(unit: str) -> str:
 
 
 def draw_lanes(chart: Axes, marks: Marks, span: float | None = None) -> None:
-    """Draw the bars with their labels, a lane below the other; the critical path is underlined.
+    """Draw the bars with their labels, lane by lane; the critical path is underlined.
 
-    The axis spans the marks', or the given, time.
+    The labels fit an axis of `span`, by default that of the marks.
     """
     bars = marks.bars
     shapes = np.empty((len(bars), 4, 2))
@@ -129,7 +126,7 @@ def draw_lanes(chart: Axes, marks: Marks, span: float | None = None) -> None:
 
 
 def add_legend(figure: Figure, bars: Iterable[Bar], *, numbers: str) -> None:
-    """Say below a figure what its colours and numbers are."""
+    """Add a legend of colours and numbers below a figure."""
     bars = list(bars)
     found = {bar.what for bar in bars}
     names = {name: colour for what, (colour, name) in COLOURS.items() if what in found}
@@ -157,7 +154,7 @@ def _headline(simulation: Simulation) -> str:
     )
 
 
-#: Units of memory by the power of two that they are, the largest first.
+#: Units of memory by their power of two, the largest first.
 _UNITS = {"GiB": 30, "MiB": 20, "KiB": 10, "B": 0}
 
 
@@ -188,14 +185,14 @@ def _draw_memory(marks: Marks, axes: Axes) -> None:
 
 @names_as_they_are
 def plot_passes(passes: pd.DataFrame, time_unit: str = "unspecified") -> Figure:
-    """Draw passes over time; those of a device that overlap lie below each other.
+    """Draw passes over time; overlapping ones of a device are in lanes below each other.
 
     Parameters
     ----------
     passes
         A row per pass, with its name as index and `device`, `begin` and `end`; see `Relaxation`.
     time_unit
-        For the axis label.
+        Unit in the axis label.
 
     Returns
     -------

@@ -1,8 +1,7 @@
 """Pictures of graphs: a workload, coloured by device or property, and the topology of a mapping.
 
-Of a workload nodes are in layers, edges between them led past other nodes. Backward passes stand
-beside their forward passes and run upwards, so that an edge from a node to its own backward pass is
-short.
+Nodes of a workload are in layers, and edges go around other nodes. Backward passes are beside their
+forward passes and run upwards, so that an edge from a node to its own backward pass is short.
 
 References
 ----------
@@ -53,19 +52,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Room of a node and of an edge that passes a layer, in widths of a node.
+#: Space of a node, and of an edge that passes a layer, in widths of a node.
 NODE, PASSING = 1.0, 0.16
 
-#: Room between forward and backward passes, in widths of a node.
+#: Space between forward and backward passes, in widths of a node.
 BESIDE = 0.5
 
 SWEEPS = 12
 
 Spot = tuple[float, float]
-#: Most links of a picture; of more, none is drawn.
+#: Most links of a topology's picture; of more, none is drawn.
 MAX_LINKS = 1000
 BUSIEST, LINK, SPARE, SWITCH = "#1d2430", "#b0b0b0", "#ffffff", "#666666"
-#: Least size of marks that have the number of their stage inside.
+#: Least size of marks with the number of their stage inside.
 NUMBERED = 120.0
 
 
@@ -73,7 +72,7 @@ class GraphLayout(NamedTuple):
     """Places of nodes and edges; x in widths of a node, y in layers, downwards."""
 
     spots: dict[int, Spot]  # of each node
-    # of each edge: the points that it passes, ends included
+    # of each edge: its points, ends included
     ways: dict[tuple[int, int], list[Spot]]
 
 
@@ -93,10 +92,10 @@ def draw_graph(
     workload, plan
         The graph, and the plan that was made for it, or the `Result` that holds it.
     path
-        Ending in ``.svg``, ``.png`` or ``.pdf``.
+        File that ends in ``.svg``, ``.png`` or ``.pdf``.
     most_nodes
-        A workload of more nodes is drawn by its stages: a box per convex piece and pass. The
-        colour of a stage with replicas is that of its first device.
+        Most nodes that are drawn; of larger workloads the stages are drawn, a box per convex piece
+        and pass. The colour of a stage with replicas is that of its first device.
 
     Raises
     ------
@@ -136,7 +135,7 @@ def _title(workload: Workload, plan: Plan) -> str:
 
 @names_as_they_are
 def draw_coloured(graph: nx.DiGraph[int], names: Sequence[str], title: str, path: Path) -> None:
-    """Draw a graph whose nodes have a label, whether they are backward, and a device by number."""
+    """Draw a graph whose nodes have attributes label, backward, and device, a number."""
     legend = [(plain(name), FILLS[i % len(FILLS)]) for i, name in enumerate(names)]
     if len(names) > len(FILLS):  # colours come again, so that numbers must tell
         legend = [(f"[{i}] {name}", colour) for i, (name, colour) in enumerate(legend)]
@@ -254,10 +253,7 @@ def _draw_way(axes: Axes, way: list[Spot], half: float, aside: float) -> None:
 
 
 def layers(graph: nx.DiGraph[int]) -> GraphLayout:
-    """Return where the nodes of an acyclic graph are drawn.
-
-    They may have the attribute ``backward``.
-    """
+    """Return the layout of an acyclic graph, whose nodes may have the attribute ``backward``."""
     backward = [v for v, late in graph.nodes(data="backward") if late]
     forward = [v for v in graph if v not in set(backward)]
     spots, ways = _one_pass(graph.subgraph(forward), upwards=False)
@@ -308,7 +304,7 @@ def _one_pass(
 def _places(
     rows: list[list[object]], linked: nx.Graph[object], number: dict[int, int]
 ) -> dict[object, float]:
-    """Order each layer by the mean place of neighbours, down and up again; then straighten."""
+    """Return x of all points: layers are ordered by the mean place of neighbours, down and up."""
     layer = {point: i for i, row in enumerate(rows) for point in row}
     x: dict[object, float] = {}
     for row in rows:
@@ -328,9 +324,9 @@ def _places(
 def _spread(
     row: list[object], wanted: dict[object, float], number: dict[int, int], x: dict[object, float]
 ) -> None:
-    """Place a layer in its order, near what is wanted, with room for each point.
+    """Place a layer's points in order, near their wanted places, with space for each.
 
-    Points that want the same place share a block, centred on the mean of what they want.
+    Points whose places would overlap form a block, centred on the mean of their wanted places.
     """
     room = [NODE if point in number else PASSING for point in row]
     blocks: list[tuple[float, float, list[object]]] = []  # sum of wanted lefts, width, points
@@ -364,19 +360,19 @@ def plot_shares(workload: Workload, shares: pd.DataFrame) -> Figure:
     Parameters
     ----------
     workload
-        Of at most 120 nodes.
+        Workload of at most 120 nodes.
     shares
         A row per node, named as in the workload, a column per place; see `Relaxation`.
 
     Returns
     -------
     matplotlib.figure.Figure
-        Each node is a bar; its colours are places, and as wide as its parts.
+        Each node is a bar, divided into the colours of places in proportion to its parts.
 
     Raises
     ------
     InputError
-        If there are too many nodes, or the rows are others.
+        If there are too many nodes, or rows are missing.
 
     Examples
     --------
@@ -436,8 +432,8 @@ def graph_by_property(
 ) -> tuple[nx.DiGraph[int], list[str]]:
     """Return the graph of a sharding, each node with the number of its property, and their texts.
 
-    Of more than `most` operators those that only look at a tensor are left out, and of more than
-    that all but the first ones.
+    Of more than `most` operators views, parameters and inputs are left out, and of the others all
+    but the first `most`.
     """
     program, solution = program_of(workload), plan.solution
     assert isinstance(solution, TensorSharding)
@@ -487,9 +483,9 @@ def draw_mapping(
     Parameters
     ----------
     problem, solution, report
-        The mapping, and what `evaluate` says of it.
+        Mapping, and its report by `evaluate`.
     path
-        Ending in ``.png``, ``.svg`` or ``.pdf``.
+        File that ends in ``.png``, ``.svg`` or ``.pdf``.
 
     Raises
     ------
@@ -540,7 +536,7 @@ def draw_mapping(
 
 
 def _say(figure: Figure, problem: DeviceMapping, report: MappingReport, *, spare: bool) -> None:
-    """Say below the picture what its colours are."""
+    """Add a legend of the colours below the picture."""
     entries: list[Patch | Line2D] = []
     if problem.stages <= len(FILLS):
         entries += [
@@ -583,14 +579,14 @@ def _draw_link(
 
 
 def _size(place: Floats) -> tuple[float, float]:
-    """Return width and height of the figure in inches: as wide as is read, no empty margins."""
+    """Return width and height of the figure in inches, in proportion to the places."""
     wide, high = np.ptp(place, axis=0).tolist()
     longest = max(wide, high, 1e-9)
     return max(4.6, 7.0 * wide / longest), max(1.2, 6.6 * high / longest) + 1.1
 
 
 def _device_places(topology: Topology) -> list[tuple[float, float]]:
-    """Places of devices: in grids (a third side slanted), islands side by side, or on a circle."""
+    """Return places of devices: on a grid (a third axis slanted), by forces, or on a circle."""
     nodes = topology.size + topology.switches
     if len(topology.shape) in (2, 3):
         corners = np.array(list(np.ndindex(*topology.shape)), float)

@@ -1,9 +1,9 @@
 """Timelines: bars, arrows and lines of memory, as a trace for Perfetto or a page to zoom into.
 
-Whatever shows something over time is drawn from these *marks*, made here of a simulation or of a
-sharding, and in `runtime.accuracy.chart` of a recorded run. `gantt` draws them as a picture (SVG,
-PNG, PDF). Traces are in the Chrome JSON format, for Perfetto (ui.perfetto.dev) and
-chrome://tracing; a page is one HTML file that needs nothing else.
+All timelines are drawn from these *marks*, made here from a simulation or a sharding, and in
+`runtime.accuracy.chart` from a recorded run. `gantt` draws them as a picture (SVG, PNG, PDF).
+Traces are in the Chrome JSON format, for Perfetto (ui.perfetto.dev) and chrome://tracing; a page is
+one HTML file that needs nothing else.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ from .style import COLLECTIVES, COLOURS, line_of
 
 #: Most bars of a picture.
 MOST_BARS = 60_000
-#: Most links in a picture; of more, those with most work are drawn.
+#: Most links of a picture; of more, those with most work are drawn.
 MOST_LINKS = 16
-#: Most devices in a picture; of more, the first replica of each stage is drawn.
+#: Most devices of a picture; of more, the first replica of each stage is drawn.
 MOST_DEVICES = 64
-#: Steps of a critical path that are marked, the last ones.
+#: Most steps of a critical path that are marked; of more, the last ones.
 MOST_STEPS = 20_000
 DEVICES, LINKS = 1, 2  # process ids
 #: Most actions of a trace: its file has some 500 bytes for each.
 MOST_TRACED = 500_000
-#: The page without its data; what stands between @ signs is filled in.
+#: Template of the page; names between @ signs are filled in.
 PAGE = Path(__file__).with_name("simulation_page.html")
 
 
 class Bar(NamedTuple):
-    """Something that takes time on a lane."""
+    """Bar of a timeline: an action, a part of one, or a message, on a lane."""
 
     lane: int  # number of the lane
     what: str  # a key of a palette: F, B, send, all-gather, …
-    whole: str  # the action that it is a part of, such as ``0F3``; several bars may be parts of one
+    whole: str  # action that it is a part of, such as ``0F3``
     start: float  # start, end: in the marks' unit of time
     end: float
-    stage: int = -1  # stage, microbatch: −1 where there is none
+    stage: int = -1  # stage, microbatch: −1 if there is none
     microbatch: int = -1
-    bytes: float = 0.0  # that are sent, where that is known
-    critical: bool = False  # whether it decides when all ends
+    bytes: float = 0.0  # sent, where they are known
+    critical: bool = False  # whether it is on the critical path
 
 
 class Arrow(NamedTuple):
-    """Data of an action on one lane that an action on another lane takes, by their times."""
+    """Data from an action on one lane to an action on another, by their times."""
 
     source: int
     begin: float
@@ -73,7 +73,7 @@ class Arrow(NamedTuple):
 
 
 class Level(NamedTuple):
-    """Memory of a device over time: its bytes from each time on."""
+    """Memory of a device over time: bytes from each time on."""
 
     name: str
     times: list[float]
@@ -85,9 +85,9 @@ class Marks:
     """Marks of a timeline's picture: bars, arrows and memory, by lane."""
 
     lanes: tuple[str, ...]  # names: devices first, then links
-    devices: int  # how many of the lanes are devices
-    bars: tuple[Bar, ...]  # in the order of time on each lane of a device
-    span: float  # when all has ended
+    devices: int  # number of lanes that are devices
+    bars: tuple[Bar, ...]  # in order of time on each lane of a device
+    span: float  # end of the timeline
     time_unit: str  # ``unspecified`` if the workload names none
     arrows: tuple[Arrow, ...] = ()  # between devices
     memory: tuple[Level, ...] = ()  # of each device, where it is known
@@ -99,22 +99,22 @@ class Marks:
         return len(pairs) > len({lane for lane, _ in pairs})
 
     def label(self, bar: Bar) -> str:
-        """Return a bar's short label; empty if its colour says enough."""
+        """Return a bar's label: microbatch, and stage where needed; empty for other bars."""
         if bar.what not in ("F", "B", "I", "W", "message") or bar.microbatch < 0:
             return ""
         return f"{bar.stage}·{bar.microbatch}" if self.by_stage else str(bar.microbatch)
 
     def in_unit(self, time_unit: str, scale: float) -> Marks:
-        """Return the bars and the span in another unit of time; nothing else."""
+        """Return the bars and the span in another unit of time, without arrows and memory."""
         bars = tuple(b._replace(start=b.start * scale, end=b.end * scale) for b in self.bars)
         span = self.span * scale
         return replace(self, bars=bars, span=span, time_unit=time_unit, arrows=(), memory=())
 
 
 def marks_of(simulation: Simulation, *, picture: bool = False) -> Marks:
-    """Return the marks of a simulation, for a picture of as many lanes as fit.
+    """Return the marks of a simulation; of a `picture`, only as many lanes as fit.
 
-    InputError if there is too much to draw in one.
+    InputError if a picture would have too many bars.
     """
     devices = drawn(simulation) if picture else simulation.used
     bars = tuple(bars_of(simulation, picture=picture))
@@ -148,9 +148,9 @@ def drawn(simulation: Simulation) -> list[int]:
 
 
 def _lanes(simulation: Simulation, devices: list[int], *, picture: bool) -> list[str]:
-    """Return the names of the lanes: devices that do anything, then links that are busy."""
+    """Return the names of the lanes: devices with actions, then links that are busy."""
     links = simulation.link_load
-    links = links[links["busy"] > 0]  # what goes to a host takes no time there
+    links = links[links["busy"] > 0]  # transfers take hosts no time
     if picture and len(links) > MOST_LINKS:
         links = links.nlargest(MOST_LINKS, "busy")
     return [
@@ -159,7 +159,7 @@ def _lanes(simulation: Simulation, devices: list[int], *, picture: bool) -> list
 
 
 def bars_of(simulation: Simulation, *, picture: bool = False) -> Iterator[Bar]:
-    """Yield what happens, device after device, in order; transfers within an action apart."""
+    """Yield the bars device by device, in order, with transfers within an action apart."""
     schedule, ends = simulation.schedule, simulation.program.inputs
     devices = drawn(simulation) if picture else simulation.used
     for lane, d in enumerate(devices):
@@ -186,7 +186,7 @@ def bars_of(simulation: Simulation, *, picture: bool = False) -> Iterator[Bar]:
 
 
 def what_of(kind: Kind) -> str:
-    """Return which colour an action has."""
+    """Return the key of an action's colour."""
     if kind in (Kind.F, Kind.B, Kind.I, Kind.W):
         return kind.name
     return "reduce" if kind == Kind.REDUCE_GRAD else "step"
@@ -207,7 +207,7 @@ def _with_path(
 
 
 def _arrows(simulation: Simulation, devices: list[int]) -> Iterator[Arrow]:
-    """Yield from where data is produced to where it is used on another device."""
+    """Yield arrows from the actions that produce data to those that use it on other devices."""
     where: dict[tuple[int, int], tuple[int, float, float]] = {}
     for lane, d in enumerate(devices):
         actions = simulation.schedule.actions[d].tolist()
@@ -222,7 +222,7 @@ def _arrows(simulation: Simulation, devices: list[int]) -> Iterator[Arrow]:
 
 
 def memory_steps(simulation: Simulation, device: int) -> tuple[list[float], list[float]]:
-    """Return times and bytes of a device's memory, one pair per change; begins at time 0."""
+    """Return times and bytes of a device's memory, one pair per change, from time 0 on."""
     memory = simulation.memory[device]
     base = memory.weights + memory.versions
     if not len(memory.times):
@@ -235,7 +235,7 @@ def memory_steps(simulation: Simulation, device: int) -> tuple[list[float], list
 
 
 def rows(bars: tuple[Bar, ...]) -> list[int]:
-    """Return the row of each bar in its lane, so that no two overlap in time."""
+    """Return the row of each bar in its lane, such that no two of a row overlap in time."""
     row = [0] * len(bars)
     until: dict[int, list[float]] = {}
     for i in sorted(range(len(bars)), key=lambda i: (bars[i].lane, bars[i].start)):
@@ -247,7 +247,7 @@ def rows(bars: tuple[Bar, ...]) -> list[int]:
 
 
 def bands(bars: tuple[Bar, ...]) -> list[tuple[float, float]]:
-    """Return where each bar is drawn, from the middle of its lane; a lane is 1 high."""
+    """Return top and bottom of each bar, from the middle of its lane; a lane is 1 high."""
     row = rows(bars)
     number: dict[int, int] = {}
     for bar, r in zip(bars, row, strict=True):
@@ -260,9 +260,9 @@ def bands(bars: tuple[Bar, ...]) -> list[tuple[float, float]]:
 
 
 def sharded_marks(timeline: ShardedTimeline) -> Marks:
-    """Return the marks of a sharding: lanes for computing and for each axis of the mesh.
+    """Return the marks of a sharding: lanes for compute and for each axis of the mesh.
 
-    Each group of devices that works beside others has lanes of its own.
+    Each group of devices that works in parallel with others has lanes of its own.
     """
     lanes = ("compute", *(f"axis {d}: {p}" for d, p in enumerate(timeline.mesh)))
     several = timeline.groups > 1
@@ -306,7 +306,7 @@ def trace_events(simulation: Simulation) -> dict[str, Any]:
 
 
 def trace_of(marks: Marks, about: dict[str, Any]) -> dict[str, Any]:
-    """Return marks as a JSON object, with what else there is to say about the whole.
+    """Return marks as a trace, a JSON object, with facts about the run.
 
     A track per device and per link; a slice per action with its reception, computation and sending
     inside; arrows from where data is produced to where it is used; counters of memory. Times are in
@@ -346,7 +346,7 @@ def track_events(marks: Marks, scale: float, process: int, name: str) -> list[di
 
 
 def _actions(bars: Iterable[Bar]) -> Iterator[list[Bar]]:
-    """Yield the parts of one action after the other: they follow each other without a break."""
+    """Yield the bars of each action: consecutive parts of it without a gap."""
     parts: list[Bar] = []
     for bar in bars:
         if parts and (parts[-1].lane, parts[-1].whole, parts[-1].end) != (
@@ -360,7 +360,7 @@ def _actions(bars: Iterable[Bar]) -> Iterator[list[Bar]]:
 
 
 def _link_events(marks: Marks, scale: float) -> list[dict[str, Any]]:
-    """Return the tracks of links: messages that share one overlap, which takes more tracks."""
+    """Return the tracks of links, several for a link whose messages overlap."""
     found = tuple(bar for bar in marks.bars if bar.lane >= marks.devices)
     if not found:
         return []
@@ -389,7 +389,7 @@ def _named(process: int, name: str, tracks: Iterable[str]) -> list[dict[str, Any
 
 
 def _slice(bar: Bar, name: str, process: int, track: int, scale: float) -> dict[str, Any]:
-    """Return a bar as a slice, with what is known of it."""
+    """Return a bar as a slice, with its stage, microbatch and bytes."""
     known = {"stage": bar.stage, "microbatch": bar.microbatch, "bytes": bar.bytes}
     args = {key: value for key, value in known.items() if value != (0.0 if key == "bytes" else -1)}
     if bar.critical:
@@ -401,7 +401,7 @@ def _slice(bar: Bar, name: str, process: int, track: int, scale: float) -> dict[
 
 
 def _flow(arrow: Arrow, number: int, scale: float) -> list[dict[str, Any]]:
-    """Return an arrow: it begins inside the producer's slice and ends inside the consumer's."""
+    """Return an arrow's events, inside the producer's slice and inside the consumer's."""
     shared = {"name": "data", "cat": "data", "id": number, "pid": DEVICES}
     leave = arrow.begin + 0.99 * (arrow.end - arrow.begin)
     arrive = arrow.start + 0.01 * (arrow.finish - arrow.start)
@@ -412,7 +412,7 @@ def _flow(arrow: Arrow, number: int, scale: float) -> list[dict[str, Any]]:
 
 
 def html_page(simulation: Simulation, *, title: str = "") -> str:
-    """Return the page of a simulation; InputError if there is too much to draw."""
+    """Return the HTML page of a simulation; InputError if it has too many bars."""
     schedule = simulation.schedule
     name = title or f"{schedule.name}, {show_count(schedule.microbatches, 'microbatch')}"
     marks = marks_of(simulation, picture=True)
@@ -420,7 +420,7 @@ def html_page(simulation: Simulation, *, title: str = "") -> str:
 
 
 def page_of(marks: Marks, title: str, facts: dict[str, str], table: str = "") -> str:
-    """Return the page of any marks, with facts by name first, and rows of a table as HTML."""
+    """Return the HTML page of any marks, below facts by name, with rows of a table as HTML."""
     kinds = [what for what in COLOURS if any(bar.what == what for bar in marks.bars)]
     data = {
         "lanes": marks.lanes,

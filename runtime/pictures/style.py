@@ -1,9 +1,7 @@
-"""Style of all pictures by matplotlib: names are no formulas, files are whole or not there.
+"""Colours, fonts and files of all pictures by matplotlib.
 
-The colours of all pictures, told apart also by people who do not see red or green as others do.
-
-Of each palette every two colours differ by at least 15 (CIE 1976, in Lab) to normal eyes and under
-simulated deuteranopia and protanopia; a test keeps that.
+Any two colours of a palette differ by at least 15 (CIE 1976, in Lab) for normal vision and under
+simulated deuteranopia and protanopia; a test checks that.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from matplotlib.figure import Figure
 
 from ...instances.formats.writing import PICTURES, check_target, write_whole
 
-#: Colours of a timeline's bars and their names in the legend, by what they show. Bars with a
-#: number in them are light enough for dark text.
+#: Colours of a timeline's bars and their names in the legend, by kind of action. Bars with a number
+#: are light enough for dark text.
 BARS = {
     "F": ("#7fb2e5", "forward"),
     "B": ("#f0a848", "backward"),
@@ -30,7 +28,7 @@ BARS = {
     "message": ("#9c9c9c", "transfer"),
 }
 
-#: The same for the collectives of a sharding.
+#: Colours and names of a sharding's collectives.
 COLLECTIVES = {
     "forward": ("#7fb2e5", "forward"),
     "backward": ("#f0a848", "backward"),
@@ -41,7 +39,7 @@ COLLECTIVES = {
     "rooted": ("#d6d6d6", "from or to one device"),
 }
 
-#: All that bars of timelines show.
+#: Colours and names of all bars of timelines.
 COLOURS = BARS | COLLECTIVES
 
 #: Fills of devices and stages, light enough for dark text.
@@ -57,15 +55,15 @@ LINES = (
 #: Styles of lines once all colours are used, and markers of methods.
 STYLES, MARKERS = ("-", "--", ":"), ("o", "s", "^", "D", "v", "P", "X", "*")
 
-#: Colours of the work of a plan's devices, and of their memory.
+#: Colours of devices' loads, and of their memory.
 COMPUTE, TRANSFER, SYNCHRONISE, MEMORY = "#3b6fb6", "#e08a3c", "#b65a8c", "#5a9e6f"
 
-#: Decorates what draws: dollar signs in names begin no formula.
+#: Decorator of functions that draw: dollar signs in names begin no formula.
 names_as_they_are = rc_context({"text.parse_math": False})
 
 
 class ShownFigure(Figure):
-    """A figure that notebooks show by itself, without pyplot."""
+    """Figure that notebooks show by itself, without pyplot."""
 
     def _repr_png_(self) -> bytes:
         data = BytesIO()
@@ -77,8 +75,8 @@ class ShownFigure(Figure):
 def save_picture(figure: Figure, path: Path, *, dpi: int = 150) -> None:
     """Write a figure into a PNG, SVG or PDF file, whole or not at all.
 
-    To be called by a function that `names_as_they_are` decorates: ticks are written here.
-    InputError if the ending is another, or the file cannot be written.
+    The caller must be decorated by `names_as_they_are`, as ticks are drawn here. InputError if the
+    ending is another, or the file cannot be written.
     """
     check_target(path, PICTURES)
     data = BytesIO()
@@ -87,5 +85,5 @@ def save_picture(figure: Figure, path: Path, *, dpi: int = 150) -> None:
 
 
 def line_of(number: int) -> tuple[str, str]:
-    """Return colour and style of a line; they repeat after three times the colours."""
+    """Return colour and style of a line by its number; they repeat after 24 lines."""
     return LINES[number % len(LINES)], STYLES[number // len(LINES) % len(STYLES)]

@@ -1,11 +1,11 @@
-"""The event engine: devices work through their lists, transfers through their lanes or routes.
+"""Event engine: devices work through their actions, transfers through their lanes or routes.
 
 The events are: a device ends an action, a transfer has sent all its data, a message arrives. They
-are taken in the order of time, then of creation, so a run is the same every time. Memory is linear
-in the actions and jobs; an event costs O(log(devices + lanes + messages under way)), of messages
-that share links fairly also what `fill` costs.
+are processed in order of time, then of creation, so that runs are reproducible. Memory is linear in
+the actions and jobs; an event takes O(log(devices + lanes + messages under way)), and for messages
+that share links fairly the time of `fill`.
 
-Messages that share links fairly: max–min rates, kept up to date as messages come and go.
+Messages that share links fairly have max–min rates, updated as messages come and go.
 
 References
 ----------
@@ -23,14 +23,14 @@ from ...instances.common.arrays import Floats, Ints
 from ...instances.common.kernel import inner, kernel
 from .program import Actions, Gates, Jobs, Lanes, Replicas, SimulationProgram
 
-#: Largest relative difference that counts as rounding.
+#: Largest relative difference that is taken for rounding.
 SLACK = 1e-12
 
 
 class ActionTimes(NamedTuple):
-    """Begin and end of every action and job; `inf` for what never began or ended."""
+    """Start and end of every action and job; `inf` if it never started or ended."""
 
-    # start, end, cause: (N,): of each action. The cause of an action is what it last waited for:
+    # start, end, cause: (N,): of each action. The cause is the last one that it waited for:
     # action i as i, job i as −2 − i, nothing as −1.
     start: Floats
     end: Floats
@@ -40,13 +40,13 @@ class ActionTimes(NamedTuple):
     job_start: Floats
     job_end: Floats
     job_cause: Ints
-    reached: Ints  # (D,): how many actions each device has ended
+    reached: Ints  # (D,): number of actions that each device has ended
 
 
 class FillScratch(NamedTuple):
     """Working arrays of `fill`."""
 
-    stopping: Ints  # flows that have their speed
+    stopping: Ints  # flows whose speed is fixed
     room: Floats  # bandwidth of each link that is left
     users: Ints  # flows on each link without a speed
 
@@ -62,7 +62,7 @@ class ProgramArrays(NamedTuple):
 
 
 def execute(program: SimulationProgram, microbatches: int) -> ActionTimes:
-    """Run a program."""
+    """Return the times of all actions and jobs of a program."""
     p = program
     parts = ProgramArrays(p.actions, p.gates, p.replicas, p.jobs, p.lanes)
     return ActionTimes(*_execute(parts, p.fair, microbatches))
@@ -77,7 +77,7 @@ def _device(replicas_at, replicas_to, stage, j):
 
 @kernel
 def _execute(parts, fair, m):
-    """Return what `ActionTimes` has, of a run of m microbatches.
+    """Return the fields of `ActionTimes` for m microbatches.
 
     It is one function: with its steps as functions that take named tuples of arrays, which numba
     copies at every call, a run takes 20 times as long, and twelve times if they are inlined.
@@ -315,14 +315,14 @@ def fill(flows, count, route_of, lanes, speed, scratch):
 
 @inner
 def advance(flows, count, rest, speed, elapsed):
-    """Let the flows run for a time: `rest` is the work left of each."""
+    """Subtract what the flows send in `elapsed` time from `rest`, the work left of each."""
     for f in range(count):
         rest[flows[f]] = max(0.0, rest[flows[f]] - elapsed * speed[flows[f]])
 
 
 @inner
 def time_to_end(flows, count, rest, speed):
-    """Return in what time the first flow ends."""
+    """Return the time until the first flow ends."""
     least = np.inf
     for f in range(count):
         if rest[flows[f]] < least * speed[flows[f]]:

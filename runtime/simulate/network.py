@@ -1,4 +1,4 @@
-"""Networks of simulated runs: data through host memory, or from device to device over links."""
+"""Networks of simulations: data through host memory, or from device to device over links."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class Sharing(Choice):
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Network in which devices pay for transfers what the plan's problem says, and no more.
+    """Network with the transfer costs of the plan's problem, without competition.
 
-    For placements: data goes through host memory, both ends pay, hosts nothing, as in the
+    For placements: data goes through host memory; both ends pay, but hosts do not, as in the
     placement paper.
 
     Parameters
     ----------
     overlap
-        False: a device moves data or computes. True: a copy engine per device moves its data,
-        in and out, first come first served, beside compute.
+        False: a device either moves data or computes. True: a copy engine per device moves its
+        data, in and out, first come first served, beside compute.
     all_reduce
-        Link between replicas of a stage, where the plan's problem does not say how long their
-        all-reduce takes, or instead of that.
+        Link between replicas of a stage, which then gives the time of their all-reduce instead of
+        the plan's problem.
 
     Examples
     --------
@@ -70,9 +70,9 @@ class Links:
     ----------
     route
         Shape (D, D): number of the route from one device to another; −1 on the diagonal, and for
-        pairs that never talk.
+        pairs that exchange nothing.
     latency_s, bytes_per_s
-        Shape (L,).
+        Shape (L,): latency and bandwidth of each link.
     sharing
         ``fair``: at any time, messages have the rates of max–min fair sharing: all rates grow
         alike until a link is full, those on it stop, the others grow on. ``fifo``: one message
@@ -81,14 +81,14 @@ class Links:
         True: devices compute meanwhile. False: both ends are busy for the time that the message
         takes on free links, and nothing competes.
     routes
-        Shape (Q,) of links; default: each link is a route of its own.
+        Links of each of the Q routes; default: each link is a route of its own.
     names
-        Of the links; default: by the devices that they join.
+        Names of the links; default: by the devices that they join.
 
     Raises
     ------
     InputError
-        If a number does not fit.
+        If shapes or numbers contradict each other or are out of range.
 
     Examples
     --------
@@ -130,12 +130,12 @@ class Links:
 
     @cached_property
     def route_latency_s(self) -> Floats:
-        """Shape (Q,): sum of the latencies."""
+        """Shape (Q,): sum of the latencies of a route's links."""
         return np.array([self.latency_s[list(links)].sum() for links in self.routes])
 
     @cached_property
     def route_bytes_per_s(self) -> Floats:
-        """Shape (Q,): least bandwidth."""
+        """Shape (Q,): least bandwidth of a route's links."""
         return np.array([self.bytes_per_s[list(links)].min() for links in self.routes])
 
 
@@ -161,9 +161,9 @@ def shared(
     Parameters
     ----------
     devices
-        How many.
+        Number of devices.
     link
-        What they share.
+        The link that they share.
     sharing, overlap
         As in `Links`.
 
@@ -190,7 +190,7 @@ def shared(
 
 
 def units_per_second(time_unit: str) -> float:
-    """Return how many of a workload's units of time are in a second; InputError if it has none."""
+    """Return the number of time units in a second; InputError if the unit is not specified."""
     if time_unit == UNSPECIFIED:
         raise InputError(
             "network: the workload's time unit is not specified, so bytes over a link cannot be "
@@ -200,7 +200,7 @@ def units_per_second(time_unit: str) -> float:
 
 
 def message_times(stages: StageGraph, network: Links) -> Floats:
-    """Return, shape (E,), how long each edge's data takes on a free route, in the stages' unit.
+    """Return the time of each edge's data on a free route, shape (E,), in the stages' unit.
 
     Where replicas have different routes, the slowest counts.
     """
@@ -225,10 +225,10 @@ def message_times(stages: StageGraph, network: Links) -> Floats:
 
 
 def priced_in(stages: StageGraph, network: Network) -> StageGraph:
-    """Return the stages with what their devices pay for transfers in this network.
+    """Return the stages with the transfer times of their devices in this network.
 
     Over links, both ends of a message are busy for as long as it takes, or not at all if the
-    network overlaps. InputError if the network has not one row per device.
+    network overlaps. InputError if the network is for another number of devices.
     """
     if isinstance(network, HostMemory):
         return stages
@@ -250,11 +250,11 @@ def priced_in(stages: StageGraph, network: Network) -> StageGraph:
 
 
 def all_reduce_times(stages: StageGraph, network: Network) -> Floats:
-    """Return, shape (P,), how long the all-reduce of each stage's replicas takes, in its unit.
+    """Return the time of the all-reduce of each stage's replicas, shape (P,), in the stages' unit.
 
-    `HostMemory.all_reduce` counts before what the plan's problem defines, and that before a ring
-    over the links. Stages of one replica, or without a backward pass, have none. InputError if
-    nothing says how fast replicas talk to each other.
+    `HostMemory.all_reduce` takes precedence over the time that the plan's problem defines, and that
+    over a ring on the links. Stages of one replica, or without a backward pass, have none.
+    InputError if none of the three is given.
     """
     times = np.zeros(stages.count)
     own = isinstance(network, HostMemory) and network.all_reduce is not None

@@ -4,14 +4,14 @@ A device's nodes need not be convex: work may leave a device and come back. They
 pieces that can be executed one after the other, forward and backward apart. A *stage* is a forward
 piece with the backward piece that undoes it; either may be missing.
 
-Data moves straight to whoever needs it, or it is relayed: the stages stand in one line, and each
-talks to its neighbours only. That is how `torch.distributed.pipelining` runs a plan: every piece
-hands on its *live set*, all that it or a piece before it has made and a later one needs; gradients
-go back the same way. A value crosses every boundary between the piece that makes it and the last
-(for what goes back: the first) that needs it, and where two neighbours are on different devices,
-both pay for it. A piece that only passes things on takes part in both passes. A plan for relayed
-data (`Throughput.relayed`) names the order of its devices; of others, the pieces stand in the order
-in which they can be executed.
+Data moves directly to the pieces that need it, or it is relayed: the stages form a chain, and each
+exchanges data with its neighbours only. That is how `torch.distributed.pipelining` runs a plan:
+every piece passes on its *live set*, all outputs of itself and of pieces before it that a later one
+needs; gradients return the same way. A value crosses every boundary between the piece that makes it
+and the last one (backward: the first one) that needs it, and where two neighbours are on different
+devices, both pay for it. A piece that only passes data on takes part in both passes. A plan for
+relayed data (`Throughput.relayed`) gives the order of its devices; otherwise the pieces are in an
+order in which they can be executed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def cut(workload: Workload, cluster: Cluster, device: Sequence[int]) -> StageGra
 
     A contiguous placement gives one stage per device in use. Activations are
     `extra["activation_bytes"]`, else the outputs of the forward nodes where their bytes are known,
-    else nothing; the rest of a node's memory is there all the time (`kept_bytes`). A backward piece
+    else nothing; the rest of a node's memory is resident (`kept_bytes`). A backward piece
     waits for the forward piece that it undoes, even where the graph has no such edge, as in the
     published layer graphs. O(n + m) in the nodes and edges; InputError if a backward node feeds a
     forward node, or a node is on a device that does not support it.
@@ -78,7 +78,7 @@ def convex_stages(workload: Workload, device: Sequence[int]) -> tuple[list[Passe
     for position, piece in reversed(list(enumerate(backward_pieces))):
         stage = group[piece[0]]
         if stage >= len(forward_pieces) or stages[stage][BACKWARD]:
-            stage = len(stages)  # a backward piece of its own; the last one of a group is paired
+            stage = len(stages)  # only the last backward piece of a group has a forward piece
             stages.append(((), ()))
         stages[stage] = stages[stage][FORWARD], piece
         rank_backward[stage] = position
@@ -94,8 +94,8 @@ def forward_pieces_of(
 ) -> list[tuple[int, ...]]:
     """Return the convex pieces of the forward pass, in an order in which they can be executed.
 
-    A piece is of one group: a device, or as `groups_of` says; `order` has the groups in the order
-    of their pieces, one each, where a plan says so. O(n + m) in the nodes and edges.
+    A piece is of one group: a device, or a group of `groups_of`. An `order` of the groups, of one
+    piece each, replaces the order in which pieces are found. O(n + m) in the nodes and edges.
     """
     pieces = _pieces(workload, np.flatnonzero(~workload.backward).tolist(), group)
     if order:
@@ -104,10 +104,10 @@ def forward_pieces_of(
 
 
 def groups_of(plan: Plan) -> tuple[list[int], tuple[int, ...]]:
-    """Return what the pieces of a placement are cut by, and the order that the plan gives them.
+    """Return the group of each node by which pieces are cut, and the order of groups in the plan.
 
-    That is of each node its stage in a chain of stages for an iteration or on a topology, else its
-    device; the order is of groups of one piece each, () where the plan does not say it.
+    The group is the node's stage in a chain of stages of an iteration or mapping, else its device;
+    the order is of groups of one piece each, () if the plan has none.
     """
     if isinstance(plan.solution, ReplicaPlacement):
         return plan.solution.stage.tolist(), tuple(range(len(plan.solution.slots)))
@@ -119,7 +119,7 @@ def groups_of(plan: Plan) -> tuple[list[int], tuple[int, ...]]:
 
 
 def weight_share_of(plan: Plan) -> float:
-    """Return the part of a backward pass that computes gradients of weights, as the plan counts."""
+    """Return the share of a backward pass that computes gradients of weights, as planned."""
     return plan.problem.weight_share if is_iteration(plan.problem) else 0.5
 
 
@@ -128,8 +128,8 @@ def _pieces(
 ) -> list[tuple[int, ...]]:
     """Cut `nodes` into pieces of one group each, in an order in which they can be executed.
 
-    Always the group goes on that can finish, else the one that can do most. Groups whose quotient
-    graph is acyclic give one piece each.
+    The next piece is of a group that can finish, else of the one with most nodes ready. Groups
+    whose quotient graph is acyclic give one piece each.
     """
     inside = set(nodes)
     waits = {v: sum(u in inside for u in workload.predecessors[v]) for v in nodes}
@@ -176,8 +176,8 @@ def _backward_groups(
 ) -> dict[int, int]:
     """Return for each backward node the forward piece that it undoes.
 
-    Orphans go with the last piece on their device; where there is none, with each other, under a
-    number beyond the pieces.
+    Backward nodes without one go to the last piece on their device; if there is none, to a group of
+    their own, numbered beyond the pieces.
     """
     piece_of = {v: p for p, piece in enumerate(forward_pieces) for v in piece}
     last = {where[piece[0]]: p for p, piece in enumerate(forward_pieces)}
@@ -200,11 +200,11 @@ def price_stages(
     rank: Ints,
     waits: Iterable[tuple[int, int]] = (),
 ) -> StageGraph:
-    """Return the stages of a placement whose data moves straight to whoever needs it.
+    """Return the stages of a placement whose data moves directly to the stages that need it.
 
     `present`, (P, 2), says whether the stage has the pass; `rank`, (2P,), is a topological position
-    of each task; `waits` are pairs of tasks of which the second waits for the first though no data
-    passes.
+    of each task; `waits` are pairs of tasks of which the second waits for the first even without
+    data.
     """
     costs = price(workload, cluster)
     task_of = np.zeros(workload.n, dtype=np.int64)
@@ -232,19 +232,19 @@ def price_stages(
                 moved.setdefault((first, t), 0.0)
         send[own // 2, own % 2] += costs.sent(u, device[u], users.keys() - {device[u]})
     for s in np.flatnonzero(present.all(axis=1)).tolist():
-        moved.setdefault((2 * s, 2 * s + 1), 0.0)  # what it undoes, even if no edge says so
+        moved.setdefault((2 * s, 2 * s + 1), 0.0)  # its own forward pass, even without an edge
     graph = PassGraph(stages, present, rank, receive, send, moved)
     return stage_graph(workload, cluster, costs, device, graph)
 
 
 @dataclass(frozen=True, eq=False)
 class PassGraph:
-    """The forward and backward passes of P stages, and the data between them."""
+    """Forward and backward passes of P stages, and the data between them."""
 
     stages: Sequence[Passes]  # nodes of each stage's passes
     present: Bools  # (P, 2): whether the stage has the pass
     rank: Ints  # (2P,): a topological position of each pass (2 · stage + side)
-    receive: Floats  # receive, send: (P, 2): time that each pass takes part in transfers
+    receive: Floats  # receive, send: (P, 2): time of each pass for transfers in and out
     send: Floats
     bytes: Mapping[tuple[int, int], float]  # along each edge between passes
 
@@ -291,11 +291,9 @@ def stage_graph(
 
 
 def cut_relayed(workload: Workload, plan: Plan) -> StageGraph:
-    """Return the stages of a placement, in a line.
+    """Return the stages of a placement as a chain with relayed data.
 
-    InputError if data would have to go against it.
-
-    O(n + m + values · stages).
+    InputError if data would have to go against the chain. O(n + m + values · stages).
     """
     device = plan.placement.tolist()
     passes, rank = convex_stages(workload, device)
@@ -310,9 +308,9 @@ def relay_line(
     device: Sequence[int],
     stages: list[Passes],
 ) -> StageGraph:
-    """Return a chain of stages that talk to their neighbours only.
+    """Return a chain of stages that exchange data with their neighbours only.
 
-    InputError if data would have to go against the line.
+    InputError if data would have to go against the chain.
     """
     count = len(stages)
     costs = price(workload, cluster)
@@ -342,7 +340,7 @@ def relay_line(
 
 
 def _by_device(workload: Workload, device: Sequence[int], order: tuple[int, ...]) -> list[Passes]:
-    """Return a stage per device, in the order that the plan names."""
+    """Return a stage per device, in the order of the plan."""
     nodes: dict[int, tuple[list[int], list[int]]] = {d: ([], []) for d in order}
     for v, d in enumerate(device):
         nodes[d][int(workload.backward[v])].append(v)
@@ -350,7 +348,7 @@ def _by_device(workload: Workload, device: Sequence[int], order: tuple[int, ...]
 
 
 def _in_line(workload: Workload, stages: list[Passes], rank: Ints) -> list[Passes]:
-    """Return the stages so that forward passes go up the line and backward passes down."""
+    """Return the stages in an order that is that of forward, and the reverse of backward passes."""
     import networkx as nx
 
     graph: nx.DiGraph[int] = nx.DiGraph()

@@ -1,42 +1,41 @@
-"""Any plan as stages, with the schedule and the network that it is usually simulated with.
+"""Stages of a plan of any problem, with its usual schedule and network.
 
 *Pipelines.* An iteration's stages are a chain, or the convex pieces of a placement, as `pieces.py`
 prices them.
 
-What defines the time per microbatch of a stream is taken apart into passes:
+*Streams.* The terms of the time per microbatch are divided over passes:
 
 - The t devices of a replica work as one, so a replica is one device here, named after its first
   and last.
-- A layer's time is forward and backward together. Its forward takes the file's own share where it
-  names forward and backward times, else a third: a guess, which moves time between the two passes
-  and leaves their sum, and so the steady state, alone. Recomputation makes the backward longer.
+- A layer's time is that of both passes. Its forward pass takes the file's share if it has forward
+  and backward times, else a third: an assumption that does not change the sum of both, and so not
+  the steady state. Recomputation makes the backward pass longer.
 - A cut edge costs 2 (c + sync) / B at each end: half in the forward pass, half in the backward.
-- The all-reduce of a batch takes 4 (d − 1) w / (d B); where there are no batches (in flight as
-  ``pipedream``), a round of d microbatches is one.
+- The all-reduce of a batch takes 4 (d − 1) w / (d B); without batches (in flight as ``pipedream``),
+  a round of d microbatches counts as one.
 - Memory: a layer takes `fixed_bytes` and the optimizer's state all the time, and
   `bytes_per_microbatch` for each microbatch in flight.
 
-So a schedule without end runs at the plan's time per microbatch: ``2bw`` where there are batches,
-else ``pipedream``.
+So an asynchronous schedule runs at the plan's time per microbatch: ``2bw`` with batches, else
+``pipedream``.
 
 *Mappings.* Microbatch j runs on one chain of replicas from the first stage to the last: each sends
-to the replica of the next stage that the plan matched it with. Two ways to move data:
+to the replica of the next stage with which the plan matches it. There are two ways to move data:
 
-- As the mapping's definition has it (`HostMemory`): a stage is busy for its compute and for the
-  messages of its slowest replica, activations there and gradients back; receivers pay nothing, and
-  nothing competes. The asynchronous schedule then runs at max T_s / (m R) per microbatch, in mode
-  ``both`` and, but for the all-reduce, in ``p2p``; ``allr`` leaves out messages, which are always
+- By the mapping's definition (`HostMemory`): a stage is busy for its compute and for the messages
+  of its slowest replica, activations down and gradients back; receivers pay nothing, and nothing
+  competes. The asynchronous schedule then runs at max T_s / (m R) per microbatch in mode ``both``.
+  In ``p2p`` the definition leaves out the all-reduce and in ``allr`` the messages, but both are
   simulated.
 - Over the topology (`topology_links`): messages run along their routes beside compute, and those
   that share a link in one direction compete for it. All-reduces take the time of the definition;
   their traffic does not compete with messages.
 
-*Latency.* Every call is a stage, and every node on a CPU is one, with the times that
-`runtime.verify.latency` finds. A call waits for all its inputs, transfers them in, computes,
-transfers out; its results appear when it has ended. That is what a stage without overlap does. What
-a call needs from another call on the same accelerator goes through host memory too; what it needs
-from one on a linked accelerator is a message. CPUs are an unlimited pool: as many cores are shown
-as compute at a time.
+*Latency.* Every call is a stage, and so is every node on a CPU, with the times of
+`runtime.verify.latency`. A call waits for all its inputs, transfers them in, computes, and
+transfers its results out, like a stage without overlap. Data from another call on the same
+accelerator goes through host memory, too; data from a call on a linked accelerator is a message.
+CPUs are an unlimited pool, shown with as many cores as compute at a time.
 """
 
 from __future__ import annotations
@@ -69,7 +68,6 @@ from ...instances import (
     is_iteration,
     is_stream,
     layers_of,
-    price,
     stage_costs,
 )
 from ...instances.common.arrays import Floats, Ints
@@ -83,7 +81,7 @@ from .network import HostMemory, Links, Network
 from .pieces import Passes, cut, cut_relayed, price_stages, relay_line, weight_share_of
 from .stages import BACKWARD, FORWARD, StageGraph, edges_of, line_of
 
-#: The forward's share of a layer's time where the file does not say it: a guess.
+#: Share of a layer's time for its forward pass, where the file does not say it: an assumption.
 FORWARD_SHARE = 1 / 3
 
 #: Optimizer state per byte of weights.
@@ -97,7 +95,7 @@ STATE: Mapping[tuple[str, str], float] = {
     ("momentum", "mixed"): 4.0,
     ("adam", "mixed"): 6.0,
 }
-#: How many microbatches are simulated, and run, unless the plan or the caller says otherwise.
+#: Microbatches that are simulated and run by default, where the plan has none.
 DEFAULT_MICROBATCHES = 8
 
 
@@ -107,15 +105,14 @@ def stages_of_iteration(
     problem: PipelineJob,
     solution: PipelinePlacement,
 ) -> StageGraph:
-    """Return the stages of a plan for an iteration; an `InputError` if it cannot be executed."""
+    """Return the stages of a plan for an iteration; InputError if it cannot be executed."""
     device = solution.device.tolist()
+    stages = passes_of(workload, solution.stage, len(solution.devices))
     if problem.split != "contiguous":
         graph = cut(workload, cluster, device)
     elif problem.relayed:
-        stages = passes_of(workload, solution)
         graph = relay_line(workload, cluster, device, stages)
     else:
-        stages = passes_of(workload, solution)
         waits, present, rank = line_of(len(stages), bool(workload.backward.any()))
         graph = price_stages(workload, cluster, device, stages, present, rank, waits)
     return replace(graph, batch=problem.batch, weight_share=problem.weight_share)
@@ -124,7 +121,7 @@ def stages_of_iteration(
 def iteration_schedule(
     problem: PipelineJob, solution: PipelinePlacement, devices: int
 ) -> str | Schedule:
-    """Return the schedule by its name; if it is given, its rows on the cluster's devices."""
+    """Return an iteration's schedule: its name or, if ``given``, its rows by device."""
     if problem.order is None:
         return problem.schedule_name
     rows: list[Sequence[Action]] = [()] * devices
@@ -133,14 +130,15 @@ def iteration_schedule(
     return schedule_of(rows, name=problem.schedule_name, microbatches=problem.batch)
 
 
-def passes_of(workload: Workload, solution: PipelinePlacement) -> list[Passes]:
-    """Return the nodes of the forward and of the backward pass of each stage, increasing."""
+def passes_of(workload: Workload, stage: Ints, count: int) -> list[Passes]:
+    """Return the nodes of each stage's forward and backward pass, increasing."""
+    sides = ~workload.backward, workload.backward
     return [
         (
-            tuple(np.flatnonzero((solution.stage == s) & ~workload.backward).tolist()),
-            tuple(np.flatnonzero((solution.stage == s) & workload.backward).tolist()),
+            tuple(np.flatnonzero((stage == s) & sides[FORWARD]).tolist()),
+            tuple(np.flatnonzero((stage == s) & sides[BACKWARD]).tolist()),
         )
-        for s in range(len(solution.devices))
+        for s in range(count)
     ]
 
 
@@ -152,8 +150,8 @@ def stages_of_stream(
 ) -> StageGraph:
     """Return the stages of a plan for a stream, in O(n + m + devices).
 
-    Raises `InputError` if the plan was made for another workload, or microbatches or bandwidth are
-    not known.
+    InputError if the plan was made for another workload, or microbatches or bandwidth are not
+    known.
     """
     plan.check_made_for(workload)
     layers = layers_of(workload)
@@ -221,11 +219,11 @@ def stages_of_stream(
 
 
 def forward_time(workload: Workload, layers: Layers, node: int, configuration: int) -> float:
-    """Return the part of a configuration's time that its forward pass takes.
+    """Return the time of a configuration's forward pass, in the workload's unit.
 
-    Without recomputation a share of it; with recomputation the same time as without, which is
-    the best configuration of the node and degree that computes nothing twice. Where there is
-    none, the time is taken to be a forward, a backward and the forward again.
+    Without recomputation it is a share of the whole time; with recomputation it is the same as in
+    the fastest configuration of the node and degree without. If there is none, the whole time is
+    that of a forward, a backward and another forward pass.
     """
     share = FORWARD_SHARE
     known = [workload.extra.get(f"{key}_time") for key in ("forward", "backward")]
@@ -250,80 +248,70 @@ def _group_name(names: list[str]) -> str:
 def stream_reports(
     workload: Workload, cluster: Cluster, problem: PipelineJob, stages: Sequence[Stage]
 ) -> tuple[StageReport, ...]:
-    """Return time and memory of each stage of a stream, from the definition."""
+    """Return time and memory of each stage of a stream, by definition."""
     layers = layers_of(workload)
     microbatches, bandwidth = microbatches_and_bandwidth(workload, problem)
-    return tuple(
-        _stage_report(workload, layers, cluster, problem, stages, i, microbatches, bandwidth)
-        for i in range(len(stages))
-    )
+    found = []
+    for number, stage in enumerate(stages):
+        behind = sum(later.replicas for later in stages[number:])
+        inside = dict(zip(stage.nodes, stage.configuration, strict=True))
+        d = stage.replicas
+        kind = cluster.kinds[stage.kind]
+        compute = sum(float(layers.time[c]) for c in inside.values()) * kind.slowdown / d
+        moved = 0.0
+        for e, (u, v) in enumerate(workload.edges.tolist()):
+            if (u in inside) != (v in inside):
+                end = inside[u] if u in inside else inside[v]
+                moved += 2 * (float(layers.edge_bytes[e]) + layers.sync_bytes[end].get(e, 0.0))
+        transfer = moved / d / bandwidth
+        across = bandwidth
+        near = d * stage.degree <= (problem.server_devices or 0)
+        if near and problem.server_bandwidth is not None:
+            across = problem.server_bandwidth * TIME_UNITS.get(workload.time_unit, 1.0)
+        weights = sum(float(layers.weight_bytes[c]) for c in inside.values())
+        accumulated = d if problem.in_flight == "pipedream" else microbatches
+        synchronise = 4 * (d - 1) * weights / (d * accumulated) / across
 
-
-def _stage_report(
-    workload: Workload,
-    layers: Layers,
-    cluster: Cluster,
-    problem: PipelineJob,
-    stages: Sequence[Stage],
-    number: int,
-    microbatches: int,
-    bandwidth: float,
-) -> StageReport:
-    """Return time and memory of one stage, from the definition."""
-    stage = stages[number]
-    behind = sum(later.replicas for later in stages[number:])
-    inside = dict(zip(stage.nodes, stage.configuration, strict=True))
-    d = stage.replicas
-    kind = cluster.kinds[stage.kind]
-    compute = sum(float(layers.time[c]) for c in inside.values()) * kind.slowdown / d
-    moved = 0.0
-    for e, (u, v) in enumerate(workload.edges.tolist()):
-        if (u in inside) != (v in inside):
-            end = inside[u] if u in inside else inside[v]
-            moved += 2 * (float(layers.edge_bytes[e]) + layers.sync_bytes[end].get(e, 0.0))
-    transfer = moved / d / bandwidth
-    in_server = problem.server_devices is not None and d * stage.degree <= problem.server_devices
-    across = bandwidth
-    if in_server and problem.server_bandwidth is not None:
-        across = problem.server_bandwidth * TIME_UNITS.get(workload.time_unit, 1.0)
-    weights = sum(float(layers.weight_bytes[c]) for c in inside.values())
-    accumulated = d if problem.in_flight == "pipedream" else microbatches
-    synchronise = 4 * (d - 1) * weights / (d * accumulated) / across
-
-    in_flight = math.ceil(behind / d)
-    if problem.in_flight == "gpipe":
-        in_flight = math.ceil(microbatches / d)
-    activations = in_flight * sum(float(layers.bytes_per_microbatch[c]) for c in inside.values())
-    fixed = sum(float(layers.fixed_bytes[c]) for c in inside.values())
-    copies = {"pipedream": in_flight - 1, "2bw": 1}.get(problem.in_flight, 0)
-    return StageReport(
-        number=number,
-        kind=kind.name,
-        nodes=tuple(workload.ids[v] for v in stage.nodes),
-        configurations=tuple(layers.label[c] for c in stage.configuration),
-        recomputed=tuple(workload.ids[v] for v, c in inside.items() if bool(layers.recomputes[c])),
-        replicas=d,
-        degree=stage.degree,
-        time=compute + transfer + synchronise,
-        compute=compute,
-        transfer=transfer,
-        synchronise=synchronise,
-        in_flight=in_flight,
-        activation_bytes=activations,
-        weight_bytes=min(weights, fixed),
-        gradient_bytes=min(weights, max(0.0, fixed - weights)),
-        workspace_bytes=max(0.0, fixed - 2 * weights),
-        version_bytes=copies * weights,
-        optimizer_bytes=STATE[problem.optimizer, problem.precision] * weights,
-        capacity_bytes=kind.memory_bytes,
-    )
+        in_flight = math.ceil(behind / d)
+        if problem.in_flight == "gpipe":
+            in_flight = math.ceil(microbatches / d)
+        activations = in_flight * sum(
+            float(layers.bytes_per_microbatch[c]) for c in inside.values()
+        )
+        fixed = sum(float(layers.fixed_bytes[c]) for c in inside.values())
+        copies = {"pipedream": in_flight - 1, "2bw": 1}.get(problem.in_flight, 0)
+        found.append(
+            StageReport(
+                number=number,
+                kind=kind.name,
+                nodes=tuple(workload.ids[v] for v in stage.nodes),
+                configurations=tuple(layers.label[c] for c in stage.configuration),
+                recomputed=tuple(
+                    workload.ids[v] for v, c in inside.items() if bool(layers.recomputes[c])
+                ),
+                replicas=d,
+                degree=stage.degree,
+                time=compute + transfer + synchronise,
+                compute=compute,
+                transfer=transfer,
+                synchronise=synchronise,
+                in_flight=in_flight,
+                activation_bytes=activations,
+                weight_bytes=min(weights, fixed),
+                gradient_bytes=min(weights, max(0.0, fixed - weights)),
+                workspace_bytes=max(0.0, fixed - 2 * weights),
+                version_bytes=copies * weights,
+                optimizer_bytes=STATE[problem.optimizer, problem.precision] * weights,
+                capacity_bytes=kind.memory_bytes,
+            )
+        )
+    return tuple(found)
 
 
 def microbatches_and_bandwidth(workload: Workload, problem: PipelineJob) -> tuple[int, float]:
     """Return N and B, in bytes per time unit of the workload: the problem's, else the workload's.
 
-    Without batches (``pipedream``), N is 1 where it is not said; else an `InputError` says what is
-    missing.
+    Without batches (``pipedream``), N is 1 by default; otherwise InputError if one is missing.
     """
     layers = layers_of(workload)
     microbatches = problem.microbatches or layers.microbatches
@@ -347,11 +335,11 @@ def stages_of(
     weight_share: float | None = None,
     relayed: bool | None = None,
 ) -> StageGraph:
-    """Return the stages of a plan: its convex pieces, its calls, or those that it lists.
+    """Return the stages of a plan: its convex pieces, its calls, or its own stages.
 
-    `weight_share`, the part of a backward pass that computes gradients of weights, is the plan's by
-    default, else a half; `relayed`, whether pieces of a placement talk to their neighbours only, as
-    the plan's problem says. InputError if the plan was made for another workload, or cannot be
+    `weight_share`, the share of a backward pass that computes gradients of weights, is by default
+    the plan's, else a half; `relayed`, whether pieces of a placement exchange data with neighbours
+    only, is the problem's. InputError if the plan was made for another workload, or cannot be
     executed.
     """
     if relayed and not isinstance(plan.problem, Throughput):
@@ -388,7 +376,7 @@ def _stages(workload: Workload, plan: Plan, *, relayed: bool | None) -> StageGra
 
 
 def usual_schedule(plan: Plan) -> str | Schedule:
-    """Return the schedule that a plan is simulated with unless another is asked for."""
+    """Return the schedule with which a plan is simulated by default."""
     if is_stream(plan.problem):
         return plan.problem.in_flight
     if is_iteration(plan.problem):
@@ -399,7 +387,7 @@ def usual_schedule(plan: Plan) -> str | Schedule:
 
 
 def named_schedule(plan: Plan, name: str) -> str | Schedule:
-    """Return a schedule by its name; of ``given``, the plan's own rows on its devices."""
+    """Return a schedule by its name, or the plan's own rows if its schedule is ``given``."""
     problem, solution = plan.problem, plan.solution
     if is_iteration(problem) and isinstance(solution, PipelinePlacement):
         own = iteration_schedule(problem, solution, plan.cluster.size)
@@ -410,9 +398,9 @@ def named_schedule(plan: Plan, name: str) -> str | Schedule:
 def schedule_to_run(plan: Plan, schedule: str | None, microbatches: int | None) -> tuple[str, int]:
     """Return the schedule and microbatches of a run: those asked for, else the plan's.
 
-    What a plan for an iteration was made for is what runs; InputError if something else is asked
-    for. Default of mappings: ``gpipe`` and the microbatches of the plan, which each replica of the
-    pipeline takes; of others ``1f1b`` and 8.
+    A plan for an iteration runs as planned; InputError if something else is asked for. The default
+    of mappings is ``gpipe`` and the plan's microbatches for each replica of the pipeline; that of
+    others is ``1f1b`` and 8.
     """
     if isinstance(plan.problem, DeviceMapping):
         return schedule or "gpipe", microbatches or plan.problem.microbatches
@@ -431,10 +419,10 @@ def schedule_to_run(plan: Plan, schedule: str | None, microbatches: int | None) 
 
 
 def usual_network(plan: Plan) -> Network:
-    """Return the network that a plan is simulated with unless another is asked for.
+    """Return the network with which a plan is simulated by default.
 
-    For mapped plans the links of their topology; else what the plan's problem says that transfers
-    cost, beside compute if it says so.
+    For mapped plans it has the links of their topology, else the transfer costs of the problem,
+    beside compute if the problem overlaps them.
     """
     if isinstance(plan.problem, DeviceMapping) and isinstance(plan.solution, ReplicaPlacement):
         return topology_links(plan.problem, plan.solution)
@@ -452,7 +440,7 @@ def stages_of_mapping(
 ) -> StageGraph:
     """Return the stages of a mapped plan, priced by the mapping's definition.
 
-    InputError if the plan was made for another workload, or that does not say times and sizes.
+    InputError if the plan was made for another workload, or the workload lacks times or sizes.
     """
     plan.check_made_for(workload)
     count, unit = problem.stages, TIME_UNITS[workload.time_unit]
@@ -481,7 +469,6 @@ def stages_of_mapping(
     edges, payload_bytes = edges_of(moved)
     weight, resident, activation = kept_bytes(workload)
     reports = stage_reports(costs, problem, solution.slots, solution.sends_to, slow)
-    nodes = [np.flatnonzero(solution.stage == s) for s in range(count)]
 
     def summed(values: Floats) -> Floats:
         return np.bincount(solution.stage, values, count).astype(np.float64)
@@ -499,7 +486,7 @@ def stages_of_mapping(
         weight_bytes=summed(weight),
         activation_bytes=summed(activation),
         resident_bytes=summed(resident),
-        nodes=tuple((_of_side(own, side, FORWARD), _of_side(own, side, BACKWARD)) for own in nodes),
+        nodes=tuple(passes_of(workload, solution.stage, count)),
         capacity_bytes=np.array(
             [plan.cluster.kinds[device.kind].memory_bytes for device in plan.cluster.devices]
         ),
@@ -522,8 +509,8 @@ def chains(solution: ReplicaPlacement) -> tuple[tuple[int, ...], ...]:
 def topology_links(problem: DeviceMapping, solution: ReplicaPlacement) -> Links:
     """Return the topology as a network, for the messages between the plan's stages.
 
-    Each link carries data in both directions at once; messages that share a link in one direction
-    get max–min fair rates. O(D² + messages · hops), D the devices of the topology.
+    Links carry data in both directions at once; messages that share a link in one direction get
+    max–min fair rates. O(D² + messages · hops), D the devices of the topology.
     """
     topology = problem.topology
     table = link_table(topology)
@@ -548,20 +535,16 @@ def topology_links(problem: DeviceMapping, solution: ReplicaPlacement) -> Links:
     )
 
 
-def _of_side(nodes: Ints, side: Ints, which: int) -> tuple[int, ...]:
-    return tuple(nodes[side[nodes] == which].tolist())
-
-
 def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: Ints) -> StageGraph:
     """Return the stages of a latency plan; simulate them with the schedule ``single``.
 
-    `call` numbers each node's call on its accelerator, in the order in which they run; −1 for nodes
-    on CPUs. InputError if the calls cannot be executed.
+    `call` is the number of each node's call on its accelerator, in the order of execution; −1 on
+    CPUs. InputError if the calls cannot be executed.
     """
     import networkx as nx
 
     placement = CallPlacement(device, call)
-    report = latency.check(workload, cluster, price(workload, cluster), Latency(), placement)
+    report = latency.check(workload, cluster, Latency(), placement)
     if np.isinf(report.objective):
         raise InputError(f"plan: {report.violations[-1]}; verify the plan")
     nodes = [[workload.index[name] for name in one.nodes] for one in report.calls]
@@ -612,7 +595,7 @@ def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: In
 
 
 def _lanes(cluster: Cluster, calls: Sequence[CallReport]) -> tuple[list[int], list[str]]:
-    """Return the lane of each call and CPU node, in the order of their begins, and all names."""
+    """Return the lane of each call and CPU node, in order of start, and the names of lanes."""
     names = [one.name for one in cluster.devices]
     lanes = []
     free: list[float] = []  # when each core shown is free again

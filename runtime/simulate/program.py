@@ -1,13 +1,11 @@
 """Stages, schedule and network compiled to arrays for the event engine.
 
-An action waits at a *gate*, which counts what has not arrived yet for a microbatch; whoever ends
-opens the gates it feeds. Actions are on devices, in fixed order; *jobs* (transfers that run beside
-compute) are on lanes, in order of arrival.
+An action waits at a *gate*, which counts the arrivals that a microbatch still lacks; the end of an
+action or transfer is an arrival at the gates that it feeds. Actions are on devices, in fixed order;
+*jobs*, transfers beside compute, are on lanes, in order of arrival.
 
-What the end of each action sets off: the gates of a program, by how data moves.
-
-Gates 0 … 2P−1 stop tasks (2 · stage + pass), then come, per stage, weight gradients and
-all-reduces; at last one gate per job.
+Gates 0 … 2P−1 are those of tasks (2 · stage + pass); then come, per stage, those of weight
+gradients and of all-reduces; at last one gate per job.
 
 Arrays are of D devices, P stages, N actions of T templates (kind · P + stage), G gates, X jobs per
 microbatch, L lanes (copy engines, or links).
@@ -32,36 +30,36 @@ Ints32 = NDArray[np.int32]
 
 
 class Actions(NamedTuple):
-    """The actions of the devices, each device's in the order in which it does them."""
+    """Actions of the devices, each device's in order."""
 
     first: Ints  # (D + 1,): first action of each device
     template: Ints32  # template, microbatch: (N,)
     microbatch: Ints32
     duration: Floats  # (T,)
-    gate: Ints  # (T,): where an action waits; −1 for nowhere
+    gate: Ints  # (T,): gate at which an action waits, or −1
     rendezvous: Ints  # (T,): whether actions of all replicas begin together
 
 
 class Gates(NamedTuple):
-    """Gates where actions and jobs wait for others, per microbatch."""
+    """Gates at which actions and jobs wait, per microbatch."""
 
-    waits: Ints  # (G,): arrivals that a gate waits for
-    stage: Ints  # stage, job: (G,): whose devices a gate stops; the job that it starts, or −1
+    waits: Ints  # (G,): number of arrivals that a gate waits for
+    stage: Ints  # stage, job: (G,): stage whose devices wait at it; job that it starts, or −1
     job: Ints
-    # feed_at, feed_to: CSR over templates, then jobs: gates that they open when they end
+    # feed_at, feed_to: CSR over templates, then jobs: gates at which their ends arrive
     feed_at: Ints
     feed_to: Ints
 
 
 class Replicas(NamedTuple):
-    """The devices of each stage, as CSR; they take microbatch j in turn."""
+    """Devices of each stage, as CSR; they take microbatches in turn."""
 
-    at: Ints  # (P + 1,): where each stage's devices begin
-    to: Ints  # their numbers
+    at: Ints  # (P + 1,): begin of each stage's devices
+    to: Ints  # numbers of devices
 
 
 class Jobs(NamedTuple):
-    """Transfers that run beside compute."""
+    """Transfers beside compute."""
 
     source: Ints  # source, target: (X,): stages
     target: Ints
@@ -69,25 +67,25 @@ class Jobs(NamedTuple):
     # (X,): 1 if the job takes the route between the two stages' devices, 0 if it takes the copy
     # engine of the source's device
     pair: Ints
-    work: Floats  # (X,): in units of the lane's rate
+    work: Floats  # (X,): bytes, or time on a copy engine
 
 
 class Lanes(NamedTuple):
-    """Copy engines or links, and the routes over them."""
+    """Copy engines or links, with the routes over them."""
 
     rate: Floats  # (L,)
     latency: Floats  # (routes,)
     route: Ints  # (D, D): number of the route from a device to another, −1 for none
     route_at: Ints  # route_at, route_to: CSR: lanes on each route
     route_to: Ints
-    # order_at, order_to: CSR: jobs of each lane (job · microbatches + microbatch) in the order in
-    # which they must run; without any lane, they run as they come
+    # order_at, order_to: CSR: jobs of each lane (job · microbatches + microbatch) in a prescribed
+    # order; without lanes there, jobs run in order of arrival
     order_at: Ints
     order_to: Ints
 
 
 class TransferJob(NamedTuple):
-    """A transfer beside compute: its task, the stages at its ends, and its work.
+    """Transfer beside compute: its task, the stages at its ends, and its work.
 
     `pair` is true if it takes the link between the two stages' devices, false if it takes the
     copy engine of the first.
@@ -102,7 +100,7 @@ class TransferJob(NamedTuple):
 
 @dataclass
 class Wiring:
-    """Feeds (what ends, which gate it opens), jobs, and the orders of copy engines.
+    """Feeds (pairs of an end and a gate), jobs, and the orders of copy engines.
 
     Ends are numbered kind · P + stage for actions, and from `first_job` on for jobs.
     """
@@ -130,13 +128,13 @@ class Wiring:
         return 4 * self.stages + job
 
     def feed(self, task: int, gate: int) -> None:
-        """Let the end of a task open a gate; a backward ends with its input gradients."""
+        """Let the end of a task feed a gate; a backward pass ends with its input gradients."""
         stage, side = divmod(task, 2)
         for kind in (Kind.B, Kind.I) if side == BACKWARD else (Kind.F,):
             self.feeds.append((kind * self.stages + stage, gate))
 
     def waits(self, replicas: list[int]) -> Ints:
-        """Return how many arrivals each gate waits for."""
+        """Return the number of arrivals that each gate waits for."""
         waits = np.zeros(self.job_gate(len(self.jobs)), dtype=np.int64)
         for end, gate in self.feeds:
             # A whole backward and its input half feed the same gates: count one of them.
@@ -148,9 +146,9 @@ class Wiring:
 
 @dataclass(frozen=True, eq=False)
 class SimulationProgram:
-    """Program that the engine runs, with the names of its lanes."""
+    """Program of the event engine, with the names of its lanes."""
 
-    actions: Actions  # actions, gates, replicas, jobs, lanes: see there
+    actions: Actions
     gates: Gates
     replicas: Replicas
     jobs: Jobs
@@ -161,7 +159,7 @@ class SimulationProgram:
 
 
 def compile_program(stages: StageGraph, schedule: Schedule, network: Network) -> SimulationProgram:
-    """Return the engine's program; the stages have their transfer times in the network."""
+    """Return the engine's program for stages that are priced in the network."""
     count = stages.count
     every, tasks = np.arange(count), np.arange(2 * count)
     wiring = wire(stages, schedule, network)
@@ -221,7 +219,7 @@ def compile_program(stages: StageGraph, schedule: Schedule, network: Network) ->
 
 
 def _durations(stages: StageGraph, schedule: Schedule, network: Network) -> Floats:
-    """Return, shape (kinds, P), how long each action keeps its device."""
+    """Return the time that each action keeps its device busy, shape (kinds, P)."""
     duration = np.zeros((KINDS, stages.count))
     tasks = stages.compute if network.overlap else stages.duration
     duration[Kind.F] = tasks[:, FORWARD]
@@ -234,7 +232,7 @@ def _durations(stages: StageGraph, schedule: Schedule, network: Network) -> Floa
 
 
 def _gates(wiring: Wiring) -> Ints:
-    """Return, shape (kinds, P), where each action waits; −1 for nowhere."""
+    """Return the gate at which each action waits, or −1, shape (kinds, P)."""
     every = np.arange(wiring.stages)
     gate = np.full((KINDS, wiring.stages), -1, dtype=np.int64)
     gate[Kind.F] = 2 * every
@@ -245,7 +243,7 @@ def _gates(wiring: Wiring) -> Ints:
 
 
 def _lanes(stages: StageGraph, network: Network) -> tuple[tuple[str, ...], Floats]:
-    """Return names and rates of the copy engines or links."""
+    """Return names and rates of copy engines or links."""
     devices = len(stages.devices)
     if isinstance(network, HostMemory):
         return tuple(f"{name} copy engine" for name in stages.devices), np.ones(devices)
@@ -267,7 +265,7 @@ def _latencies(stages: StageGraph, network: Network) -> Floats:
 
 
 def wire(stages: StageGraph, schedule: Schedule, network: Network) -> Wiring:
-    """Return what sets off what."""
+    """Return feeds and jobs by the network's way to move data."""
     wiring = Wiring(stages.count)
     for s in range(stages.count):
         wiring.feeds.append((Kind.I * stages.count + s, wiring.weight(s)))
@@ -314,7 +312,7 @@ def _through_engines(
 
 
 def _over_links(wiring: Wiring, remote: list[tuple[int, int, float]]) -> None:
-    """Wire transfers over links: task, job of the link, task; nothing takes nothing."""
+    """Wire transfers over links: task, job of the link, task; empty ones take no time."""
     for a, b, size in remote:
         if size == 0:
             wiring.feed(a, b)

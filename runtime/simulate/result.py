@@ -1,7 +1,4 @@
-"""Result of a simulation: times, critical path, and the memory of each device over time.
-
-Memory is of weights, versions of weights, and activations in flight.
-"""
+"""Result of a simulation: times, steady state, critical path, and memory of devices over time."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ from ...instances.model.schedule import MOST_ACTIONS
 from ...instances.model.summary import Summarised
 from ..schedules import SCHEDULES
 from ..schedules.actions import PER_BATCH, Action, Kind, Schedule, WeightVersions
+from ..verify.rules import usable_bytes
 from .network import HostMemory, Network
 from .program import SimulationProgram
 from .stages import BACKWARD, FORWARD, StageGraph
@@ -26,7 +24,7 @@ from .stages import BACKWARD, FORWARD, StageGraph
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Share of the makespan below which a link carries nothing but rounding.
+#: Share of the makespan below which a link's work is rounding.
 UNOCCUPIED = 1e-12
 
 
@@ -34,22 +32,22 @@ UNOCCUPIED = 1e-12
 class DeviceMemory:
     """Memory of one device, in bytes."""
 
-    weights: float  # what the stages on the device keep all the time, weights in one version
+    weights: float  # resident memory of the device's stages, with weights in one version
     versions: float  # further versions of the weights
-    # times, activations: steps of what activations take: `activations[i]` holds from `times[i]` on
+    # times, activations: a step function: `activations[i]` bytes from `times[i]` on
     times: Floats
     activations: Floats
     in_flight: dict[int, int]  # most microbatches held at once, by stage
-    capacity: float  # what the device has
+    capacity: float  # memory of the device
 
     @property
     def peak_activations(self) -> float:
-        """Most that activations take at once."""
+        """Largest memory of activations."""
         return float(self.activations.max(initial=0.0))
 
     @property
     def peak(self) -> float:
-        """Most that is in use at once."""
+        """Largest memory in use."""
         return self.weights + self.versions + self.peak_activations
 
 
@@ -58,7 +56,7 @@ def memory_over_time(
 ) -> tuple[DeviceMemory, ...]:
     """Return the memory of each device, given starts and ends of its actions.
 
-    A microbatch's activations are held from the begin of its forward to the end of its backward, or
+    A microbatch's activations are held from the start of its forward to the end of its backward, or
     of its weight gradient where the backward is split; without a backward pass, to the end of the
     forward. Weights have one version, two (2BW), or one per microbatch in flight (PipeDream).
     O(actions · log actions).
@@ -104,7 +102,7 @@ def memory_over_time(
 
 
 def _most(owner: Ints, change: Floats) -> dict[int, int]:
-    """Return the most microbatches that each stage holds at once; all it takes it gives back."""
+    """Return the most microbatches that each stage holds at once."""
     if not len(owner):
         return {}
     order = np.argsort(owner, kind="stable")
@@ -114,7 +112,7 @@ def _most(owner: Ints, change: Floats) -> dict[int, int]:
 
 
 class CriticalStep(NamedTuple):
-    """A step of a critical path: its lane, action or transfer, begin and end."""
+    """Step of a critical path: its lane, action or transfer, start and end."""
 
     where: str
     what: str
@@ -124,18 +122,18 @@ class CriticalStep(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Simulation(Summarised):
-    """A plan over time; all times in the workload's unit.
+    """Simulated run of a plan; all times in the workload's unit.
 
     Parameters
     ----------
     stages, schedule, network
-        What was simulated.
+        Stages, schedule and network of the run.
     starts, ends
-        Per device, shape (n,): begin and end of each action of `schedule`.
+        Per device, shape (n,): start and end of each action of `schedule`.
     makespan
-        When the last action or transfer ends.
+        End of the last action or transfer.
     memory
-        Of each device.
+        Memory of each device.
 
     Examples
     --------
@@ -164,10 +162,10 @@ class Simulation(Summarised):
     def time_per_sample(self) -> float:
         """Time per microbatch in steady state.
 
-        Of schedules that repeat a round of work it is the spacing of an action's repetitions far
-        from begin and end, where the slowest action counts; of others, such as GPipe, what further
-        microbatches add to the makespan; of a schedule that is not one of `SCHEDULES`, and so
-        cannot be made longer, the spacing in the middle of it.
+        For schedules that repeat a round of work it is the interval between repetitions of the
+        slowest action, far from start and end; for others, such as GPipe, the time that further
+        microbatches add to the makespan; for a schedule that is not one of `SCHEDULES`, and so
+        cannot be made longer, the interval in the middle of it.
         """
         return steady_state(self)
 
@@ -178,7 +176,7 @@ class Simulation(Summarised):
 
     @cached_property
     def transfer(self) -> Floats:
-        """Shape (D,): the part of `busy` in which a device moves data."""
+        """Shape (D,): time of `busy` in which a device moves data."""
         moved = self.program.inputs.sum(axis=1)
         total = np.zeros(len(self.starts))
         for d, table in enumerate(self.schedule.actions):
@@ -192,7 +190,7 @@ class Simulation(Summarised):
 
     @cached_property
     def used(self) -> list[int]:
-        """Devices that do anything; where stages have replicas, stage by stage."""
+        """Devices with actions; where stages have replicas, stage by stage."""
         used = [d for d, table in enumerate(self.schedule.actions) if len(table)]
         rings = self.stages.replicas
         if all(len(ring) == 1 for ring in rings):
@@ -227,13 +225,13 @@ class Simulation(Summarised):
             f"{name} needs {show_bytes(m.peak)} at its peak, {show_bytes(m.peak - m.capacity)} "
             f"more than its {show_bytes(m.capacity)}"
             for name, m in zip(self.stages.devices, self.memory, strict=True)
-            if m.peak > m.capacity * (1 + 1e-9)
+            if m.peak > usable_bytes(m.capacity)
         ]
 
     def jobs(self) -> Iterator[tuple[int, int, str, float, float]]:
-        """Yield each transfer that ran beside compute: job, microbatch, lane, start, end.
+        """Yield job, microbatch, lane, start and end of each transfer beside compute.
 
-        Once per link on its route.
+        A transfer comes once per link on its route.
         """
         m = self.schedule.microbatches
         for index in range(len(self.job_start)):
@@ -243,7 +241,7 @@ class Simulation(Summarised):
                     yield index // m, index % m, self.program.names[lane], begin, end
 
     def lanes_of(self, job: int) -> list[int]:
-        """Return the lanes that a job takes; none if it stays on its device."""
+        """Return the lanes of a job; none if it stays on its device."""
         x, j = divmod(job, self.schedule.microbatches)
         jobs, lanes = self.program.jobs, self.program.lanes
         source = self.stages.replicas[jobs.source[x]]
@@ -257,7 +255,7 @@ class Simulation(Summarised):
         return links
 
     def job_name(self, x: int) -> str:
-        """Return what a transfer carries, such as ``F0 → F1``."""
+        """Return the name of a transfer, such as ``F0 → F1``."""
         names = [f"{'FB'[task % 2]}{task // 2}" for task in range(2 * self.stages.count)]
         jobs, gates = self.program.jobs, self.program.gates
         task = int(jobs.task[x])
@@ -270,7 +268,7 @@ class Simulation(Summarised):
     def link_load(self) -> pd.DataFrame:
         """One row per link or copy engine in use: transfers, busy time, utilisation.
 
-        Busy is the time that its transfers would take if each had it to itself.
+        Busy is the time of its transfers if each had the link to itself.
         """
         import pandas as pd
 
@@ -293,10 +291,9 @@ class Simulation(Summarised):
 
     @property
     def busiest_link(self) -> tuple[str, float] | None:
-        """The link with most work, and the share of the makespan that it takes.
+        """The link with most work, and the share of the makespan that it is busy.
 
-        None if no link is used, or none is occupied, as those of training jobs, whose messages are
-        latencies alone.
+        None if no link is busy, as in training jobs, whose messages are latencies alone.
         """
         table = self.link_load
         if isinstance(self.network, HostMemory) or table.empty:
@@ -306,10 +303,10 @@ class Simulation(Summarised):
         return (str(table.index[most]), share) if share > UNOCCUPIED else None
 
     def critical_path(self) -> list[CriticalStep]:
-        """Return what decided the makespan, from the beginning to the end.
+        """Return the critical path, from the beginning to the end.
 
-        Each step could only begin when the one before it had ended, so shortening any other
-        action does not shorten the run.
+        Each step began when the one before it had ended, so that shortening any other action does
+        not shorten the run.
         """
         first, m = self.program.actions.first, self.schedule.microbatches
         start = np.concatenate(self.starts) if self.starts else np.zeros(0)
@@ -341,7 +338,7 @@ class Simulation(Summarised):
         return steps[::-1]
 
     def summary(self) -> dict[str, object]:
-        """Return what was simulated and how long it takes, as it shows itself."""
+        """Return schedule, microbatches, devices and times for display."""
         return {
             "schedule": self.schedule.name,
             "microbatches": self.schedule.microbatches,
@@ -360,7 +357,7 @@ class Simulation(Summarised):
         pandas.DataFrame
             Columns: actions, compute, transfer, idle, bubble, utilisation (compute's share of the
             makespan), begin, end, in_flight (most microbatches held by one stage), weight_bytes
-            (all that is kept all the time), version_bytes, activation_bytes and peak_bytes.
+            (all resident memory), version_bytes, activation_bytes and peak_bytes.
         """
         import pandas as pd
 
@@ -405,11 +402,11 @@ class Simulation(Summarised):
 
 
 def steady_state(run: Simulation) -> float:
-    """Measure the time per microbatch in steady state, on runs that are long enough.
+    """Return the time per microbatch in steady state, measured on runs that are long enough.
 
-    Cyclic schedules repeat themselves: the spacing of an action's repetitions counts, of the
-    slowest action. Of others, and where the replicas have no rhythm in common that short runs
-    show, it is what further microbatches add to the makespan.
+    For cyclic schedules it is the interval between repetitions of the slowest action. For others,
+    and where replicas repeat together only after more microbatches than can be simulated, it is the
+    time that further microbatches add to the makespan.
     """
     schedule = run.schedule
     m, repeat = schedule.microbatches, schedule.repeat
@@ -433,7 +430,7 @@ def steady_state(run: Simulation) -> float:
 
 
 def _spacing(run: Simulation, first: int, last: int, repeat: int) -> float:
-    """Return the mean time between repetitions of the slowest action, over whole repeats."""
+    """Return the mean interval between repetitions of the slowest action, over whole repeats."""
     span = (last - first) // repeat * repeat
     slowest = 0.0
     for table, begin in zip(run.schedule.actions, run.starts, strict=True):
@@ -441,7 +438,7 @@ def _spacing(run: Simulation, first: int, last: int, repeat: int) -> float:
         early = np.flatnonzero((table[:, 2] == first) & ~per_batch)
         late = np.flatnonzero((table[:, 2] == first + span) & ~per_batch)
         if len(early) != len(late):
-            continue  # replicas that do not take both
+            continue  # a replica that takes only one of the two microbatches
         early = early[np.lexsort((table[early, 1], table[early, 0]))]
         late = late[np.lexsort((table[late, 1], table[late, 0]))]
         slowest = max(slowest, float((begin[late] - begin[early]).max(initial=0.0)) / span)

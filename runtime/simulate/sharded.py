@@ -1,12 +1,14 @@
 """A sharding over time: computation on all devices, and the collectives between.
 
-The devices do the same at the same time, so that one timeline is that of all: a lane for computing,
-and one for each axis of the mesh. As the objective has it, nothing overlaps, and a tensor is
-converted when the first operator that reads it so is due, a gradient when it is made; or, if
-gradients overlap, all is converted when it is made, but gradients bucket by bucket beside it.
+All devices do the same at the same time, so that one timeline stands for all: a lane for compute,
+and one for each axis of the mesh. As in the objective, nothing overlaps: a tensor is converted
+before the first operator that reads it with the new property, a gradient when it is made. If
+gradients overlap, other tensors are converted when they are made, and gradients in buckets beside
+compute.
 
-If parts are placed on groups of devices each group has a timeline of its own, and all wait for each
-other at what concerns several groups. What all devices make is then converted when it is made.
+If parts are placed on groups of devices, each group has a timeline of its own, and all wait for
+each other at operators and conversions of several groups. Outputs of all devices are then converted
+when they are made.
 """
 
 from __future__ import annotations
@@ -32,25 +34,25 @@ from ..verify.sharding import Converted, check
 
 @dataclass(frozen=True)
 class CollectiveEvent:
-    """Computation or collective that all devices, or those of a group, do together."""
+    """Computation or collective of all devices, or of a group."""
 
     name: str  # of the operator, or of the tensor that is converted
     kind: str  # ``forward``, ``backward``, or the collective
-    axis: int  # of the mesh; −1 for computing
+    axis: int  # of the mesh; −1 for compute
     start: float  # start, end: in the workload's unit
     end: float
-    bytes: float = 0.0  # that all devices send
-    group: int | None = None  # along the first axis, that does it alone; None of all
+    bytes: float = 0.0  # sent, over all devices
+    group: int | None = None  # number along the first axis; None for all devices
 
 
 @dataclass(frozen=True, repr=False)
 class ShardedTimeline(Summarised):
-    """Timeline of a sharding's devices: what they do together, first to last."""
+    """Timeline of a sharding: computation and collectives of its devices, first to last."""
 
     events: tuple[CollectiveEvent, ...]  # those that take time
     mesh: tuple[int, ...]  # devices along each axis
     time_unit: str  # the workload's
-    groups: int = 1  # of devices that work beside each other
+    groups: int = 1  # number of groups of devices that work in parallel
 
     @property
     def makespan(self) -> float:
@@ -58,7 +60,7 @@ class ShardedTimeline(Summarised):
         return max((event.end for event in self.events), default=0.0)
 
     def summary(self) -> dict[str, object]:
-        """Return when it ends, and what of that is computing, as it shows itself."""
+        """Return events, makespan, and time of compute and exchange for display."""
         compute = math.fsum(e.end - e.start for e in self.events if e.axis < 0)
         return {
             "events": len(self.events),
@@ -69,7 +71,7 @@ class ShardedTimeline(Summarised):
 
 
 def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
-    """Return what the devices of a sharding do over time; its makespan is an objective of time.
+    """Return the timeline of a sharding, whose makespan is the objective ``time``.
 
     InputError if the plan is no sharding, was made for another workload, or breaks a rule.
     """
@@ -87,8 +89,8 @@ def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
     unit = TIME_UNITS[workload.time_unit]
     events: list[CollectiveEvent] = []
     now = [0.0] * (problem.mesh.shape[0] if placed else 1)
-    reduced = list(now)  # when the buckets of each group are
-    full: dict[int, list[int]] = {}  # the gradients of the buckets that an operator fills
+    reduced = list(now)  # end of the buckets of each group
+    full: dict[int, list[int]] = {}  # gradients of the buckets that an operator completes
     for bucket in gradient_buckets(program, problem):
         full.setdefault(max(program.maker[t] for t in bucket), []).extend(bucket)
     bucketed = {t for bucket in full.values() for t in bucket}
@@ -112,7 +114,7 @@ def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
             take(where[one.tensor, one.after], name, step.collective, step.axis, time, step.bytes)
 
     def convert_bucket(v: int) -> None:
-        """Convert the gradients of a bucket beside what their group computes."""
+        """Convert the gradients of a bucket beside their group's compute."""
         group = groups[v] or 0
         computed, now[group] = now[group], max(reduced[group], now[group])
         for one in report.converted:
@@ -148,10 +150,10 @@ def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
 def _due(
     program: TensorProgram, problem: Sharding, groups: Groups, one: Converted
 ) -> tuple[int | None, int, bool]:
-    """Return the group that converts a tensor alone, and the operator by which it does so.
+    """Return the group that converts a tensor alone, if any, the operator, and whether before it.
 
-    That is before the operator or, if the last value is false, behind it; the operator is -1 for
-    what is converted before all.
+    If the last value is false it is converted after the operator; the operator is -1 for tensors
+    that are converted first of all.
     """
     maker = program.maker[one.tensor]
     group, source = groups[maker], program.operators[maker].role != "operator"

@@ -1,7 +1,4 @@
-"""Simulation of plans: what every device does over time.
-
-Its steady state is the time that one more microbatch takes, far from begin and end.
-"""
+"""Simulation of plans: times of every action on devices and links."""
 
 from __future__ import annotations
 
@@ -32,29 +29,27 @@ def simulate(
     weight_share: float | None = None,
     relayed: bool | None = None,
 ) -> Simulation:
-    """Simulate a plan: what every device does over time.
+    """Simulate a plan under a schedule: times of every action and transfer, and memory.
 
     Parameters
     ----------
     workload, plan
-        What runs, and the plan that was made for it, or the `Result` that holds it.
+        A workload, and the plan that was made for it, or the `Result` that holds it.
     schedule
         ``gpipe``, ``1f1b``, ``interleaved``, ``pipedream``, ``2bw``, ``zb-h1``, ``zb-h2``,
-        ``single`` or ``inference``; or a `stagecut.runtime.schedules.Schedule`, whose own number
-        of microbatches then counts; default: ``1f1b``, for latency plans ``single``, for
-        pipelines the one that they were made for.
+        ``single`` or ``inference``; or a `stagecut.runtime.schedules.Schedule`, with its own
+        number of microbatches; default: ``1f1b``, for mappings ``gpipe``, for latency plans
+        ``single``, for pipelines the one that they were made for.
     microbatches
-        How many to run; default: the plan's batch, else 8; 1 for
-        ``single``.
+        Number of microbatches to run; default: the plan's batch, else 8; 1 for ``single``.
     network
-        How data moves; default: of a mapped plan the links of its topology, else
-        `stagecut.runtime.simulate.network.HostMemory`, what the plan's problem says that transfers
-        cost.
+        Network that moves data; default: the links of the topology for a mapped plan, else
+        `stagecut.runtime.simulate.network.HostMemory`, with the transfer costs of the problem.
     weight_share
-        The part of a backward pass that computes gradients of weights, where a schedule splits
-        it; default: the plan's, else a half.
+        Share of a backward pass that computes gradients of weights, where a schedule splits it;
+        default: the plan's, else a half.
     relayed
-        Whether the pieces of a placement talk to their neighbours only, as PyTorch runs them;
+        Whether the pieces of a placement exchange data with neighbours only, as PyTorch runs them;
         default: as the plan's problem says.
 
     Returns
@@ -96,7 +91,7 @@ def simulate_stages(
     Parameters
     ----------
     stages
-        Such as `chain` makes them.
+        Stages, such as those of `chain`.
     schedule, microbatches, network
         As in `simulate`; default: 1F1B, 8 microbatches, `HostMemory()`.
 

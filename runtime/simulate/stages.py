@@ -1,4 +1,4 @@
-"""Stages of a plan of any kind: their passes, devices, and the passes that they wait for."""
+"""Stages of a plan of any kind: their passes, devices, and the edges between passes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _TYPES: dict[str, type] = {"present": np.bool_, "edges": np.int64, "rank": np.in
 
 @dataclass(frozen=True, eq=False)
 class StageGraph:
-    """P stages on D devices; the *task* 2s + p is pass p (0 forward, 1 backward) of stage s.
+    """P stages on D devices, the simulator's form of any plan.
 
-    It is what the simulator makes of any plan.
+    *Task* 2s + p is pass p (0 forward, 1 backward) of stage s.
 
     Parameters
     ----------
@@ -34,11 +34,11 @@ class StageGraph:
     present
         Shape (P, 2): whether the stage has the pass at all.
     receive, send
-        Shape (P, 2): what the device pays to bring a task's inputs in from host memory before
+        Shape (P, 2): time in which the device brings a task's inputs in from host memory before
         it, and its outputs out after it.
     edges
-        Shape (E, 2): task that must end before a task; each u enters a device once, with the
-        first task there that needs it, and the other tasks there come after that one.
+        Shape (E, 2): a task, and one that begins after its end; each output enters a device once,
+        with the first task there that needs it, and other tasks that need it come after that one.
     payload_bytes
         Shape (E,): bytes that move along the edge.
     rank
@@ -46,21 +46,21 @@ class StageGraph:
     weight_bytes, activation_bytes
         Shape (P,): of one replica; activations of one microbatch.
     resident_bytes
-        Shape (P,): what one replica keeps all the time: its weights in one version, and what
-        the plan counts besides, such as gradients and optimizer state.
+        Shape (P,): resident memory of one replica: its weights in one version, and others that
+        the plan counts, such as gradients and optimizer state.
     nodes
         Nodes of each stage, forward and backward.
     capacity_bytes
         Shape (D,): memory of each device.
     weight_share
-        The part of a backward pass that computes gradients of weights, where it is split.
+        Share of a backward pass that computes gradients of weights, where it is split.
     time_unit
-        The workload's.
+        The workload's unit of time.
     all_reduce
         Shape (P,): time of the all-reduce of a stage's replicas, where the plan's problem
         defines it; None to price it by the network.
     batch
-        Microbatches in a batch, as the plan has it; None to take all that are simulated.
+        Microbatches in a batch of the plan; None for all that are simulated.
 
     Examples
     --------
@@ -102,7 +102,7 @@ class StageGraph:
 
     @cached_property
     def duration(self) -> Floats:
-        """Shape (P, 2): how long a task keeps its device busy if nothing overlaps."""
+        """Shape (P, 2): time that a task keeps its device busy without overlap."""
         return frozen(self.receive + self.compute + self.send, np.float64)
 
     @cached_property
@@ -136,10 +136,10 @@ class StageGraph:
 
 
 def line_of(count: int, trains: bool) -> tuple[list[tuple[int, int]], Bools, Ints]:
-    """Return the structure of a chain of stages: its edges, its passes, and the tasks' positions.
+    """Return the structure of a chain of stages: edges, passes, and positions of tasks.
 
-    Waits are pairs of tasks: forward up the line, backward down it, forward before backward. Every
-    stage takes part in both passes, (P, 2), if there are two. Positions are topological, (2P,).
+    Edges are pairs of tasks: forward along the chain, backward against it, forward before backward.
+    Every stage has both passes, (P, 2), if it `trains`. Positions are topological, (2P,).
     """
     waits = [(2 * a, 2 * b) for a, b in pairwise(range(count))]
     if trains:
@@ -172,7 +172,7 @@ def chain(
     weight_share: float = 0.5,
     batch: int | None = None,
 ) -> StageGraph:
-    """Return stages that follow each other, without a workload: for studies of schedules.
+    """Return a chain of stages without a workload, for studies of schedules.
 
     Parameters
     ----------
@@ -189,14 +189,14 @@ def chain(
     replicas
         Devices of each stage, instead of `device`.
     weight_share
-        The part of a backward pass that computes gradients of weights, where it is split.
+        Share of a backward pass that computes gradients of weights, where it is split.
     batch
-        Microbatches in a batch, where a schedule depends on it.
+        Microbatches in a batch, for schedules that depend on it.
 
     Returns
     -------
     StageGraph
-        Stage s is followed by stage s + 1; times are in a unit that is not specified.
+        Stage s is followed by stage s + 1; times are in seconds.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""The verifier: objective, rules and bounds of plans by definition, a module per problem."""
+"""Verification of plans: objective and rules by definition, a module per problem, and bounds."""

@@ -1,6 +1,6 @@
-"""Verification of pipelines' plans from the definition: an iteration's by its simulation.
+"""Verification of pipelines: an iteration by its simulation, a stream by its stages' times.
 
-Written apart from the models and the searches on purpose: it is what they are judged by.
+Independent of models and searches on purpose, as it judges them.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from ...instances import (
     Cluster,
-    Costs,
     InputError,
     LayerRule,
     Layers,
@@ -21,6 +22,7 @@ from ...instances import (
     Throughput,
     Workload,
     layers_of,
+    price,
 )
 from ...instances.common.units import show_count
 from ..simulate.network import HostMemory
@@ -31,25 +33,20 @@ from ..simulate.plan_stages import (
     stream_reports,
 )
 from ..simulate.simulator import simulate_stages
-from ..simulate.stages import BACKWARD, FORWARD
-from .report import DeviceReport, Report
+from .report import Report, device_reports
 from .rules import divided_colours, over_memory, unsupported
 from .throughput import not_contiguous
 
 
 def check_iteration(
-    workload: Workload,
-    cluster: Cluster,
-    costs: Costs,
-    problem: PipelineJob,
-    solution: PipelinePlacement,
+    workload: Workload, cluster: Cluster, problem: PipelineJob, solution: PipelinePlacement
 ) -> Report:
     """Simulate the plan and list the rules it breaks.
 
     The objective is the makespan of M microbatches under the schedule. The loads of the report are
     per microbatch; its memory is each device's peak under the schedule.
     """
-    where = solution.device.tolist()
+    costs, where = price(workload, cluster), solution.device.tolist()
     broken = [
         *unsupported(workload, cluster, costs, where),
         *_not_a_pipeline(workload, cluster, problem, solution),
@@ -64,30 +61,20 @@ def check_iteration(
         )
     except InputError as error:
         return Report(math.inf, (), (str(error),))
-    nodes = workload.ids_by_place(where, cluster.size)
-    passes = [[0.0, 0.0] for _ in cluster.devices]
-    compute = [0.0] * cluster.size
+    passes, compute = np.zeros((cluster.size, 2)), np.zeros(cluster.size)
     for s, (d,) in enumerate(stages.replicas):
-        compute[d] += float(stages.compute[s].sum())
-        for side in (FORWARD, BACKWARD):
-            passes[d][side] += float(stages.duration[s, side])
-    transfer = [sum(both) - own for both, own in zip(passes, compute, strict=True)]
-    devices = tuple(
-        DeviceReport(
-            name=device.name,
-            kind=cluster.kinds[device.kind].name,
-            nodes=tuple(nodes[d]),
-            compute=compute[d],
-            transfer=transfer[d],
-            load=max(compute[d], sum(passes[d]) - compute[d])
-            if problem.overlap
-            else sum(passes[d]),
-            forward=passes[d][FORWARD],
-            backward=passes[d][BACKWARD],
-            memory_bytes=simulation.memory[d].peak,
-            capacity_bytes=simulation.memory[d].capacity,
-        )
-        for d, device in enumerate(cluster.devices)
+        compute[d] += stages.compute[s].sum()
+        passes[d] += stages.duration[s]
+    busy = passes.sum(axis=1)
+    transfer = busy - compute
+    devices = device_reports(
+        cluster,
+        workload.ids_by_place(where, cluster.size),
+        compute,
+        transfer,
+        passes,
+        np.maximum(compute, transfer) if problem.overlap else busy,
+        np.array([memory.peak for memory in simulation.memory]),
     )
     violations = [
         *divided_colours(workload, [cluster.devices[d].name for d in where]),
@@ -189,19 +176,19 @@ def check_stream(
 def _malformed(
     workload: Workload, layers: Layers, cluster: Cluster, stages: tuple[Stage, ...]
 ) -> list[str]:
-    """Return messages of unknown nodes, configurations and kinds, which have no time."""
+    """Return messages on nodes, configurations and kinds that do not exist, and so have no time."""
     broken = []
     for i, stage in enumerate(stages):
         if stage.replicas < 1 or stage.degree < 1:
-            broken.append(f"stage {i} has no replica, or no device for one")
+            broken.append(f"stage {i} has no replica, or its replicas have no device")
         if not 0 <= stage.kind < len(cluster.kinds):
-            broken.append(f"stage {i} is on a kind of device that there is not")
+            broken.append(f"stage {i} is on a kind of device that does not exist")
         if len(stage.nodes) != len(stage.configuration):
             broken.append(f"stage {i} does not name one configuration for each of its nodes")
         if any(not 0 <= v < workload.n for v in stage.nodes):
-            broken.append(f"stage {i} has a node that there is not")
+            broken.append(f"stage {i} has a node that does not exist")
         if any(not 0 <= c < layers.size for c in stage.configuration):
-            broken.append(f"stage {i} has a configuration that there is not")
+            broken.append(f"stage {i} has a configuration that does not exist")
     return broken
 
 
@@ -233,7 +220,7 @@ def _structure(workload: Workload, problem: PipelineJob, stages: tuple[Stage, ..
 
 
 def _devices(cluster: Cluster, stages: tuple[Stage, ...]) -> list[str]:
-    """Return messages on kinds of which more devices are used than there are."""
+    """Return messages on kinds that have too few devices, or are hosts."""
     broken = []
     for k, kind in enumerate(cluster.kinds):
         used = sum(stage.replicas * stage.degree for stage in stages if stage.kind == k)

@@ -1,6 +1,6 @@
-"""The latency of a plan, from the definition: the request is executed, call by call.
+"""Verification of latency: a request executed call by call, as the definition says.
 
-Written apart from the models and the search on purpose: it is what they are judged by.
+Independent of models and searches on purpose, as it judges them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...instances import CallPlacement, Cluster, Costs, Latency, Workload
-from .report import CallReport, DeviceReport, Report
+from ...instances import CallPlacement, Cluster, Costs, Latency, Workload, price
+from .report import CallReport, DeviceReport, Report, device_reports
 from .rules import divided_colours, over_memory, unsupported
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Item = tuple[int, int]
 
 
 def check(
-    workload: Workload, cluster: Cluster, costs: Costs, problem: Latency, solution: CallPlacement
+    workload: Workload, cluster: Cluster, problem: Latency, solution: CallPlacement
 ) -> Report:
     """Execute `solution` and list the rules it breaks.
 
@@ -40,6 +40,7 @@ def check(
     """
     import networkx as nx
 
+    costs = price(workload, cluster)
     device, call = solution.device.tolist(), solution.call.tolist()
     malformed = _malformed(workload, cluster, costs, device, call)
     if malformed:
@@ -124,7 +125,7 @@ def _malformed(
 
 
 def _waits(workload: Workload, item: list[Item], nodes: dict[Item, list[int]]) -> nx.DiGraph[Item]:
-    """Return the graph of calls and CPU nodes: edges of inputs, and between calls of a device."""
+    """Return what each call and CPU node waits for: inputs, and the call before on its device."""
     import networkx as nx
 
     waits: nx.DiGraph[Item] = nx.DiGraph()
@@ -145,27 +146,15 @@ def _devices(
     calls: list[CallReport],
 ) -> tuple[DeviceReport, ...]:
     """Return a report for each device."""
-    compute, transfer = np.zeros(cluster.size), np.zeros(cluster.size)
+    compute, transfer, memory = np.zeros((3, cluster.size))
     for call in calls:
         compute[call.device] += call.compute
         transfer[call.device] += call.transfer_in + call.transfer_out
-    memory = np.bincount(device, weights=costs.memory_bytes, minlength=cluster.size)
+    np.add.at(memory, device, costs.memory_bytes)
+    load = compute + transfer
+    passes = np.stack((load, np.zeros(cluster.size)), axis=1)
     nodes = workload.ids_by_place(device, cluster.size)
-    return tuple(
-        DeviceReport(
-            name=one.name,
-            kind=cluster.kinds[one.kind].name,
-            nodes=tuple(nodes[d]),
-            compute=float(compute[d]),
-            transfer=float(transfer[d]),
-            load=float(compute[d] + transfer[d]),
-            forward=float(compute[d] + transfer[d]),
-            backward=0.0,
-            memory_bytes=float(memory[d]),
-            capacity_bytes=float(costs.capacity_bytes[one.kind]),
-        )
-        for d, one in enumerate(cluster.devices)
-    )
+    return device_reports(cluster, nodes, compute, transfer, passes, load, memory)
 
 
 def _too_many_calls(cluster: Cluster, problem: Latency, counts: dict[int, int]) -> list[str]:

@@ -1,10 +1,11 @@
-"""Verification of training jobs' plans: seconds, bytes and demands by definition, and the bound.
+"""Verification of training jobs: seconds and memory of a layout, the job's limits, and the bound.
 
-The bound is proved with nothing of what found it. Every outer point of the declared space is listed
-here anew, as a layout, and refuted at the bound of its row in the certificate, which is the plan's
-at least. A point is refuted if its work over its ranks takes as long as the bound; if its ranks
-have too few bytes together; if without a pipeline no number of recomputed layers is faster; or if a
-program has no solution below the bound (`bounds/layout_rows.py`).
+The bound is proved without anything from the search that found it. Every outer point of the
+declared space is listed here again, as a layout, and refuted at the bound of its row in the
+certificate, which is at least the plan's. A point is refuted if its work, divided over its ranks,
+takes as long as the bound; if its ranks together have too little memory; if, without a pipeline, no
+number of recomputed layers is faster; or if a program has no solution below the bound
+(`bounds/layout_rows.py`).
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from .bounds.layout_rows import PointRefutation
 #: Relative difference up to which claimed and computed seconds count as the same.
 SAME = 1e-9
 _FULL = frozenset({Recompute.FULL})
-#: Relative part of the bound that is not proved: solvers keep rows to 1e-6 or so.
+#: Points are refuted at the bound less this share of it, as solvers keep rows to 1e-6 or so.
 MARGIN = 1e-5
 
 
 def verify_job_plan(plan: JobPlan, table: Calibration | None = None) -> None:
-    """Evaluate a plan anew by a table of efficiencies, and hold its claims against that.
+    """Evaluate a plan by a table of efficiencies, and compare its claims with the result.
 
     By default that is the shipped table. Raises `VerificationError` if the layout contradicts the
-    model, the cluster or the job, needs more bytes than there are, takes other seconds than
-    claimed, or the certificate contradicts itself.
+    model, the cluster or the job, needs more memory than there is, or does not take the seconds
+    claimed, or if the certificate contradicts itself.
     """
     table = table or calibration(plan.cluster.accelerator.family, plan.job.settings.software)
     made = costs_hash(plan.model, plan.cluster, plan.job, table)
@@ -74,7 +75,7 @@ def verify_job_plan(plan: JobPlan, table: Calibration | None = None) -> None:
 
 
 def _check_asked(plan: JobPlan) -> None:
-    """Hold the layout against what the job asks and fixes."""
+    """Check that the layout has what the job asks for, and changes nothing that it fixes."""
     job, layout = plan.job, plan.layout
     template = job.template
     for name in ("global_batch", "sequence", "recipe", "software", "context_kind"):
@@ -90,7 +91,7 @@ def _check_asked(plan: JobPlan) -> None:
 
 
 def _check_rows(plan: JobPlan) -> None:
-    """Hold the certificate against what its rows can say, whatever the points take."""
+    """Check that no row of the certificate contradicts another one or the plan."""
     known: set[tuple[int, ...]] = set()
     for row in plan.certificate.rows:
         if row.degrees in known:
@@ -106,7 +107,7 @@ def _check_rows(plan: JobPlan) -> None:
 
 
 def _check_memory(plan: JobPlan) -> None:
-    """Hold the bytes of every pipeline rank against its devices' memory."""
+    """Check that every pipeline rank fits into its devices' memory."""
     for rank, limit in enumerate(plan.job.memory_limits(plan.layout, plan.cluster)):
         needed = rank_memory(plan.model, plan.layout, rank).needed
         if needed > limit:
@@ -118,7 +119,7 @@ def _check_memory(plan: JobPlan) -> None:
 
 @dataclass(frozen=True)
 class JobBoundCheck:
-    """Check of a bound: outer points refuted, how many of them by a program, and seconds."""
+    """Result of a bound's check: points refuted, those of them by a program, and seconds."""
 
     points: int
     programs: int
@@ -128,9 +129,9 @@ class JobBoundCheck:
 def check_job_bound(plan: JobPlan, table: Calibration | None = None) -> JobBoundCheck:
     """Prove that no plan of the declared space is faster than a plan's bound.
 
-    It was made with the efficiencies of `table`, by default the shipped ones. Raises
-    `VerificationError` if the plan is not what it claims, its certificate counts other points than
-    there are, or a point cannot be ruled out.
+    The plan was made with the efficiencies of `table`, by default the shipped ones. Raises
+    `VerificationError` if the plan is not what it claims, if its certificate does not count the
+    points that there are, or if a point is not refuted.
     """
     begin = time.monotonic()
     verify_job_plan(plan, table)
@@ -165,7 +166,7 @@ def check_job_bound(plan: JobPlan, table: Calibration | None = None) -> JobBound
 
 
 def outer_points(plan: JobPlan) -> Iterator[Layout]:
-    """Yield every outer point of a plan's job, with stages as even as can be."""
+    """Yield every outer point of a plan's job, as a layout without explicit stages."""
     model, cluster, job = plan.model, plan.cluster, plan.job
     devices = cluster.devices
     parts = [k for k in range(1, devices + 1) if devices % k == 0]
@@ -209,7 +210,7 @@ def _runnable(plan: JobPlan, passes: Layout, modes: list[frozenset[Recompute]]) 
     counted = _FULL in modes and plan.job.counts_layers(some)
     for mode in modes:
         if counted and not mode and not plan.model.mtp:
-            continue  # of those that count, none counted; predictions are not among them
+            continue  # the same as full recomputation of no layer, but for predictions
         one = replace(passes, recompute=mode)
         if runs(plan.job.launcher, one, plan.model) is None:
             yield one
@@ -275,7 +276,7 @@ def _degrees(one: Layout) -> tuple[int, ...]:
 
 
 def _check_counts(plan: JobPlan, points: list[Layout]) -> None:
-    """Hold the certificate's table against the points that there are."""
+    """Check that the certificate counts the points that there are."""
     found: dict[tuple[int, ...], int] = {}
     for one in points:
         key = _degrees(one)
@@ -299,7 +300,7 @@ def _refuted_without_pipeline(
     plans = [layout]
     if plan.job.counts_layers(layout):
         plans = [replace(layout, recompute_layers=k) for k in range(plan.model.layers + 1)]
-        away = layout.offload_activations  # which recomputation spares transfers
+        away = layout.offload_activations  # recomputed layers move fewer bytes to the host
         if not away and iteration_times(plans[:1], prices)[0].seconds >= least:
             return True  # none is faster than that without recomputation
     seconds = [one.seconds for one in iteration_times(plans, prices)]

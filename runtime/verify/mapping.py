@@ -1,6 +1,6 @@
-"""The stage times of a mapping, from the definition: plain sums along the routes.
+"""Verification of mappings: stage times and link loads, by plain sums along the routes.
 
-Written apart from the bounds and the search on purpose: it is what they are judged by.
+Independent of bounds and searches on purpose, as it judges them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ...instances.common.units import TIME_UNITS
 from ...instances.model.contiguity import pipeline_edges
 from ...instances.model.stage_costs import cluster_differs, device_slowdowns
 from ...instances.topologies import Topology
-from .report import DeviceReport, MappedStage, MappingReport, Pair
+from .report import MappedStage, MappingReport, Pair, device_reports
 from .rules import over_memory
 
-#: Seconds that a message of so many bytes takes from one device to another.
+#: Function of two devices and bytes that returns the seconds of a message.
 Message = Callable[[int, int, float], float]
 
 
@@ -37,33 +37,33 @@ def check(
     stages = stage_reports(costs, problem, solution.slots, solution.sends_to, slow)
     traffic = partial(busiest_link, costs, problem, solution.slots, solution.sends_to)
     unit = TIME_UNITS[workload.time_unit]
-    nodes = workload.ids_by_place(solution.stage.tolist(), problem.stages)
+    stage_of = np.full(topology.size, -1)  # of each device; the last entry of lists for none
+    stage_of[solution.slots] = np.arange(problem.stages)[:, None]
+    nodes = [*workload.ids_by_place(solution.stage.tolist(), problem.stages), []]
     memory = np.bincount(solution.stage, weights=workload.memory_bytes, minlength=problem.stages)
-    place = {int(d): s for s, row in enumerate(solution.slots) for d in row}
-    devices = []
-    for d, name in enumerate(topology.devices):
-        stage = stages[place[d]] if d in place else MappedStage(0.0, 0.0, 0.0, 0.0, "")
-        kind = cluster.kinds[cluster.devices[d].kind]
-        used = float(memory[place[d]]) if d in place else 0.0
-        devices.append(
-            DeviceReport(
-                name=name,
-                kind=kind.name,
-                nodes=tuple(nodes[place[d]]) if d in place else (),
-                compute=stage.compute_s / unit,
-                transfer=(stage.total_s - stage.compute_s) / unit,
-                load=stage.total_s / unit,
-                forward=stage.total_s / unit,
-                backward=0.0,
-                memory_bytes=used,
-                capacity_bytes=kind.memory_bytes,
-            )
+    compute, load, held = (
+        np.append(values, 0.0)[stage_of]
+        for values in (
+            [stage.compute_s / unit for stage in stages],
+            [stage.total_s / unit for stage in stages],
+            memory,
         )
+    )
+    devices = device_reports(
+        cluster,
+        [nodes[s] for s in stage_of.tolist()],
+        compute,
+        load - compute,
+        np.stack((load, np.zeros(topology.size)), axis=1),
+        load,
+        held,
+        topology.devices,
+    )
     worst = max(stage.total_s for stage in stages)
     objective = (traffic()[1] if problem.objective == "busiest-link" else worst) / unit
     return MappingReport(
         objective,
-        tuple(devices),
+        devices,
         tuple(over_memory(devices)),
         tie=sum(stage.total_s for stage in stages) / unit,
         mapped=stages,
@@ -83,17 +83,17 @@ def stage_reports(
     Parameters
     ----------
     costs
-        Of the S stages.
+        Costs of the S stages.
     problem
-        Topology, and what counts.
+        Problem, with topology, mode and collectives.
     slots
         Shape (S, R): device of each replica.
     sends_to
         Shape (S−1, R): position in the next stage's row of `slots` of the replica to which each
         sends.
     slow
-        Shape (D,): how many times each device takes the seconds of `costs`; by default all take
-        these. A stage computes as long as its slowest replica.
+        Shape (D,): slowdown of each device, by default 1. A stage computes as long as its slowest
+        replica.
 
     Returns
     -------
@@ -139,7 +139,7 @@ def stage_reports(
 def allreduce(
     message: Message, problem: DeviceMapping, row: list[int], size: float
 ) -> tuple[float, str]:
-    """Return the seconds of an all-reduce of `size` bytes among `row`, and its kind.
+    """Return the seconds of an all-reduce of `size` bytes among the devices `row`, and its kind.
 
     ``ring``: 2(R−1) steps of size/R. ``tree``: replica i's parent is replica ⌊(i−1)/2⌋; up and
     down again, 2⌊log2 R⌋ steps of the whole size. ``hierarchical``, where each island used holds
@@ -170,7 +170,7 @@ def allreduce(
 def busiest_link(
     costs: StageCosts, problem: DeviceMapping, slots: Ints, sends_to: Ints
 ) -> tuple[Pair | None, float]:
-    """Return the link and direction with most seconds of traffic per batch.
+    """Return the link, in one direction, with most traffic for its bandwidth, and its seconds.
 
     Activations and gradients go along the matching, all-reduces along rings (each link of a ring
     carries 2(R−1)/R of the parameters), as far as the mode counts them.
@@ -228,7 +228,7 @@ def _messages(topology: Topology) -> Message:
     return seconds
 
 
-@lru_cache(maxsize=1)  # a search asks for the same one again and again
+@lru_cache(maxsize=1)  # a search asks for the same one for every mapping
 def link_table(topology: Topology) -> dict[tuple[int, int], tuple[float, float]]:
     """Return latency and bandwidth by link, in both directions; of parallel links the best."""
     table: dict[tuple[int, int], tuple[float, float]] = {}
@@ -243,7 +243,7 @@ def link_table(topology: Topology) -> dict[tuple[int, int], tuple[float, float]]
 def _broken(
     workload: Workload, cluster: Cluster, problem: DeviceMapping, solution: ReplicaPlacement
 ) -> list[str]:
-    """Return messages on shapes, memories and matchings that break a rule."""
+    """Return messages on shapes, devices, matchings and the order of stages that break a rule."""
     s, r, topology = problem.stages, problem.replicas, problem.topology
     if differ := cluster_differs(cluster, topology):
         return [differ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...instances import NodeId, Problem, is_iteration
+from ...instances import Cluster, NodeId, Problem, is_iteration
+from ...instances.common.arrays import Floats
 from ...instances.model.summary import Summarised
 
 if TYPE_CHECKING:
@@ -19,22 +20,22 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """One device of a plan, all times in the workload's unit.
+    """Load and memory of one device of a plan; times in the workload's unit.
 
     Parameters
     ----------
     name, kind
-        As in the cluster.
+        Names of the device and of its kind in the cluster.
     nodes
         Ids of the nodes placed on it.
     compute, transfer
         Time per microbatch for computing, and for moving data in and out.
     load
-        Their sum, or their maximum where transfers overlap.
+        Sum of the two, or their maximum where transfers overlap.
     forward, backward
         The parts of `load` that belong to each pass (their sum is `load` unless overlapped).
     memory_bytes, capacity_bytes
-        Memory used, of available; `inf` for no limit.
+        Memory used and available; `inf` for no limit.
 
     Examples
     --------
@@ -60,34 +61,63 @@ class DeviceReport:
     capacity_bytes: float
 
 
+def device_reports(
+    cluster: Cluster,
+    nodes: Sequence[Sequence[NodeId]],
+    compute: Floats,
+    transfer: Floats,
+    passes: Floats,
+    load: Floats,
+    memory_bytes: Floats,
+    names: Sequence[str] = (),
+) -> tuple[DeviceReport, ...]:
+    """Return the reports of a cluster's D devices, given arrays of shape (D,); `passes` (D, 2)."""
+    kinds = [cluster.kinds[device.kind] for device in cluster.devices]
+    return tuple(
+        DeviceReport(
+            name=names[d] if names else device.name,
+            kind=kinds[d].name,
+            nodes=tuple(nodes[d]),
+            compute=float(compute[d]),
+            transfer=float(transfer[d]),
+            load=float(load[d]),
+            forward=float(passes[d, 0]),
+            backward=float(passes[d, 1]),
+            memory_bytes=float(memory_bytes[d]),
+            capacity_bytes=kinds[d].memory_bytes,
+        )
+        for d, device in enumerate(cluster.devices)
+    )
+
+
 @dataclass(frozen=True)
 class StageReport:
-    """One stage of a training plan; times per microbatch in the workload's unit, bytes per device.
+    """Time and memory of one stage of a stream: per microbatch, and per device of the stage.
 
     Parameters
     ----------
     number
         Position in the pipeline, from 0.
     kind
-        Of its devices.
+        Name of its devices' kind.
     nodes, configurations
-        Ids of its nodes, and what each is configured to.
+        Ids of its nodes, and the label of each one's configuration.
     recomputed
-        Ids of the nodes that compute activations again.
+        Ids of the nodes whose activations are recomputed.
     replicas, degree
         Data-parallel and tensor-parallel degree.
     time
-        Sum of the next three.
+        Sum of the next three, in the workload's unit.
     compute, transfer, synchronise
-        Time for computing, for cut edges, and for the gradients of replicas.
+        Time for computing, for cut edges, and for adding up the gradients of replicas.
     in_flight
         Microbatches whose activations a device holds at once.
     activation_bytes
-        Of all microbatches in flight.
+        Activations of all microbatches in flight.
     weight_bytes, gradient_bytes
-        Weights, and as much again for their gradients.
+        Weights, and gradients of at most the same size.
     workspace_bytes
-        What the workload gives besides, such as activations during recomputation.
+        Other memory that the workload states, such as activations during recomputation.
     version_bytes
         Further versions of the weights that the schedule keeps.
     optimizer_bytes
@@ -134,7 +164,7 @@ class StageReport:
 
     @property
     def terms(self) -> dict[str, float]:
-        """Bytes of each part of `memory_bytes`, by name."""
+        """Parts of `memory_bytes`, by name."""
         return {
             "activations": self.activation_bytes,
             "weights": self.weight_bytes,
@@ -146,12 +176,12 @@ class StageReport:
 
     @property
     def memory_bytes(self) -> float:
-        """Memory taken on each device."""
+        """Bytes used on each device."""
         return sum(self.terms.values())
 
     @property
     def binding(self) -> str:
-        """The largest term of the memory."""
+        """Name of the largest part of the memory."""
         terms = self.terms
         return max(terms, key=lambda name: terms[name])
 
@@ -165,13 +195,13 @@ class CallReport:
     device
         Number of the device in the cluster.
     device_name
-        As in the cluster; for CPUs the name of the pool's kind.
+        Name in the cluster; for CPUs that of the pool's kind.
     number
         1, 2, … in the order in which the calls of the device run; 0 for a node on a CPU.
     nodes
         Ids of its nodes.
     start, finish
-        Since the request came in.
+        Times since the request came in.
     transfer_in, compute, transfer_out
         The parts of `finish - start`, one after the other.
 
@@ -199,26 +229,22 @@ class CallReport:
 
 @dataclass(frozen=True, repr=False)
 class Report(Summarised):
-    """The objective by definition, and every rule that is broken, a line each.
-
-    `stages` is filled for training only, first to last; `devices` is empty there.
-    `calls` is filled for latency only: by start, then finish, then device.
-    `tie` decides between plans of one objective, less is better.
+    """Objective of a solution by definition, its broken rules, and a row per device or stage.
 
     Parameters
     ----------
     objective
-        In the workload's time unit.
+        Objective in the workload's time unit; `inf` for a solution that cannot be evaluated.
     devices
-        For throughput and latency; else ().
+        Devices in the order of the cluster; () for streams and shardings.
     violations
         A line for each rule that is broken; () for a valid solution.
     stages
-        For training, first to last; else ().
+        Stages of a stream, first to last; else ().
     calls
-        For latency, by start, then finish, then device; else ().
+        Calls of a latency plan by start, then finish, then device; else ().
     tie
-        Decides between solutions of one objective: less is better.
+        Tie-breaker between solutions of one objective: less is better.
 
     Examples
     --------
@@ -241,7 +267,7 @@ class Report(Summarised):
     tie: float = 0.0
 
     def summary(self) -> dict[str, object]:
-        """Return the objective and the number of broken rules, by name."""
+        """Return objective, numbers of devices, stages and calls, and broken rules for display."""
         parts = {"devices": self.devices, "stages": self.stages, "calls": self.calls}
         counts = {name: len(parts[name]) for name in parts if parts[name]}
         broken = "; ".join(self.violations) or "none"
@@ -264,9 +290,9 @@ class Report(Summarised):
 
 @dataclass(frozen=True)
 class MappedStage:
-    """One stage: times of a whole batch, in seconds."""
+    """Times of one stage of a mapping, in seconds per batch."""
 
-    # compute_s, transfer_s, allreduce_s, total_s: m·t, m·P, A, and what the mode counts of them
+    # compute_s, transfer_s, allreduce_s, total_s: m·t, m·P, A, and the sum that the mode counts
     compute_s: float
     transfer_s: float
     allreduce_s: float
@@ -281,10 +307,9 @@ class MappingReport(Report):
     Parameters
     ----------
     mapped
-        The stages, first to last.
+        Stages, first to last.
     traffic
-        Returns the link that carries most for its bandwidth and the seconds that takes; asked for
-        when somebody wants to know, as it needs whole routes.
+        Function that returns `busiest`; called when it is first asked for, as it walks routes.
 
     Examples
     --------
@@ -305,12 +330,12 @@ class MappingReport(Report):
 
     @cached_property
     def busiest(self) -> tuple[Pair | None, float]:
-        """The busiest link and its seconds."""
+        """Busiest link, and the seconds per batch that it is busy."""
         return self.traffic()
 
     @property
     def busiest_link(self) -> Pair | None:
-        """Two nodes of the busiest link, in the direction of travel; None if nothing is sent."""
+        """Ends of the busiest link, in the direction of travel; None if nothing is sent."""
         return self.busiest[0]
 
     @property
@@ -321,7 +346,7 @@ class MappingReport(Report):
 
 @dataclass(frozen=True)
 class Load:
-    """The load of a device, or of each device of a job's stage, in the objective's time."""
+    """Load of a device, or of each device of a stage, for the span that the objective measures."""
 
     name: str  # of the device or stage
     nodes: tuple[NodeId, ...]  # ids of its nodes
@@ -335,10 +360,10 @@ class Load:
 
 
 def loads_of(problem: Problem, report: Report) -> tuple[Load, ...]:
-    """Return the loads of a plan, one per device or stage; for throughput, per microbatch.
+    """Return the loads of a plan, one per device or, for streams, per stage; none for a sharding.
 
-    Else it is an iteration with all its microbatches, or a request. Devices are in the order of the
-    cluster; none for a mapping.
+    They are those of an iteration with all its microbatches, a mapping's batch, a request, or else
+    a microbatch. Devices are in the order of the cluster.
     """
     if report.stages:
         return tuple(

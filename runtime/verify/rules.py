@@ -26,13 +26,13 @@ from ...instances.model.placement_rules import places
 from ...instances.model.problem import names_stages
 from .report import DeviceReport, StageReport
 
-#: Share of a memory that rounding in sums of sizes may need, and the most bytes: whole bytes, whose
-#: sums are exact below 2^53, count exactly.
+#: Rounding allowance of sums of sizes: a share of the memory, but less than a byte below 2^53
+#: bytes, where sums of whole bytes are exact.
 RELATIVE_SLACK, MOST_SLACK, EXACT = 1e-9, 0.5, 2.0**53
 
 
 def usable_bytes(memory_bytes: float) -> float:
-    """Return how many bytes a device may hold whose memory has so many.
+    """Return the bytes that a device of this memory may hold, rounding allowed for.
 
     Examples
     --------
@@ -44,12 +44,12 @@ def usable_bytes(memory_bytes: float) -> float:
 
 
 def usable_bytes_each(memory_bytes: Floats) -> Floats:
-    """Return the same for each of several memories."""
+    """Return `usable_bytes` of each of several memories."""
     return np.array([usable_bytes(one) for one in memory_bytes.tolist()])
 
 
 def unsupported(workload: Workload, cluster: Cluster, costs: Costs, where: list[int]) -> list[str]:
-    """Nodes on devices that do not support them; `where` is the device of each node."""
+    """Return messages on nodes whose device, in `where`, does not support them."""
     return [
         f"node {workload.ids[v]} is on {cluster.devices[d].name}, which does not support it"
         for v, d in enumerate(where)
@@ -58,7 +58,7 @@ def unsupported(workload: Workload, cluster: Cluster, costs: Costs, where: list[
 
 
 def divided_colours(workload: Workload, places: Sequence[str]) -> list[str]:
-    """Colours whose nodes are in several places; `places` names the place of each node."""
+    """Return messages on colours whose nodes are in several places, by the place of each node."""
     torn = []
     for colour, members in enumerate(workload.colour_classes):
         used = dict.fromkeys(places[v] for v in members)
@@ -69,7 +69,7 @@ def divided_colours(workload: Workload, places: Sequence[str]) -> list[str]:
 
 
 def over_memory(devices: Sequence[DeviceReport | StageReport]) -> list[str]:
-    """Devices, or stages on each of their devices, that hold more bytes than they have."""
+    """Return messages on devices, or devices of stages, that need more memory than they have."""
     return [
         f"{d.name} holds {show_bytes(d.memory_bytes)}, "
         f"{show_bytes(d.memory_bytes - d.capacity_bytes)} more than its "
@@ -84,13 +84,13 @@ def broken_rules(
 ) -> list[str]:
     """Return the violated placement rules of a problem, a line for each.
 
-    Written apart from what solvers compute with, on purpose.
+    Independent of the solvers' own reading of the rules on purpose.
     """
     if isinstance(problem, DeviceMapping | Sharding) or not problem.placement_rules:
         return []
     place = places(cluster, pools=problem.name == "latency").tolist()
-    where = [place[d] for d in solution.device.tolist()]  # what nodes must not share
-    number, count = where, cluster.size  # what pins name, and nodes share
+    where = [place[d] for d in solution.device.tolist()]  # places that nodes apart must not share
+    number, count = where, cluster.size  # places that pins name, and nodes together share
     used, things = len(set(where)), "devices"
     if isinstance(solution, StagePlacement):
         number = [0] * workload.n
@@ -137,7 +137,7 @@ def _resolved(
     list[tuple[str, list[int]]],
     list[tuple[str, list[list[int]]]],
 ]:
-    """Return the nodes of each rule; a search asks for them again and again."""
+    """Return the nodes of each rule; cached, as a search evaluates many solutions."""
     return (
         list(rules.numbered(workload)),
         list(rules.joined(workload)),

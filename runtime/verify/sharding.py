@@ -1,8 +1,8 @@
-"""The verifier's cost of a sharding: what every device holds, computes and exchanges.
+"""Verification of shardings: time or bytes of every device's compute and collectives, and memory.
 
-Written apart from the models and the search on purpose: it is what they are judged by. Properties
-are read from the texts of signatures, sizes from the parts that devices hold, and conversions are
-cheapest paths of single steps, each a collective along one axis of the mesh.
+Independent of models and searches on purpose, as it judges them. Properties are read from the texts
+of signatures, sizes from the parts that devices hold, and conversions are cheapest paths of single
+steps, each a collective along one axis of the mesh.
 """
 
 from __future__ import annotations
@@ -35,51 +35,51 @@ Properties = tuple[str, ...]
 
 @dataclass(frozen=True)
 class ConversionStep:
-    """One step of a conversion."""
+    """Step of a conversion: a collective along one axis of the mesh, or a local operation."""
 
     # a `Primitive`'s text; ``slice``, ``pad`` or ``keep-one`` where nothing is sent
     collective: str
     axis: int  # of the mesh, along which it runs
     # how the tensor lies then; ``I`` is whole on the first device of the axis, ``I1`` on the second
     after: Properties
-    bytes: float  # that all devices send
-    seconds: float  # by latency and bandwidth of the axis
+    bytes: float  # sent, over all devices
+    seconds: float  # by latency and bandwidth of the axis's link
 
 
-#: Bytes of a statistic.
+#: Bytes of a number, the least that an all-reduce inside an operator moves.
 _NUMBER_BYTES = 4.0
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A tensor that is converted, once for all that read it so."""
+    """Conversion of a tensor, done once for all operators that read it with one property."""
 
     tensor: int  # its number in the program
-    before: Properties  # before, after: how it lies
+    before: Properties  # before, after: its property on either side
     after: Properties
     steps: tuple[ConversionStep, ...]  # first to last
-    # numbers of the operators that read it so; of a gradient, its parameter
+    # numbers of the operators that read it with that property; of a gradient, its parameter
     readers: tuple[int, ...]
 
 
 @dataclass(frozen=True, repr=False)
 class ShardingReport(Report):
-    """A report of a sharding: its conversions, and what a device holds.
+    """Report of a sharding: times of operators, conversions, and memory per device.
 
     Parameters
     ----------
     times
-        For each operator what it takes on its part, what is added up meanwhile included, in the
+        Time of each operator on its part of the work, with the all-reduces inside it, in the
         workload's unit.
     added
-        For each operator bytes (over all devices) and seconds of what is added up meanwhile.
+        Bytes (over all devices) and seconds of the all-reduces inside each operator.
     lying
-        For each tensor how it is made.
+        Property with which each tensor is made.
     converted
-        The conversions.
+        Conversions, tensor by tensor.
     parameter_bytes, activation_bytes
-        On each device: parameters with gradients and optimizer state, and what is kept for the
-        backward pass.
+        Bytes on each device: parameters with gradients and optimizer state, and tensors kept for
+        the backward pass.
 
     Examples
     --------
@@ -179,10 +179,11 @@ def _step_end(
     converted: Sequence[Converted],
     unit: float,
 ) -> float:
-    """Return when a step ends in which groups of devices work beside each other between barriers.
+    """Return the end of a step in which groups of devices work in parallel between barriers.
 
-    All devices wait for each other at what concerns more than one group. With overlap a group
-    converts gradients that it makes after the last barrier in buckets beside its computing.
+    All devices wait for each other at operators and conversions of more than one group. With
+    overlap a group converts the gradients that it makes after the last barrier in buckets, in
+    parallel with its compute.
     """
     groups, phase, places = work_places(program, problem)
     buckets = gradient_buckets(program, problem)
@@ -221,9 +222,9 @@ def _step_end(
 def work_places(
     program: TensorProgram, problem: Sharding
 ) -> tuple[Sequence[int | None], Sequence[int | None], Sequence[int]]:
-    """Return group and phase of each operator, and with which operator a tensor is converted.
+    """Return group and phase of each operator, and the operator at which each tensor is converted.
 
-    Without a placement all is in one group and phase; else None is what all devices do.
+    Without a placement all is in one group and phase; else None stands for all devices.
     """
     if not problem.placement:
         alike = [0] * len(program.operators)
@@ -233,7 +234,7 @@ def work_places(
 
 
 def on_group(group: int) -> str:
-    """Return how a tensor lies along the first axis that is whole on one group of devices."""
+    """Return the property along the first axis of a tensor that is whole on one group."""
     return f"I{group}" if group else "I"
 
 
@@ -282,8 +283,8 @@ def _memory(
 
     Both are those of a device of `group`, its number along the first axis; where nothing is placed
     all groups have the same. A parameter that is trained has a gradient and the optimizer's state.
-    What a forward operator or a source makes and a backward one reads is kept as that reads it;
-    what only looks at another tensor is kept in the memory of that one, unless it is converted.
+    A tensor that a forward operator or a source makes and a backward one reads is kept with the
+    property of that reader; a view is kept in the memory of its base, unless it is converted.
     """
     mesh = problem.mesh.shape
     parameters = 0.0
@@ -322,9 +323,9 @@ def _memory(
 def properties_of(
     operator: Operator, row: Sequence[int], group: int | None
 ) -> tuple[list[Properties], list[Properties]]:
-    """Return how an operator reads and makes its tensors, by a signature along each axis.
+    """Return the properties of an operator's inputs and outputs, by a signature along each axis.
 
-    One that is placed on a group of devices has copies along the first axis there alone.
+    An operator placed on a group of devices has copies along the first axis in that group alone.
     """
     sides = [operator.signatures[k].text.split("->") for k in row]
     before = [[one for one in side[0].split(",") if one] for side in sides]
@@ -348,8 +349,8 @@ def broken_rules(
 ) -> Iterator[str]:
     """Yield the violated rules of a choice: placement, divisibility, readability, fixed choices.
 
-    `sides` say how it reads its inputs and makes its outputs; `group` is the one that it is placed
-    on, None for all devices.
+    `sides` are the properties of its inputs and of its outputs; `group` is the one that it is
+    placed on, None for all devices.
     """
     mesh = problem.mesh.shape
     read, made = sides
@@ -382,7 +383,7 @@ def broken_rules(
 
 
 def _arrival(program: TensorProgram, operator: Operator, mesh: Sequence[int]) -> Properties:
-    """Return the property of an input: split by axis 0 wherever that divides its rest."""
+    """Return the property of an input: split along its axis 0 by each mesh axis that divides it."""
     can = any(signature.text == "->S0" for signature in operator.signatures)
     shape = program.tensors[operator.outputs[0]].shape
     left, how = shape[0] if can else 1, []
@@ -401,7 +402,7 @@ def own_cost(
     how: Sequence[Properties],
     time_unit: str,
 ) -> tuple[float, float]:
-    """Return an operator's cost without conversions, and its time, by how its tensors lie."""
+    """Return an operator's cost without conversions, and its time, for its tensors' properties."""
     sent, seconds = added(problem, operator, row, how[0])
     time = _time(program, problem, operator, row, how) + seconds / TIME_UNITS[time_unit]
     if problem.objective == "time":
@@ -447,7 +448,7 @@ def added(
 ) -> tuple[float, float]:
     """Return bytes and seconds of the all-reduces inside an operator.
 
-    `how` is the way in which one of its tensors lies: it tells an operator on a group of devices.
+    `how` is the property of one of its tensors, which shows whether it is on a group of devices.
     """
     bytes_sent, seconds, mesh = 0.0, 0.0, problem.mesh
     for d, k in enumerate(row):
@@ -466,7 +467,7 @@ def added(
 
 
 def part_of(tensor: Tensor, how: Properties, mesh: Sequence[int]) -> list[int] | None:
-    """Return the shape of what a device has, None if an axis does not divide."""
+    """Return the shape of a device's part of a tensor, None if an axis does not divide."""
     shape = list(tensor.shape)
     for one, p in zip(how, mesh, strict=True):
         if one.startswith("S"):
@@ -485,7 +486,7 @@ def local_bytes(tensor: Tensor, how: Properties, mesh: Sequence[int]) -> float:
 
 
 def latency_shares(program: TensorProgram, problem: Sharding) -> dict[int, float]:
-    """Return the part of latencies that each gradient in a bucket pays: that of its bytes."""
+    """Return the share of latencies that each gradient in a bucket pays, by its bytes."""
     found: dict[int, float] = {}
     for bucket in gradient_buckets(program, problem):
         whole = sum(program.tensors[t].size_bytes for t in bucket)
@@ -496,7 +497,7 @@ def latency_shares(program: TensorProgram, problem: Sharding) -> dict[int, float
 def path(
     tensor: Tensor, before: Properties, after: Properties, problem: Sharding, share: float = 1.0
 ) -> tuple[ConversionStep, ...]:
-    """Return the cheapest steps from one way of lying to another; see `paths`."""
+    """Return the cheapest steps from one property to another; see `paths`."""
     for _, here, steps in paths(tensor, before, problem, share):
         if here == after:
             return steps
@@ -506,9 +507,9 @@ def path(
 def paths(
     tensor: Tensor, before: Properties, problem: Sharding, share: float = 1.0
 ) -> Iterator[tuple[float, Properties, tuple[ConversionStep, ...]]]:
-    """Yield all ways of lying with their cost and cheapest steps, nearest first, by Dijkstra.
+    """Yield all properties with their cost and cheapest steps, nearest first, by Dijkstra.
 
-    `share` is the part of latencies that the tensor pays.
+    `share` is the share of latencies that the tensor pays.
     """
     by_time = problem.objective == "time"
     queue: list[tuple[float, int, Properties, tuple[ConversionStep, ...]]] = [(0.0, 0, before, ())]
@@ -530,7 +531,7 @@ def paths(
 def _steps(
     tensor: Tensor, here: Properties, problem: Sharding, share: float
 ) -> Iterator[ConversionStep]:
-    """Yield the steps by which a tensor can change its property along one axis."""
+    """Yield the steps that change a tensor's property along one axis."""
     mesh = problem.mesh.shape
     for d, before in enumerate(here):
         ways = [f"S{axis}" for axis in range(len(tensor.shape))]
@@ -559,7 +560,7 @@ def one_step(
     lying: Properties,
     share: float = 1.0,
 ) -> ConversionStep:
-    """Return a step along axis d on tensors of so many bytes in each group of devices."""
+    """Return a step along axis d, of tensors with `among` bytes in each group of its devices."""
     if before == "B":
         return ConversionStep("slice" if after[0] == "S" else "keep-one", d, lying, 0.0, 0.0)
     if after == "P":
@@ -598,7 +599,7 @@ def collective_between(before: str, after: str) -> str:
 def collective_rounds(mesh: DeviceMesh, name: str, d: int) -> tuple[float, float, float]:
     """Return rounds of a collective, bytes passed on in sequence, and bytes sent by a group.
 
-    The last two as parts of the tensor.
+    The last two are fractions of the tensor.
     """
     p = mesh.shape[d]
     rest = p - 1

@@ -1,6 +1,6 @@
-"""The max-load of a placement, from the definition: plain sums over nodes and edges.
+"""Verification of throughput: the max-load of a placement, by plain sums over nodes and edges.
 
-Written apart from the models and the search on purpose: it is what they are judged by.
+Independent of models and searches on purpose, as it judges them.
 """
 
 from __future__ import annotations
@@ -9,26 +9,24 @@ import math
 
 import numpy as np
 
-from ...instances import Cluster, Costs, NodeId, Placement, Throughput, Workload
+from ...instances import Cluster, Costs, NodeId, Placement, Throughput, Workload, price
 from ...instances.common.arrays import Ints
 from ...instances.model.contiguity import pipeline_edges, quotient_cycle
-from .report import DeviceReport, Report
+from .report import Report, device_reports
 from .rules import divided_colours, over_memory, unsupported
 
 
-def check(
-    workload: Workload, cluster: Cluster, costs: Costs, problem: Throughput, solution: Placement
-) -> Report:
+def check(workload: Workload, cluster: Cluster, problem: Throughput, solution: Placement) -> Report:
     """Evaluate a placement and list the rules it breaks.
 
     load(S) = Σ_{v∈S} p_v + Σ_{u∉S, some (u,v)∈E has v∈S} c_u + Σ_{u∈S, some (u,v)∈E has v∉S} c_u
 
     with the device's own p and c; a transfer belongs to the pass of the node that produced it.
     Between linked devices both pay for one message instead, for each u and each device it enters.
-    If data is relayed, u is paid for once at each boundary of S that it crosses instead: those
-    between neighbours, from the first to the last of the stages that make or need it.
+    If data is relayed, u is paid for at each boundary between neighbouring stages that it crosses
+    instead, from the first to the last of the stages that make or need it.
     """
-    placement = solution.device
+    costs, placement = price(workload, cluster), solution.device
     wrong = _wrong_order(workload, cluster, solution) if problem.relayed else []
     if wrong:
         return Report(math.inf, (), tuple(wrong))
@@ -62,22 +60,14 @@ def check(
     else:
         objective = float(load.max())
 
-    capacity = costs.capacity_bytes[costs.kind_of]
-    nodes = workload.ids_by_place(where, size)
-    devices = tuple(
-        DeviceReport(
-            name=device.name,
-            kind=cluster.kinds[device.kind].name,
-            nodes=tuple(nodes[d]),
-            compute=float(compute[d].sum()),
-            transfer=float(transfer[d].sum()),
-            load=float(load[d]),
-            forward=float(passes[d, 0]),
-            backward=float(passes[d, 1]),
-            memory_bytes=float(memory[d]),
-            capacity_bytes=float(capacity[d]),
-        )
-        for d, device in enumerate(cluster.devices)
+    devices = device_reports(
+        cluster,
+        workload.ids_by_place(where, size),
+        compute.sum(axis=1),
+        transfer.sum(axis=1),
+        passes,
+        load,
+        memory,
     )
     violations = [
         *unsupported(workload, cluster, costs, where),
@@ -144,7 +134,7 @@ def not_contiguous(
 
 
 def _reentered(workload: Workload, placement: Ints, device: int) -> list[NodeId]:
-    """First forward node by which a path that left `device` comes back to it, if any."""
+    """Return the first forward node by which a path that left `device` comes back, if any."""
     left: set[int] = set()  # nodes elsewhere that can be reached from the device
     for v in workload.order:
         if workload.backward[v]:

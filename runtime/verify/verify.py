@@ -1,4 +1,4 @@
-"""Entry of the verifier: values of plans by definition, apart from a solver's claims."""
+"""Verification of plans: objective, loads and rules from the definition of each problem."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ from ...instances import (
     is_iteration,
     is_stream,
     plan_of,
-    price,
 )
 from . import job, latency, mapping, sharding, throughput
 from .report import Report
 from .rules import broken_rules
 
-#: Largest relative error of a claimed objective: rounding of sums.
+#: Largest relative excess of a claim over what is computed anew: rounding of sums.
 CLAIM_TOLERANCE = 1e-9
 
 
@@ -43,17 +42,17 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
     Parameters
     ----------
     workload, cluster, problem
-        What the solution is for.
+        Instance that the solution was made for.
     solution
-        Of the problem's type: `Placement` for `Throughput`, `CallPlacement` for `Latency`,
+        Solution of the problem's type: `Placement` for `Throughput`, `CallPlacement` for `Latency`,
         `StagePlacement` or `PipelinePlacement` for a `PipelineJob` that is a stream or an
         iteration, `ReplicaPlacement` for `DeviceMapping`, `TensorSharding` for `Sharding`.
 
     Returns
     -------
     Report
-        Of a mapping a `MappingReport`, of a sharding a `ShardingReport`. Broken rules are listed,
-        not raised.
+        For a mapping a `MappingReport`, for a sharding a `ShardingReport`. Broken rules are
+        listed, not raised.
 
     Raises
     ------
@@ -81,19 +80,16 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
 def _of_problem(
     workload: Workload, cluster: Cluster, problem: Problem, solution: Solution
 ) -> Report:
-    """Return the report of the module of a problem."""
+    """Return the report of a problem's module, without placement rules."""
     match problem, solution:
         case Throughput(), Placement():
-            costs = price(workload, cluster)
-            return throughput.check(workload, cluster, costs, problem, solution)
+            return throughput.check(workload, cluster, problem, solution)
         case PipelineJob(), PipelinePlacement() if is_iteration(problem):
-            costs = price(workload, cluster)
-            return job.check_iteration(workload, cluster, costs, problem, solution)
+            return job.check_iteration(workload, cluster, problem, solution)
         case PipelineJob(), StagePlacement() if is_stream(problem):
             return job.check_stream(workload, cluster, problem, solution)
         case Latency(), CallPlacement():
-            costs = price(workload, cluster)
-            return latency.check(workload, cluster, costs, problem, solution)
+            return latency.check(workload, cluster, problem, solution)
         case DeviceMapping(), ReplicaPlacement():
             return mapping.check(workload, cluster, problem, solution)
         case Sharding(), TensorSharding():
@@ -104,14 +100,14 @@ def _of_problem(
 
 
 def verify(workload: Workload, plan: Plan | Planned) -> Report:
-    """Check a plan from the definition.
+    """Check a plan: every rule, and its claims against what the definition gives.
 
     Parameters
     ----------
     workload
-        What the plan was made for.
+        Workload that the plan was made for.
     plan
-        What is checked: a plan, or the `Result` that holds it.
+        A plan, or the `Result` that holds it.
 
     Returns
     -------
@@ -123,8 +119,8 @@ def verify(workload: Workload, plan: Plan | Planned) -> Report:
     InputError
         If the plan was made for another workload.
     VerificationError
-        If the placement breaks a rule, the objective differs from the recomputed one, or the
-        bound is above it.
+        If the solution breaks a rule, the objective differs from the recomputed one, or the
+        bound is above that.
 
     Examples
     --------
@@ -143,10 +139,9 @@ def verify(workload: Workload, plan: Plan | Planned) -> Report:
         )
     report = evaluate(workload, plan.cluster, plan.problem, plan.solution)
     problems = list(report.violations)
-    scale = max(abs(report.objective), abs(plan.objective), 1e-300)
-    if not abs(plan.objective - report.objective) <= CLAIM_TOLERANCE * scale:
+    if not math.isclose(plan.objective, report.objective, rel_tol=CLAIM_TOLERANCE):
         problems.append(f"it claims objective {plan.objective!r}; it is {report.objective!r}")
-    if math.isnan(plan.bound) or plan.bound > report.objective * (1 + CLAIM_TOLERANCE):
+    if not plan.bound <= report.objective * (1 + CLAIM_TOLERANCE):
         problems.append(f"it claims bound {plan.bound!r}, above its objective {report.objective!r}")
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

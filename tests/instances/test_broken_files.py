@@ -161,6 +161,10 @@ PLAN: list[tuple[Damage, str]] = [
     ),
     (put("problem", "name", to="sorting"), 'problem: name is "sorting"; it must be one of'),
     (put("problem", "colour", to=1), 'problem: unknown key "colour"; remove it'),
+    (
+        put("problem", "placement_rules", "max_stage", to=1),
+        'problem: placement_rules: unknown key "max_stage"; remove it',
+    ),
     (drop("problem", "overlap"), "problem: overlap is missing; add it"),
     (put("gap", to=0.5), "gap is 0.5, but objective and bound give"),
     (put("objective", to=None), "objective is null; it must be a number"),

@@ -72,6 +72,18 @@ def test_older_plans_have_links_of_collectives_beside_their_names(tmp_path: Path
     assert read({**document, "version": 4}, tmp_path, workload).problem == problem
 
 
+def test_a_configuration_is_called_what_it_is(tmp_path: Path) -> None:
+    """The number of a layer's configuration counts, so that a false name would mislead readers."""
+    posed = task("stream")
+    plan = solve(posed.workload, posed.cluster, posed.problem).plan
+    assert plan is not None
+    document = json.loads(json.dumps(write_plan(plan, posed.workload)))
+    read(document, tmp_path, posed.workload)
+    document["solution"]["stages"][0]["nodes"][0]["configuration"] = "recomputed"
+    with pytest.raises(InputError, match='configuration "recomputed"; number 0 is "vanilla"'):
+        read(document, tmp_path, posed.workload)
+
+
 def test_a_bound_above_the_objective_is_refused(tmp_path: Path) -> None:
     document = sample_files.document(sample_files.plan())
     document |= {"bound": 1.1 * document["objective"], "gap": 0.0}

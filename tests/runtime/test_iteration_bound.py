@@ -62,6 +62,15 @@ def test_a_stage_without_time_can_help() -> None:
     assert not no_iteration_below(workload, cluster, problem, 79.0 * (1 + 1e-6))
 
 
+def test_a_schedule_left_open_is_the_usual_one() -> None:
+    """A plan whose problem names no schedule is checked as the iteration under 1F1B that it is."""
+    workload, cluster = stagecut.load("gpt2-xl-training"), stagecut.accelerators_and_cpus(2)
+    plan = stagecut.solve(workload, cluster, PipelineJob(4), limits=Limits(seconds=20)).plan
+    assert plan is not None
+    assert plan.problem.schedule == "1f1b"  # type: ignore[union-attr]
+    assert check_bound(workload, replace(plan, problem=PipelineJob(4))).value >= plan.bound
+
+
 def test_given_schedules() -> None:
     exact = 0
     for seed in range(60):

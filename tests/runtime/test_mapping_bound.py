@@ -126,6 +126,14 @@ def test_a_bound_of_given_stages_is_none_of_all_cuts(
         document = json.loads(capsys.readouterr().out)
         assert document["verified"]
         assert not document["bound_checked"]
+        assert not document["of_given_stages"]
         assert said in document["why_not_checked"]
+    save(
+        replace(plan, certificate={"origin": "a guess, stages given"}),
+        tmp_path / "plan.json",
+        workload,
+    )
+    run_command([*words, "--json"])
+    assert json.loads(capsys.readouterr().out)["of_given_stages"]
     with pytest.raises(UncheckedError, match="without a certificate that can be checked"):
         check_bound(workload, replace(plan, certificate={"origin": "all cuts at least prices"}))

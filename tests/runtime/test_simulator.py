@@ -260,6 +260,14 @@ def test_memory_over_time_and_what_it_consists_of() -> None:
     assert run.over_memory == []
 
 
+def test_a_byte_too_many_does_not_fit() -> None:
+    """Of much memory, too: the verifier allows half a byte for rounding."""
+    stages = chain([1.0], [2.0], weight_bytes=[2.0**34])
+    for less, lines in ((0.0, 0), (0.5, 0), (1.0, 1)):
+        tight = dataclasses.replace(stages, capacity_bytes=np.array([2.0**34 - less]))
+        assert len(simulate_stages(tight, "1f1b", 2).over_memory) == lines
+
+
 @pytest.mark.parametrize("name", TRAINING)
 @pytest.mark.parametrize("overlap", [False, True])
 def test_the_critical_path_has_no_gaps(name: str, overlap: bool) -> None:

@@ -1,4 +1,4 @@
-"""Checks of bounds, apart from the searches that claim them: the outcome, and what refuses."""
+"""Checks of bounds, independent of the searches that claim them: their result and errors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from ....instances import Plan, UncheckedError, VerificationError
 
 @dataclass(frozen=True)
 class BoundCheck:
-    """The two sides of the inequality: `value` of all nodes, `held` by all devices at most.
+    """Result of a bound's check, which proved that no plan is below the target.
 
-    Of a certificate by multipliers or potentials, what they prove, and the target.
+    For prices `value` is that of all nodes, and `held` the most that all devices can hold of it
+    within the target; for other bounds they are the proved bound, and the target.
     """
 
     target: float
@@ -26,5 +27,5 @@ def check_target(plan: Plan, target: float) -> None:
 
 
 def too_much(what: str) -> UncheckedError:
-    """Return the error of a bound that is not checked, as the check would be too large."""
+    """Return the error of a bound whose check would be too large."""
     return UncheckedError(f"bound: not checked: {what}")

@@ -1,9 +1,9 @@
-"""The check of a plan's bound, apart from the search that found it.
+"""Check of a plan's bound, independent of the search that found it.
 
 A certificate is checked by its evidence: prices (`prices`), hubs (`max_load`), a price of memory
 (`sharding`). Any other bound is compared with bounds that follow from the workload alone
 (`max_load`, `latency`, `job`), and for contiguous splits and mappings with all chains of stages
-(`stage_chains`, `job`, `mapping`): whatever found it, it is proved if that is as much.
+(`stage_chains`, `job`, `mapping`): it is proved, whatever its origin, if one of them is as high.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ....instances import (
 from ....instances.common.errors import quote
 from ....instances.formats.plan_json import PriceCertificate, ShardingCertificate, read_certificate
 from ....instances.model.workload import kept_bytes
+from ..verify import CLAIM_TOLERANCE
 from . import BoundCheck, check_target
 from .job import divided_work_bound, no_iteration_below, stream_bound
 from .latency import latency_bound
@@ -40,9 +41,6 @@ from .prices import check_prices
 from .sharding import check_sharding_bound
 from .stage_chains import no_chain_below, no_intervals_below
 
-#: Largest relative excess of a bound over the recomputed one: rounding of sums.
-CLAIM_TOLERANCE = 1e-9
-
 
 def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
     """Check that the plan's bound is proved: by its certificate, or by the workload alone.
@@ -50,15 +48,15 @@ def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
     Parameters
     ----------
     workload
-        What the plan was made for.
+        Workload that the plan was made for.
     plan
-        A plan of any problem, or the `Result` that holds it. What can be checked of which bound:
-        see the page on certificates.
+        A plan of any problem, or the `Result` that holds it. The page on certificates says which
+        bounds can be checked.
 
     Returns
     -------
     BoundCheck
-        What was proved, and for which target; after seconds to a minute for a thousand nodes.
+        Proved value and target; takes seconds to a minute for a thousand nodes.
 
     Raises
     ------
@@ -67,8 +65,8 @@ def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
     VerificationError
         If the certificate does not prove the bound.
     UncheckedError
-        If there is no bound; if it has no certificate of this kind, and is above what follows from
-        the workload alone; or if the check would be too large.
+        If there is no bound; if it has no certificate that can be checked, and is above the bounds
+        that follow from the workload alone; or if the check would be too large.
 
     Examples
     --------
@@ -82,6 +80,8 @@ def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
     plan = plan_of(plan)
     plan.check_made_for(workload)
     problem = plan.problem
+    if isinstance(problem, PipelineJob):
+        plan = replace(plan, problem=problem.for_workload(workload))
     if not isinstance(problem, Throughput | Sharding):
         return _check_without_certificate(workload, plan)
     given = read_certificate(plan.certificate, workload.n, len(plan.cluster.kinds))
@@ -140,13 +140,13 @@ def _proved_by_chains(workload: Workload, plan: Plan) -> bool:
 
 
 def bound_without_certificate(workload: Workload, plan: Plan) -> float:
-    """Return the best bound on a plan's objective that needs no evidence; ≥ 0."""
+    """Return the best lower bound on the objective that follows from the workload alone; ≥ 0."""
     problem, cluster = plan.problem, plan.cluster
     match problem:
         case Throughput():
             return max_load_bound(workload, price(workload, cluster), problem)
         case PipelineJob() if is_iteration(problem):
-            # a device that does the work of a microbatch in time L is busy for M L
+            # a device with load L per microbatch is busy for M L
             one = _of_microbatch(workload, problem)
             split = Split.NONCONTIGUOUS if problem.chunks_per_device > 1 else problem.split
             max_load = Throughput(split=split, overlap=problem.overlap)
@@ -166,10 +166,10 @@ def bound_without_certificate(workload: Workload, plan: Plan) -> float:
 
 
 def _of_microbatch(workload: Workload, problem: PipelineJob) -> Workload:
-    """Return the workload with only the bytes that a device holds in any order of work.
+    """Return the workload with the memory that a device needs in any order of its pieces.
 
-    The stage of a device, and with a backward pass the stages of a chain that share one, hold the
-    activations of a microbatch all together; other pieces need not.
+    A chain's stage, and with a backward pass all stages of a device, hold the activations of a
+    microbatch at the same time; other pieces need not, so that only resident memory counts.
     """
     shared = problem.chunks_per_device > 1
     if problem.split == Split.CONTIGUOUS and (workload.backward.any() or not shared):

@@ -1,41 +1,38 @@
-"""Bounds on pipelines that need no evidence: of iterations, then of streams.
-
-Of an iteration they hold for all contiguous splits.
+"""Lower bounds on pipelines: iterations, for all contiguous splits, then streams.
 
 *All chains of stages*, by paths and ideals. Let each stage have a device of its own. The schedule
-fixes the order of actions, and with f_s, b_s and c_s the forward and backward times of stage s and
-the compute of the latter, of which ω is for gradients of weights, the makespan of a chain is the
-longest path
+fixes the order of actions. With f_s, b_s and c_s the forward and backward times of stage s and the
+compute of the latter, of which the share ω is for gradients of weights, the makespan of a chain is
+the longest path
 
     T = max over paths π of Σ_s n_πsF f_s + n_πsB b_s + n_πsI (b_s − ω c_s) + n_πsW ω c_s
 
 So weights y ≥ 0 of any paths, Σ_π y_π = 1, price actions: no chain is below the least sum of
-prices, a shortest way through the ideals, stage by stage. A stage is ruled out where the shortest
-way through it reaches the target. Paths are those that decide the makespan of chains that were
-cheapest before, and SciPy proposes y, as the value of the matrix game between these. Whatever it
-says, the prices are a proof. Where the game ends below the target, the chains that are left are
-executed if they are few. Else the search branches on one of their ideals.
+prices, a shortest path through the ideals, stage by stage. A stage is ruled out if the shortest
+path through it reaches the target. The paths π are longest ones of the cheapest chains so far, and
+SciPy proposes y, an optimal strategy of the matrix game between paths and chains; any y is a proof.
+If the value of the game is below the target, the remaining chains are executed if they are few;
+else the search branches on one of their ideals.
 
-*Divisible work*, by paths: a bound that needs no certificate. Let F and C be the forward and the
-backward compute of all blocks, each on its fastest device. A chain of P stages divides them: Σ_s
-f_s ≥ F and Σ_s c_s ≥ C. With weights y ≥ 0 of any paths of the schedule, Σ_π y_π = 1, and ω the
-part of c_s that computes gradients of weights, no chain is below
+*Divisible work*, by paths. Let F and C be the forward and the backward compute of all blocks, each
+on its fastest device. A chain of P stages divides them: Σ_s f_s ≥ F and Σ_s c_s ≥ C. With weights
+y ≥ 0 of any paths of the schedule, Σ_π y_π = 1, no chain is below
 
     min_s (Σ_π y_π n_πsF) F + min_s (Σ_π y_π (n_πsB + (1 − ω) n_πsI + ω n_πsW)) C
 
-SciPy proposes y by a linear program over the paths at hand, and a division of the work; what is
-longest there is the next path. Whatever y it says, this is a bound of all chains of P stages, and
-the least over P one of the problem.
+SciPy proposes y, by a linear program over the paths so far, and a division of the work, whose
+longest path is the next one. Any y gives a bound on all chains of P stages, and the least over P
+one on the problem.
 
-*The longest layer, and work over all devices*, of a stream. Every stage i on a kind k
-has d_i t_i devices and takes at least Σ_v p_v slowdown_k / d_i, where p is the time of a layer's
-configuration. So if T bounds all stages,
+*The longest layer, and work over all devices*, of a stream. Stage i on a kind k has d_i t_i devices
+and takes at least Σ_v p_v slowdown_k / d_i, where p is the time of a layer's configuration. So if T
+bounds all stages,
 
 1. T ≥ (p_c slowdown_k + synchronising c) / d, for each layer by some c, k and d with room for it,
 2. T Σ_k n_k / slowdown_k ≥ Σ_v min_c t_c (p_c + λ size_c) − λ Σ_k n_k M_k   for any λ ≥ 0,
 
-with the bytes of the fewest microbatches in flight. What the user's rules forbid is left aside,
-which cannot make a bound too high.
+with the bytes of the fewest microbatches in flight. The user's rules are left out, which cannot
+make a bound too high.
 """
 
 from __future__ import annotations
@@ -69,52 +66,47 @@ from .longest_kernel import count_longest
 from .max_load import ROUNDING, blocks, pass_times
 from .stage_chains import ListedStages, list_stages
 
-#: Thirds taken off the range of λ, and what rounding may do to the bounds of streams, relatively.
+#: Steps of the search for λ, each of which cuts off a third, and relative rounding allowance.
 PRICE_ROUNDS, STREAM_ROUNDING = 100, 1e-11
 
-#: Actions that are executed for all numbers of stages at most, and paths for one of them.
+#: Most actions that are executed for all numbers of stages, and most paths for one of them.
 ACTIONS, PATHS = 20_000_000, 500
 
-#: Ends of actions that are held at once.
+#: Most ends of actions that are held at once.
 TIMES = 5_000_000
+#: Most rounds of a game, and most nodes of the branch and bound.
+ROUNDS, PARTS_OF_CHAINS = 100, 500
+#: Most chains that are executed one by one, and price lists by which others are left out.
+CHAINS, KEPT = 100_000, 10
+#: Rounding of prices, least gain of another round, and largest distance from the cheapest chain of
+#: those that are kept, as shares of the target.
+CHAIN_ROUNDING, CLOSE, NEAR = 1e-11, 1e-7, 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class SchedulePaths:
-    """The actions of P stages on D devices, in an order in which they can be executed."""
+    """Actions of P stages on D devices, in an order in which they can be executed."""
 
     steps: ScheduleSteps
-    # (D,): passes that a device has begun and not come back to at once: where it has one stage, the
-    # microbatches that this holds
+    # (D,): most microbatches in flight on a device, over all its stages
     held: Ints
 
     def longest(self, durations: Floats) -> tuple[float, Floats]:
-        """Return the makespan, and how often a longest path has each action; both (P, 4)."""
+        """Return the makespan, and the counts of a longest path's actions, for durations (P, 4)."""
         end, tally = np.zeros(len(self.steps.task) + 1), np.zeros((1, durations.size))
         count_longest(self.steps, durations.reshape(-1, 1), 0.0, end, tally, np.zeros(1))
         return float(end.max()), tally.reshape(durations.shape)
 
     def makespans(self, durations: Floats) -> Floats:
-        """Return the makespans, shape (C,), of many chains at once, of durations (4, C, P)."""
+        """Return the makespans of C chains, shape (C,), for durations (4, C, P)."""
         width = max(1, TIMES // len(self.steps.task))
         pieces = np.split(durations, range(width, durations.shape[1], width), axis=1)
         tasks = (piece.transpose(2, 0, 1).reshape(4 * piece.shape[2], -1) for piece in pieces)
         return np.concatenate([self.steps.ends(duration).max(axis=0) for duration in tasks])
 
 
-#: Rounds of a game, and parts into which chains are divided, at most.
-ROUNDS, PARTS_OF_CHAINS = 100, 500
-
-#: Chains that are looked at one by one, and mixtures by which they are left out.
-CHAINS, KEPT = 100_000, 10
-
-#: Rounding of prices, what prices are no longer raised by, and how far above the cheapest chain
-#: others are kept, as parts of the target.
-CHAIN_ROUNDING, CLOSE, NEAR = 1e-11, 1e-7, 1e-6
-
-
 class _Cheapest(NamedTuple):
-    """The cheapest chain at given prices of actions."""
+    """Cheapest chain at given prices of actions."""
 
     value: float  # its price
     chain: Ints  # (P,): its stages
@@ -124,7 +116,7 @@ class _Cheapest(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _ChainSubset:
-    """A node of the branch and bound: the chains within allowed stages."""
+    """Node of the branch and bound: the chains within allowed stages."""
 
     allowed: list[Ints]  # for each place in the chain, the stages that may be there
     rows: list[Floats]  # counts of paths, shape (P, 4) each
@@ -137,11 +129,10 @@ def no_iteration_below(
 ) -> bool:
     """Prove that every chain of stages takes `target` or longer; False if one is shorter.
 
-    Transfers that overlap compute, links between devices, what kinds of devices there are how many
-    of, and placement rules but the number of stages are left out, which makes no chain dearer. The
-    split is contiguous, with one stage on a device. Raises `VerificationError` if there are too
-    many ideals, stages or parts of the chains to look at all of them, or a given schedule has two
-    stages on a device.
+    Transfers that overlap compute, links between devices, the number of devices of each kind, and
+    all placement rules but the number of stages are left out, which makes no chain slower. The
+    split is contiguous, with one stage on a device. UncheckedError if there are too many ideals,
+    stages or nodes of the search, or a given schedule has two stages on a device.
     """
     if problem.order and len(set(problem.order.device)) < len(problem.order.device):
         raise too_much("the schedule has two stages on a device")
@@ -152,11 +143,11 @@ def no_iteration_below(
 
 
 def _refuted(listed: ListedStages, paths: SchedulePaths) -> bool:
-    """Return whether every chain of so many stages is at the target or above."""
+    """Return whether every chain of the paths' number of stages reaches the target."""
     fits = [listed.resident + held * listed.activation <= 1.0 for held in paths.held]
     size = len(fits)
     first = _ChainSubset([np.flatnonzero(own) for own in fits], [], [], [])
-    for s in range(size):  # the paths that stay on one stage
+    for s in range(size):  # paths that stay on one stage
         heavy = np.full((size, 4), 1e-3)
         heavy[s] = 1.0
         first.rows.append(paths.longest(heavy)[1])
@@ -182,7 +173,7 @@ def _refuted(listed: ListedStages, paths: SchedulePaths) -> bool:
 def _after_pricing(
     listed: ListedStages, paths: SchedulePaths, part: _ChainSubset
 ) -> _ChainSubset | None:
-    """Return a subset after pricing: only stages below the target; None if it is empty."""
+    """Return a subset without the stages that prices rule out; None if it is empty."""
     allowed, rows, chains = part.allowed, list(part.rows), list(part.chains)
     prices: list[Floats] = []
     while True:
@@ -204,9 +195,9 @@ def _after_pricing(
 
 
 def _enumerate_chains(listed: ListedStages, part: _ChainSubset) -> tuple[Ints, bool]:
-    """Return the chains, shape (C, P), of a subset below the target at all its prices.
+    """Return chains of a subset, shape (C, P), and whether all those below the target are there.
 
-    Unless there are too many: the second value says whether these are all.
+    If there are too many below it, at all prices, only the chains that are known are returned.
     """
     every = [*part.rows, *part.prices]
     behind = [_backward_labels(listed, prices, part.allowed) for prices in every]
@@ -314,7 +305,7 @@ def _path_weights(costs: Floats) -> Floats:
 
 
 def paths_of(problem: PipelineJob, stages: int, *, trains: bool) -> SchedulePaths:
-    """Return the actions of a schedule with so many stages."""
+    """Return the actions of the problem's schedule with this number of stages."""
     if problem.order:
         rows = sorted(problem.order.rows, key=lambda row: row[0].stage)
         schedule = schedule_of(rows, microbatches=problem.batch)
@@ -336,7 +327,7 @@ def _most_in_flight(table: ActionTable, trains: bool) -> int:
 def divided_work_bound(
     workload: Workload, costs: Costs, problem: PipelineJob, target: float
 ) -> float:
-    """Return a lower bound on the makespan of every chain of stages, the target at most."""
+    """Return a lower bound on the makespan of every chain of stages, at most the target."""
     block = blocks(workload, costs, Throughput(split=problem.split))
     time = pass_times(workload, costs, block)
     work = time[costs.count > 0].min(axis=0).sum(axis=1)
@@ -356,7 +347,7 @@ def divided_work_bound(
 
 
 def _sizes(problem: PipelineJob, devices: int, blocks: int) -> list[int]:
-    """Return the numbers of stages that a chain can have, the largest first."""
+    """Return the possible numbers of a chain's stages, the largest first."""
     if problem.order:
         return [len(problem.order.device)]
     chunks = problem.chunks_per_device
@@ -369,7 +360,7 @@ def _sizes(problem: PipelineJob, devices: int, blocks: int) -> list[int]:
 def _stage_count_bound(
     paths: SchedulePaths, work: Floats, share: float, target: float, rounds: int
 ) -> float:
-    """Return a lower bound on the makespan of chains of so many stages."""
+    """Return a lower bound on the makespan of chains with the paths' number of stages."""
     from scipy.optimize import linprog
 
     size, total = int(paths.steps.task.max()) // 4 + 1, float(work.sum())
@@ -377,7 +368,7 @@ def _stage_count_bound(
     best, rows = 0.0, [_row(paths, work[:, None] * part, share)[1] for part in staying]
     for _ in range(rounds - len(rows)):
         table = np.array(rows)  # (paths, 2, P)
-        free = -np.repeat(np.eye(2), size, axis=0)  # the least of each pass, below that of a stage
+        free = -np.repeat(np.eye(2), size, axis=0)  # least price of each pass over the stages
         solved: Any = linprog(
             np.append(np.zeros(len(rows)), -work / total),
             A_ub=np.hstack([-table.reshape(len(rows), -1).T, -free]),
@@ -402,7 +393,7 @@ def _stage_count_bound(
 def _row(paths: SchedulePaths, division: Floats, share: float) -> tuple[float, Floats]:
     """Return the makespan of a division, and the passes on a longest path; both (2, P).
 
-    `share` is ω, the part of a backward pass that W takes.
+    `share` is ω, the share of a backward pass that W takes.
     """
     f, c = division
     makespan, n = paths.longest(np.column_stack((f, c, (1 - share) * c, share * c)))
@@ -410,7 +401,7 @@ def _row(paths: SchedulePaths, division: Floats, share: float) -> tuple[float, F
 
 
 def stream_bound(workload: Workload, cluster: Cluster, problem: PipelineJob) -> float:
-    """Return the best lower bound on the problem's objective, in the time unit."""
+    """Return the best lower bound on a stream's time per microbatch, in the workload's unit."""
     layers = layers_of(workload)
     microbatches, bandwidth = microbatches_and_bandwidth(workload, problem)
     kinds = [kind for kind in cluster.kinds if kind.count and not kind.host]
@@ -453,7 +444,7 @@ def _bytes(layers: Layers, problem: PipelineJob, in_flight: int) -> Floats:
 
 
 def _work(layers: Layers, nodes: int, size: Floats, room: float) -> float:
-    """Return the greatest right side of 2 over the λ that are tried."""
+    """Return the greatest right side of bound 2 over the λ that are tried."""
 
     def dual(price: float) -> float:
         least = np.full(nodes, np.inf)

@@ -1,32 +1,33 @@
-"""Bounds on the latency that need no evidence: work, the critical path, intervals of paths.
+"""Lower bounds on the latency: work, the critical path, intervals of paths.
 
 Let p_v be the least time of node v on an accelerator that supports it, q_v on a CPU, m_v its bytes,
 M the bytes of all accelerators together.
 
-1. Without CPUs all accelerators share the work: T ≥ Σ_v p_v / n.
+1. Without CPUs n accelerators share the work: T ≥ Σ_v p_v / n.
 2. The nodes of a path P run one after the other, and those in calls fit into M. So for μ ≥ 0
 
        T ≥ Σ_{v∈P} min(q_v, p_v + μ m_v) − μ M ,
 
-   of which the heaviest path is the best; tried are some of the μ at which a minimum changes.
-3. *Intervals of a path.* Take a path P = v_1 … v_L of blocks. A call meets it in an interval, since
-   calls wait for each other in order, and what follows on the path starts after the call has ended.
-   Let L(a, b) be no more than the load of any call that meets P in v_a … v_b, and q_i no more than
-   the time that passes between the path's entering block v_i and leaving it on CPUs. With x calls
-   left the rest of the path takes
+   which the heaviest path makes largest; tried are some of the μ at which a minimum changes.
+3. *Intervals of a path.* Let P = v_1 … v_L be a path of blocks. A call meets it in an interval, as
+   a block between two of its own would run both before and after it, and the path goes on after
+   the call has ended. Let L(a, b) be a lower bound on the load of any call that meets P in v_a …
+   v_b, and q_i one on the time from the path's entering block v_i to its leaving it on CPUs. With x
+   calls left the rest of the path takes
 
        D[i][x] ≥ min( q_i + D[i+1][x],  min_{b ≥ i} L(i, b) + D[b+1][x−1] ),   D[L+1][x] = 0,
 
    and T ≥ D[1][all calls].
 
-   L(a, b) is first what blocks take that lie on paths from v_a to v_b, which are in the call, and
-   transfers along P where it begins and ends. Where the minimum uses an interval, that becomes a
-   minimum cut: a call S costs Σ p over S and c_u for each u of which some, not all, of u and its
-   readers are in S; out of it are the rest of P, what leads to v_{a−1} and what v_{b+1} leads to.
+   L(a, b) is at first the compute of the blocks on paths from v_a to v_b, all of which are in the
+   call, and the transfers along P at its ends. Where the minimum uses an interval, a minimum cut
+   takes its place: a call S costs Σ p over S and c_u for each u of which some, not all, of u and
+   its readers are in S; the rest of P, all that leads to v_{a−1} and all that v_{b+1} leads to are
+   outside.
 
 *Blocks.* With one call per accelerator the nodes of a colour are in one call or all on CPUs. A
-colour is one block if each node where it is entered leads to each one where it is left; then
-contracting it makes no circle.
+colour is one block if each of its entries leads to each of its exits; then contracting it makes no
+cycle.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ import numpy as np
 from ....instances import Costs, Workload
 from ....instances.common.arrays import Bools, Floats, Ints
 from ..rules import usable_bytes_each
-from .max_load import Nets, least_cut, nets_of, summed
+from .max_load import ROUNDING, Nets, least_cut, nets_of, summed
 
-#: Blocks up to which paths are looked at: which leads to which takes their square in bytes.
+#: Most blocks for bounds by paths: the table of which leads to which takes their square in bytes.
 MOST_BLOCKS = 10_000
 
-#: Paths that are tried, the last by the times on CPUs; what the weights on one are cut to after it.
+#: Paths that are tried, the last by times on CPUs, and the factor of a path's weights for the next.
 PATHS, AGAIN = 4, 0.1
 
 #: Minimum cuts for one path.
@@ -54,6 +55,8 @@ CUTS = 2_000
 
 #: Relative rounding allowance.
 INTERVAL_ROUNDING = 1e-11
+#: Values of μ that are tried.
+PRICES = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +66,9 @@ class _OrderedBlocks:
     members: list[list[int]]  # nodes of each block, in topological order
     order: nx.DiGraph[int]
     of: Ints  # (n,): block of each node
-    leads: Bools  # (B, B): whether a path leads from the first to the second, or they are one
+    leads: Bools  # (B, B): whether a path leads from the first to the second, or they are equal
     compute: Floats  # (K, B)
-    # memory, colour: (B,): bytes; the colour of a block that has not all of it, else −1
+    # memory, colour: (B,): bytes; the colour of which a block is a part, else −1
     memory: Floats
     colour: Ints
     capacity: Floats  # (K,): bytes of one accelerator
@@ -73,15 +76,8 @@ class _OrderedBlocks:
     cpu: Floats  # (n,): `inf` where there are no CPUs
 
 
-#: Rounding allowance, as a part of the sum of magnitudes.
-ROUNDING = 1e-12
-
-#: Values of μ that are tried.
-PRICES = 256
-
-
 def latency_bound(workload: Workload, costs: Costs, calls: int, target: float) -> float:
-    """Return the best lower bound on the latency, or the first that reaches the target."""
+    """Return the best lower bound on the latency, or the first one that reaches the target."""
     there = costs.count > 0
     own = there & ~costs.host
     fast = costs.compute[own].min(axis=0, initial=np.inf)
@@ -100,7 +96,7 @@ def latency_bound(workload: Workload, costs: Costs, calls: int, target: float) -
 
 
 def _critical_path(workload: Workload, costs: Costs, fast: Floats, slow: Floats) -> float:
-    """Return bound 2 over some μ."""
+    """Return the best bound 2 over some μ."""
     own = (costs.count > 0) & ~costs.host
     room = float((costs.capacity_bytes[own] * costs.count[own]).sum())
     memory = costs.memory_bytes
@@ -121,7 +117,7 @@ def _critical_path(workload: Workload, costs: Costs, fast: Floats, slow: Floats)
 
 
 def path_interval_bound(workload: Workload, costs: Costs, calls: int, target: float) -> float:
-    """Return bound 3 along some paths, or the first that reaches the target."""
+    """Return the best bound 3 of some paths, or the first one that reaches the target."""
     own = np.flatnonzero((costs.count > 0) & ~costs.host)
     if not len(own):
         return 0.0
@@ -227,11 +223,11 @@ def _heaviest(blocks: _OrderedBlocks, weight: Floats) -> list[int]:
 def _bound_along(
     workload: Workload, blocks: _OrderedBlocks, path: list[int], calls: int, target: float
 ) -> float:
-    """Return D[1][calls] of one path, with minimum cuts where they matter."""
+    """Return D[1][calls] of one path, with minimum cuts for the intervals that attain it."""
     size = len(path)
     cpu = np.array([_passage(workload, blocks, path, i) for i in range(size)])
     load = _weak_loads(workload, blocks, path)
-    nets = nets_of(workload, blocks.of)
+    nets = nets_of(workload, blocks.of, blocks.transfer)
     exact: set[tuple[int, int]] = set()
     while True:
         value, used = _shortest_rest(load, cpu, calls)
@@ -269,7 +265,7 @@ def _shortest_rest(load: Floats, cpu: Floats, calls: int) -> tuple[float, list[t
 def _passage(workload: Workload, blocks: _OrderedBlocks, path: list[int], i: int) -> float:
     """Return the least time on CPUs from entering block i of the path to leaving it.
 
-    That is the least, over entries and exits, of the longest chain between the two.
+    That is the least over entries and exits of the longest chain between the two.
     """
     nodes = blocks.members[path[i]]
     if len(nodes) == 1:
@@ -295,7 +291,7 @@ def _passage(workload: Workload, blocks: _OrderedBlocks, path: list[int], i: int
 
 
 def _weak_loads(workload: Workload, blocks: _OrderedBlocks, path: list[int]) -> Floats:
-    """Return L(a, b) without cuts, shape (L, L); `inf` where no call can be."""
+    """Return L(a, b) without cuts, shape (L, L); `inf` where no call is possible."""
     size, kinds = len(path), len(blocks.capacity)
     paid = np.zeros((kinds, size + 1))  # where the path is cut before each block
     for i in range(1, size):
@@ -336,6 +332,5 @@ def _least_load(blocks: _OrderedBlocks, nets: Nets, path: list[int], a: int, b: 
         outside |= blocks.leads[path[b + 1]]
     side = np.where(inside, 1, np.where(outside, -1, 0))
     return min(
-        least_cut(side, blocks.compute[k], blocks.transfer[k], nets)
-        for k in range(len(blocks.capacity))
+        least_cut(side, blocks.compute[k], nets.cost[k], nets) for k in range(len(blocks.capacity))
     )

@@ -1,4 +1,4 @@
-"""Costs of a training job's stages, probed once for each setting of a layout."""
+"""Costs of a training job's stages, from the cost model, once for each setting of a layout."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ from ....instances.costs.memory import (
 from ....instances.costs.stages import StageParts, device_memory, stage_time
 from ....instances.job.problem import TrainingJob
 
-#: Quantities of a stage: passes, parameters that all replicas hold and routed ones, bytes kept per
-#: microbatch on the device and in host memory, and seconds of collectives, as those of a layer.
+#: Quantities of a stage or layer: seconds of passes, numbers of dense and routed parameters, bytes
+#: kept per microbatch on the device and in host memory, and seconds of collectives.
 F, B, W, SHARED, ROUTED, KEPT, AWAY = range(7)
 BUSY = slice(7, 13)
 
 
-#: How often a path has F, B (whole) and W of each stage, shape (stages, 3), and messages.
+#: Counts of a path: F, B (whole) and W of each stage, shape (stages, 3), and messages.
 Path = tuple[Floats, float]
 
 
 @dataclass(frozen=True, eq=False)
 class ProbedStages:
-    """Exact costs of stages under a setting on some nodes; K types of layers."""
+    """Exact costs of stages under a setting, on nodes of one kind; K types of layers."""
 
-    #: Shape (3, 13): quantities of the first, an inner and the last stage apart from their layers.
+    #: Shape (3, 13): quantities of the first, an inner and the last stage without their layers.
     ends: Floats
     #: Shape (K, 13): quantities of a layer of each type, and their changes when it is recomputed.
     layers: Floats
     again: Floats
-    #: Shape (K,): bytes inside a layer's backward pass, by type; the least of a recomputed one.
+    #: Shape (K,): bytes inside a layer's backward pass, by type; `reworking`: the least of a
+    #: recomputed one.
     each_working: Floats
-    #: Shape (K,): bytes of the gradient of its largest matrix.
+    #: Shape (K,): bytes of the gradient of a layer's largest matrix.
     matrix: Floats
     reworking: float
     #: Bytes of the loss.
@@ -60,7 +61,7 @@ class ProbedStages:
 
 @lru_cache(maxsize=4096)
 def stage_flights(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: int) -> Ints:
-    """Return the microbatches in flight at ranks' fullest moments, shape (moments, stages)."""
+    """Return the microbatches in flight when ranks hold most, shape (moments, stages)."""
     layout = Layout(pipeline=pipeline, chunks=chunks, schedule=schedule, global_batch=microbatches)
     held = [passes_in_flight(layout, rank) for rank in range(pipeline)]
     found = np.zeros((max(map(len, held)), layout.stages), np.int64)
@@ -72,7 +73,7 @@ def stage_flights(schedule: JobSchedule, pipeline: int, chunks: int, microbatche
 
 
 class Probes:
-    """A job's stages, probed once for each setting, and the paths of its schedules."""
+    """Probed stages of a job by setting, and the paths of its schedules that were found."""
 
     def __init__(self, job: TrainingJob, prices: LayerPrices) -> None:
         self.job, self.prices, self.model = job, prices, prices.model
@@ -85,7 +86,7 @@ class Probes:
         self.paths: dict[tuple[str, int, int, int], list[Path]] = {}
 
     def stages(self, layout: Layout, prices: LayerPrices) -> ProbedStages:
-        """Return what stages take at some prices, before they wait for sharded weights."""
+        """Return the costs of stages at some prices, without waiting for sharded weights."""
         hooked = layout.zero > 0 and layout.pipeline > 1 and self.hooks
         key = (
             prices, layout.tensor, layout.context, layout.expert, layout.expert_tensor,

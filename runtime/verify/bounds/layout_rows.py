@@ -1,7 +1,7 @@
-"""The program that refutes one outer point of a training job, with coefficients that are probed.
+"""Program that refutes one outer point of a training job, with probed coefficients.
 
-What stages take is added up layer by layer in the cost model, so that differences between probed
-stages give it exactly. Stage s with n layers of each type τ, r of them recomputed, has
+The cost model adds up the costs of a stage layer by layer, so that differences between probed
+stages give them exactly. Stage s with n layers of each type τ, r of them recomputed, has
 
     q_s = q(end) + Σ_τ ( q_τ n_sτ + q'_τ r_sτ )
 
@@ -12,10 +12,10 @@ takes less than a bound is a solution of
     T ≥ the passes and messages of a path of the schedule               paths found so far
     bytes(rank) ≤ memory                                                at the forward pass's end
     G ≥ exposed gather + exposed reduction,  O ≥ optimizer's step       every rank
-    waits ≥ what of gathering weights no pass hides                     weights sharded, every stage
+    waits ≥ gathering of weights that no pass hides                     weights sharded, every stage
     waits ≥ transfers from and to host memory that no pass hides        weights, activations there
 
-Traffic counts by secants, which are below it: no collective takes more per byte the more it moves.
+Traffic is bounded from below by secants, as collectives take no more per byte the more they move.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ from .layout_probes import (
 )
 from .longest_kernel import longest_paths
 
-#: Programs of one point at most, each with the longest paths of the solution before.
+#: Most programs of a point, each with the longest paths of the solution before.
 ROUNDS = 60
-#: Paths that a program takes at once from those of other points.
+#: Most paths that are added to a program at once.
 AT_ONCE = 32
-#: Pieces in which overlapped traffic goes at least: the last of them is exposed.
+#: Pieces of overlapped traffic, or as many as a rank has chunks if these are more; one is exposed.
 PIECES = 8
 
 
 class PointRefutation:
-    """An outer point in a pipeline, with the rows of any plan there faster than a bound."""
+    """Outer point with a pipeline, and the rows that every plan there below a bound satisfies."""
 
     def __init__(self, probes: Probes, layout: Layout) -> None:
         self.probes, self.layout, self.prices = probes, layout, probes.prices
@@ -80,7 +80,7 @@ class PointRefutation:
         unlike = list(dict.fromkeys(self.on))
         self.sort = np.array([unlike.index(prices) for prices in self.on])
         self.sorts = [probes.stages(layout, prices) for prices in unlike]
-        self.probed = self.sorts[0]  # for all that is alike on other nodes
+        self.probed = self.sorts[0]  # for costs that are equal on all nodes
         self.lines: dict[LayerPrices, Floats] = {}
         self.stages, self.ranks, self.count = layout.stages, layout.pipeline, probes.count
         self.place = np.ones(self.stages, np.int64)
@@ -105,7 +105,7 @@ class PointRefutation:
 
     @cached_property
     def constant(self) -> float:
-        """Seconds of an iteration in any case."""
+        """Seconds of an iteration beside passes, traffic and optimizer."""
         return host_step(self.layout, self.prices) + tied_all_reduce(self.layout, self.prices)
 
     @cached_property
@@ -114,7 +114,7 @@ class PointRefutation:
         return np.array(optimizer_rates(self.layout, self.prices))
 
     def _range(self) -> tuple[Floats, Floats]:
-        """Return the declared least and most layers of each stage."""
+        """Return the least and most layers of each stage in the declared space."""
         model, stages = self.probes.model, self.stages
         if self.layout.chunks == 1:
             return np.ones(stages), np.full(stages, float(model.layers))
@@ -127,8 +127,8 @@ class PointRefutation:
     def secants(self, prices: LayerPrices) -> Floats:
         """Return lines below the seconds of gathering and of reducing at some prices, (2, 3).
 
-        They are a constant and seconds per weight of either kind; on several kinds of nodes those
-        of one of them.
+        A line is a constant, and seconds per dense and per routed parameter; on several kinds of
+        nodes it is that of one kind.
         """
         if prices in self.lines:
             return self.lines[prices]
@@ -151,7 +151,7 @@ class PointRefutation:
 
     @property
     def state(self) -> tuple[float, float]:
-        """Bytes all the time of a parameter that all replicas hold, and of a routed one."""
+        """Resident bytes of a dense parameter, and of a routed one."""
         layout, recipe = self.layout, self.layout.recipe
         lazily = not fused(layout) and layout.microbatches == 1
         found: list[float] = []
@@ -170,7 +170,7 @@ class PointRefutation:
 
     @property
     def besides(self) -> Floats:
-        """Bytes of each rank apart from its stages' own, shape (ranks,)."""
+        """Bytes of each rank beside those of its stages, shape (ranks,)."""
         layout, recipe = self.layout, self.layout.recipe
         messages = 2 * element_bytes(layout) * Tokens.of(layout).outer * self.probes.model.hidden
         found = np.full(self.ranks, CONTEXT_BYTES + (1 + FRAGMENTATION) * recipe.bucket_bytes)
@@ -183,12 +183,12 @@ class PointRefutation:
 
     @property
     def works(self) -> bool:
-        """Whether all activations are there while a layer's backward pass works."""
+        """Whether all activations are held while a layer's backward pass runs."""
         return fused(self.layout) and self.layout.zero < 3
 
     @property
     def inside(self) -> float:
-        """Least bytes inside a layer's backward pass while all activations are there."""
+        """Least bytes inside a layer's backward pass while all activations are held."""
         if fused(self.layout):
             return self.probed.working * self.works
         adds = self.layout.microbatches > 1  # a gradient to the one of microbatches before
@@ -196,12 +196,12 @@ class PointRefutation:
 
     @property
     def heavier(self) -> list[int]:
-        """Types of layers that take more than the least inside their backward pass."""
+        """Types of layers whose backward pass takes more memory than the least one."""
         each = self.probed.each_working
         return np.flatnonzero(each > each.min()).tolist() if self.works else []
 
     def too_large(self) -> bool:
-        """Whether ranks have too few bytes together, all layers recomputed as far as can be."""
+        """Whether ranks together have too little memory, with as much recomputed as possible."""
         shared, routed = self.state
         loses, probed = 1 + FRAGMENTATION, self.probed
         held = shared * probed.layers[:, SHARED] + routed * probed.layers[:, ROUTED]
@@ -228,7 +228,7 @@ class PointRefutation:
     # Seconds.
 
     def slower(self, least: float) -> bool:
-        """Whether every plan of the point takes `least` seconds for its work alone."""
+        """Whether every plan of the point takes at least `least` seconds by its work alone."""
         probed, p, overlap = self.probed, self.ranks, self.layout.overlap
         seconds = self._passes()
         if seconds >= least:
@@ -244,9 +244,9 @@ class PointRefutation:
         return bool(seconds >= least)
 
     def _works(self) -> tuple[Floats, Floats]:
-        """Return seconds of both passes, which no plan's are below, shapes (ranks, K) and (ranks,).
+        """Return least seconds of both passes of a microbatch, shapes (ranks, K) and (ranks,).
 
-        They are those of a layer of each type, and of the ends and the least layers of a rank.
+        The first are of a layer of each type, the second of a rank's ends and fewest layers.
         """
         each = np.array([one.layers[:, F] + one.layers[:, B] for one in self.sorts])[self.sort]
         alone = self.low[self.of_rank].sum(axis=1) * each.min(axis=1)
@@ -255,7 +255,7 @@ class PointRefutation:
         return each, alone
 
     def _passes(self) -> float:
-        """Return seconds below the longest path, whatever the stages.
+        """Return a lower bound on the seconds of the longest path, whatever the stages.
 
         A share of each path gives every rank's work a factor. Each layer counts on the rank where
         it adds least, and as few of them as a rank may have on that rank.
@@ -295,7 +295,7 @@ class PointRefutation:
         return max(found, counted(factor / behind))
 
     def _forward_share(self) -> float:
-        """Return the least part of a stage's seconds that is its forward pass."""
+        """Return the least share of a stage's seconds that is its forward pass."""
         shares = []
         for one in self.sorts:
             again = np.maximum(one.again[:, F] + one.again[:, B], 0.0)
@@ -340,7 +340,7 @@ class PointRefutation:
         self.fixed = np.array([one.ends[e] for one, e in zip(stages, self.place, strict=True)])
 
     def _ordered(self) -> bool:
-        """Whether layers of a second type follow those of a first once."""
+        """Whether there are two types, and all layers of one come before those of the other."""
         order = self.probes.order
         changes = sum(a != b for a, b in itertools.pairwise(order))
         return len(self.count) == 2 and changes == 1
@@ -382,9 +382,10 @@ class PointRefutation:
         self.add(end, -np.inf, 1.0 - self.constant * unit)
 
     def _alternating(self, n: Floats) -> None:
-        """State rows of order: layers of each type before the ends of stages and recomputed layers.
+        """State the order of layers: how many of each type come before a stage's end.
 
-        What the first layers have more of one type than its share beside another stays in a range.
+        Among the first layers of the model, what one type has more than its share beside another
+        stays in a range.
         """
         order = np.array([self.probes.types.index(kind) for kind in self.probes.order])
         r = np.eye(self.columns)[self.at["r"]]
@@ -408,9 +409,9 @@ class PointRefutation:
             self.add(stages[1:] - stages[0], 0.0, 0.0)
 
     def _memory(self) -> None:
-        """State rows of memory: every rank has the bytes that it needs at its fullest moments.
+        """State rows of memory: every rank fits when it holds most.
 
-        A rank works on the heaviest type of layer that it has.
+        A rank's backward pass works on its layer type that takes most.
         """
         n, u = (np.eye(self.columns)[self.at[name]] for name in ("n", "u"))
         for j, kind in enumerate(self.heavier):
@@ -469,7 +470,7 @@ class PointRefutation:
             self.add(eye[self.g] - unit * (a + b), unit * (x + y), np.inf)
 
     def _host_memory(self, unit: float) -> None:
-        """State rows of host memory: passes wait for data from and to it that they do not hide."""
+        """State rows of host memory: passes wait for transfers that they do not hide."""
         each, on = host_weights(self.layout), [self.on[rank] for rank in self.rank_of]
         links = [one.cluster.accelerator.host_bandwidth for one in on]
         hidden = np.array([one.calibration.hidden for one in on])
@@ -484,9 +485,9 @@ class PointRefutation:
             self.add(unit * rows, least, np.inf)
 
     def _waits(self, unit: float) -> None:
-        """State rows of sharded weights: passes wait for traffic not hidden, at least a layer's.
+        """State rows of sharded weights: passes wait for exposed traffic, at least that of a layer.
 
-        What they hide slows them.
+        Traffic that they hide slows them down.
         """
         reshards, seconds = self.layout.reshard_after_forward, self.probed.layers
         for s, rank in enumerate(self.rank_of):
@@ -512,7 +513,7 @@ class PointRefutation:
     # Paths.
 
     def _add_paths(self, unit: float, x: Floats | None) -> bool:
-        """Add paths that a solution contradicts; False if there are none."""
+        """Add rows of paths that a solution violates; False if there are none."""
         layout = self.layout
         key = (layout.schedule.value, self.ranks, layout.chunks, layout.microbatches)
         known = self.probes.paths.setdefault(key, [])
@@ -527,16 +528,16 @@ class PointRefutation:
         )
 
     def _find(self, known: list[Path], passes: Floats) -> list[Path]:
-        """Return the longest paths where stages take so long, and keep them for other points."""
+        """Return the longest paths for stages' passes, and keep them for other points."""
         found = longest_paths(self.layout, passes, self.sent)
         unlike = {counts.tobytes(): (counts, sent) for counts, sent in [*known, *found]}
         known[:] = unlike.values()
         return found
 
     def _longer(self, paths: list[Path], passes: Floats, seconds: float) -> list[Path]:
-        """Return the longest paths of those that take more than so many seconds.
+        """Return the longest of the paths that take more than `seconds`.
 
-        Rows of paths are kept to the solver's tolerance: what is a little longer is no news.
+        Rows of paths hold to the solver's tolerance, so that slightly longer ones add nothing.
         """
         paths = [one for one in paths if one[0].tobytes() not in self.stated]
         if not paths:
@@ -574,7 +575,7 @@ class PointRefutation:
         return False
 
     def _solve(self, whole: bool) -> Floats | None:
-        """Return a solution, None if there is none."""
+        """Return a solution of the program or, unless `whole`, its relaxation; None if none."""
         rows, low, high = (np.concatenate(part) for part in zip(*self.rows, strict=True))
         lower, upper = np.zeros(self.columns), np.full(self.columns, np.inf)
         lower[self.at["n"]] = self.low[:, None] if len(self.count) == 1 else 0.0
@@ -599,6 +600,6 @@ class PointRefutation:
 
 
 def _blocked(layout: Layout, prices: LayerPrices, what: int) -> list[int]:
-    """Return the collectives of a pass beside which replicas' traffic cannot be."""
+    """Return the collectives of a pass that replicas' traffic cannot overlap."""
     first = BUSY.start + (what == B)
     return [first + 2 * k for k, held in enumerate(blocked(layout, prices)) if held]

@@ -16,8 +16,8 @@ def count_longest(steps, duration, sent, end, tally, messages):
     """Count how often the longest path has each task, and messages, under every duration.
 
     `steps` are `ScheduleSteps` of N actions, `duration` of tasks has shape (tasks, D), and `sent`
-    is the seconds of a message. Counted in are `tally`, shape (D, tasks), and `messages`, (D,); in
-    `end`, (N + 1,), the last stays 0, where nothing is before an action. All three are zeros.
+    is the seconds of a message. The counts are added to `tally`, shape (D, tasks), and `messages`,
+    (D,); `end`, (N + 1,), is scratch, whose last entry stays 0. All three are zeros at first.
     """
     task, before, needs, remote = steps.task, steps.before, steps.needs, steps.remote
     count = len(task)
@@ -40,7 +40,7 @@ def count_longest(steps, duration, sent, end, tally, messages):
 
 
 def longest_paths(layout: Layout, passes: Floats, sent: float) -> list[Path]:
-    """Return the longest path of a schedule, and those where each rank is 3 % or half slower."""
+    """Return the longest path of a schedule, and those with each rank 3 % or 50 % slower."""
     p, stages = layout.pipeline, layout.stages
     steps = schedule_steps(layout.schedule.value, p, layout.chunks, layout.microbatches)
     kinds = 1 + 2 * p

@@ -1,4 +1,4 @@
-"""Mappings of stages: a proof that no cut into stages, mapped in any way, is below a target.
+"""Lower bounds on mappings: proofs that no cut into stages, mapped in any way, is below a target.
 
     symbol      meaning
     m, S, R     microbatches of a batch, stages, replicas
@@ -12,25 +12,26 @@ A cut is a chain of ideals ∅ = I_0 ⊂ … ⊂ I_S = all, and its stage s take
     m σ_k t(I_{s−1}, I_s) + P(I_s) + A(w(I_{s−1}, I_s))
 
 at least, if it is k-th fastest, with σ_k the slowdown of the (k R)-th fastest device; with overlap
-the larger of the first term and the others. A(w) / w and P / bytes fall with the bytes, as the
-latency counts less, so A(w) ≥ w A(W) / W for all W parameters.
+the larger of the first term and the sum of the others. A(w) / w and P / bytes fall with the bytes,
+as the latency weighs less, so A(w) ≥ w A(W) / W for the W bytes of all parameters.
 
-*Groups.* Devices are divided into groups in some way; every way gives a proof. A ring or a boundary
-that lies within groups costs what the best such one does; another has a pair of devices of unlike
-groups. Stages in a row are *together* if the boundaries between them lie within groups. If one of
-them has all of its replicas in one group, so have all, and they are at most L: the devices of the
-largest group over R. Where no all-reduce counts, the same holds of one replica of each stage.
-If two stages in a row have all of their replicas in one group each, and not in the same, all R
-messages between them go from a group to another.
+*Groups.* Devices are divided into groups; any division gives a proof. A ring or a boundary within
+groups costs at least what the best such one does; any other has a pair of devices of two groups.
+Stages in a row are *together* if the boundaries between them lie within groups. If one of them has
+all of its replicas in one group, so have all, and there are at most L of them: the devices of the
+largest group over R. Where no all-reduce counts, the same holds for one replica of each stage. If
+two stages in a row have all of their replicas in one group each, and not in the same one, all R
+messages between them go from one group to the other.
 
 Stages that are together have their replicas in the same groups. So if no group has devices of two
-speeds, their slowest devices are of one speed, and L is that of the groups of this speed. How many
-stages have devices of a speed or faster ones alone is limited for each speed; any may be slower.
+speeds, their slowest devices are of one speed, and L is that of the groups of this speed. For each
+speed, the number of stages with devices of that speed or faster alone is limited; any stage may be
+slower.
 
-The proof is a search for a chain below the target. For each ideal and number of stages by speed it
+The proof is a search for a chain below the target. For each ideal and numbers of stages by speed it
 keeps the least number of stages that are together up to there, by their speed and by whether one of
-them is known to be in one group; none where the last boundary was not within groups, by whether the
-next stage is in one group. Times are whole parts of the target, rounded downwards.
+them is known to be in one group; if the last boundary was not within groups it is 0, by whether the
+next stage is in one group. Times are in fractions of the target, rounded downwards.
 
 Bounds of *given stages* are checked by the same search, over the ideals of that cut alone.
 """
@@ -57,19 +58,18 @@ from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.units import TIME_UNITS
 from ....instances.model.contiguity import pipeline_edges
 from ....instances.model.stage_costs import accelerator_seconds, device_slowdowns, parameter_bytes
+from .max_load import ROUNDING
 from .stage_chains import PARTS, EndsInReach, Ideals, ideals_of, parts_of_target
 
-#: Devices up to which rings and pairs are sought among all; beyond, the best link counts.
+#: Most devices for which rings and pairs are sought; of more, the best link counts.
 MOST_DEVICES = 1024
 #: Ratio of the sizes of messages for which the least time is found; others lie between two.
 SIZE_STEP = 1.02
-#: Ways to divide the devices that are tried, and how much longer links between groups are at least.
+#: Most divisions that are tried, and the least ratio of links between groups to those within.
 DIVISIONS, LEAST_STEP = 3, 1.2
-#: Cycles that are looked at in search of a ring.
+#: Most cycles that a search for a ring enumerates.
 CYCLES = 20_000
-#: Largest relative error of sums of floating-point numbers.
-ROUNDING = 1e-12
-#: Numbers of stages by speed that are told apart, at most.
+#: Most numbers of stages by speed that are told apart.
 MOST_SPEEDS = 200
 #: Number above any number of stages.
 NONE = 1 << 30
@@ -77,7 +77,7 @@ NONE = 1 << 30
 
 @dataclass(frozen=True, eq=False)
 class _Links:
-    """Prices of messages between the D usable devices, which are in groups."""
+    """Prices of messages between the D usable devices, by groups."""
 
     problem: DeviceMapping
     latency: Floats  # (D, D)
@@ -86,7 +86,7 @@ class _Links:
 
     @cached_property
     def far(self) -> Bools:
-        """Pairs of devices of unlike groups, shape (D, D)."""
+        """Pairs of devices of two groups, shape (D, D)."""
         return np.asarray(self.group[:, None] != self.group[None, :])
 
     @cached_property
@@ -100,9 +100,9 @@ class _Links:
         return self.problem.mode != "p2p" and self.problem.replicas > 1
 
     def longest_runs(self, slow: Floats, slowdowns: Floats) -> Ints:
-        """Return L of each speed, (K,), or of all, (1,), if a group has two; S of one group.
+        """Return L of each speed, (K,), or of all, (1,), if a group has two; with one group S.
 
-        `slow`, (K,), are the speeds, `slowdowns`, (D,), those of the devices.
+        `slow`, (K,), are the different slowdowns, `slowdowns`, (D,), those of the devices.
         """
         if not self.far.any():
             return np.array([self.problem.stages])
@@ -116,7 +116,7 @@ class _Links:
         )
 
     def reduced(self, size: float) -> tuple[float, float]:
-        """Return the least seconds of an all-reduce within a group, and of any other one."""
+        """Return the least seconds of an all-reduce within a group, and not within one."""
         if size == 0 or not self.rings_count:
             return 0.0, 0.0
         r = self.problem.replicas
@@ -128,7 +128,7 @@ class _Links:
         return min(within, other), min(across, other)
 
     def sent(self, messages: int, size: float) -> tuple[float, float, float]:
-        """Return the least seconds of a boundary per batch: within groups, not, from one to one."""
+        """Return the least seconds per batch of a boundary within groups, not, from one to one."""
         if messages == 0 or self.problem.mode == "allr":
             return 0.0, 0.0, 0.0
         m = self.problem.microbatches
@@ -152,7 +152,7 @@ class _Links:
         return _least(self.inverse, self.far, enough)
 
     def _two(self, cost: Floats, enough: Callable[[Bools], bool]) -> tuple[float, float]:
-        """Return the least cost at which pairs are enough: within groups, and not all within."""
+        """Return the least cost at which pairs suffice: within groups, and not all within."""
         if len(cost) > MOST_DEVICES:
             either = float(cost.min(where=self.near | self.far, initial=math.inf))
             return either, either
@@ -163,7 +163,7 @@ class _Links:
         return within, max(across, float(cost.min(where=self.far, initial=math.inf)))
 
     def _other_than_ring(self, size: float) -> float:
-        """Return a bound on a tree's time, and on a hierarchical ring's, by the best messages."""
+        """Return a lower bound on the time of a tree or hierarchical ring, by the best messages."""
         r, island = self.problem.replicas, self.problem.topology.island
         mine = island[self.problem.topology.usable]
         apart = mine[:, None] != mine[None, :]
@@ -182,7 +182,7 @@ class _Links:
 
 
 def _least(cost: Floats, among: Bools, enough: Callable[[Bools], bool]) -> float:
-    """Return the least cost at which the pairs that are no dearer are enough; `inf` for none."""
+    """Return the least cost at which the pairs up to it suffice; `inf` for none."""
     values = np.unique(cost[among])
     low, high = 0, len(values)
     while low < high:
@@ -195,12 +195,12 @@ def _least(cost: Floats, among: Bools, enough: Callable[[Bools], bool]) -> float
 
 
 def _pairs(admitted: Bools) -> int:
-    """Return the largest number of pairs of rows and columns; of symmetric ones at least twice."""
+    """Return the size of a maximum matching of rows and columns; symmetric pairs count twice."""
     return int((maximum_bipartite_matching(csr_array(admitted)) >= 0).sum())
 
 
 def _has_ring(admitted: Bools, replicas: int) -> bool:
-    """Whether R devices may be in a ring: False is certain."""
+    """Whether R devices may form a ring; False is certain."""
     import networkx as nx
 
     if replicas == 2:
@@ -220,19 +220,19 @@ def _has_ring(admitted: Bools, replicas: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _MappedChains:
-    """Ideals between which stages lie, in an order in which parts come first; N of them."""
+    """N ideals between which stages lie, subsets first, with times in fractions of the target."""
 
-    inside: Callable[[int, Ints], Bools]  # whether an ideal is a proper part of others
-    compute: Ints  # (K, N): of the nodes at each speed, the fastest first, in parts of the target
-    counts: Ints  # (K,): how many stages are of each speed
-    reduced: Ints  # (2, N): all-reduces within a group and not
-    sent: Ints  # (3, N): boundaries within groups, not, and from one group to one
+    inside: Callable[[int, Ints], Bools]  # whether an ideal is a proper subset of others
+    compute: Ints  # (K, N): of the nodes at each speed, the fastest first
+    counts: Ints  # (K,): number of stages of each speed
+    reduced: Ints  # (2, N): all-reduces within a group, and not
+    sent: Ints  # (3, N): boundaries within groups, not, and from one group to another
 
     def any_below(self, problem: DeviceMapping, longest: Ints, *, alone: bool) -> bool:
         """Return whether a chain of S stages is below the target.
 
-        `longest`, (K,) or (1,), is L of each speed, or of all. `alone`: all-reduces do not count,
-        and every stage is known to be in one group.
+        `longest`, (K,) or (1,), is L of each speed, or of all. With `alone` all-reduces do not
+        count, and one replica of a stage stands for it: it is in one group.
         """
         last = self.compute.shape[1] - 1
         kept = len(longest) > 1
@@ -247,13 +247,13 @@ class _MappedChains:
             with_it = np.array([place.get(tuple(each), -1) for each in (used + one).tolist()])
             free = np.flatnonzero(with_it >= 0)
             steps.append((free, with_it[free]))
-        # by speed, ideal and numbers: how many are together, none or one known to be in a group
+        # by speed, ideal and numbers: least stages together, none or one known to be in a group
         loose = np.full((len(longest), last + 1, len(used)), NONE)
         held = np.full_like(loose, NONE)
-        # 0 where all of the next stage is in one group, or not
+        # by ideal and numbers: 0 if reached, with the next stage all in one group, or not
         inside, spread = (np.full(loose.shape[1:], NONE) for _ in range(2))
         loose[:, 0, 0] = 0
-        # whether it matters if boundaries go from one group to one
+        # whether boundaries from one group to another have a price of their own
         apart = not alone and bool((self.sent[2] > self.sent[1]).any())
         least = self.compute[0] + (0 if problem.overlap else self.reduced.min(axis=0))
         reach = EndsInReach(self.inside, least)
@@ -303,10 +303,10 @@ class _MappedChains:
 
 
 def stage_time_bound(workload: Workload, cluster: Cluster, problem: DeviceMapping) -> float:
-    """Return what the heaviest block, or the work shared out evenly, takes, in the time unit.
+    """Return the time of the heaviest block or of evenly divided work, in the workload's unit.
 
-    Per batch, with their all-reduces, if these do not run beside it. The k-th fastest stage is
-    slowed down by at least that of the (k R)-th fastest device.
+    It is per batch, with all-reduces unless they overlap compute. The k-th fastest stage has at
+    least the slowdown of the (k R)-th fastest device.
     """
     compute = problem.microbatches * accelerator_seconds(workload)
     held = parameter_bytes(workload)
@@ -330,10 +330,10 @@ def no_mapping_below(
     target: float,
     given: ReplicaPlacement | None = None,
 ) -> bool:
-    """Prove that every cut and mapping takes `target` or more; False if not.
+    """Prove that every cut and mapping takes at least `target`; False if not.
 
-    `target` is of the longest stage time in the workload's unit, above 0 and finite. With `given`,
-    of all mappings of its cut. VerificationError if there are too many ideals or stages.
+    `target` is a longest stage time in the workload's unit, above 0 and finite. With `given` only
+    mappings of its cut count. UncheckedError if there are too many ideals or stages.
     """
     seconds = target * TIME_UNITS[workload.time_unit]
     if given is None:
@@ -373,9 +373,9 @@ def _of_stages(slow: Floats, problem: DeviceMapping) -> Floats:
 
 
 def _speeds(cluster: Cluster, problem: DeviceMapping) -> tuple[Floats, Ints]:
-    """Return the unlike ones of σ, ascending, and how many stages are of each.
+    """Return the different values of σ, ascending, and the number of stages of each.
 
-    Of many, those that are nearest count as the faster one.
+    If there are too many, the nearest two count as the faster one.
     """
     of_stages = _of_stages(device_slowdowns(cluster)[problem.topology.usable], problem)
     found = sorted(of_stages.tolist())
@@ -395,7 +395,7 @@ def _routes(problem: DeviceMapping) -> tuple[Floats, Floats]:
 
 
 def _of_cut(stage: Ints, stages: int) -> Ideals:
-    """Return the ideals of one cut, which has the stages as its blocks."""
+    """Return the ideals of one cut, whose blocks are the stages."""
     members = np.tri(stages + 1, stages, -1, dtype=np.bool_)
     packed = np.packbits(members, axis=1, bitorder="little")
     words = np.zeros((stages + 1, 8 * (stages // 64 + 1)), np.uint8)
@@ -404,7 +404,7 @@ def _of_cut(stage: Ints, stages: int) -> Ideals:
 
 
 def _crossing(workload: Workload, ideals: Ideals) -> tuple[Floats, Floats]:
-    """Return the bytes that cross from each ideal to the rest, and from the rest; shape (N,)."""
+    """Return the bytes that cross from each ideal to the rest, and back; both of shape (N,)."""
     assert workload.output_bytes is not None
     tensors: dict[tuple[int, frozenset[int]], float] = {}
     for u, readers in enumerate(workload.successors):
@@ -422,7 +422,7 @@ def _crossing(workload: Workload, ideals: Ideals) -> tuple[Floats, Floats]:
 
 
 def _boundaries(links: _Links, messages: Ints, size: Floats) -> Floats:
-    """Return the least seconds of boundaries of so many messages and bytes, shape (3, N)."""
+    """Return the least seconds of boundaries, given their messages and bytes, shape (3, N)."""
     found = np.zeros((3, len(size)))
     for count in np.unique(messages[messages > 0]).tolist():
         of = messages == count
@@ -433,7 +433,7 @@ def _boundaries(links: _Links, messages: Ints, size: Floats) -> Floats:
         prices = np.array([links.sent(count, float(b)) for b in sizes]).T
         low = np.searchsorted(sizes, size[of], side="right") - 1
         high = np.minimum(low + 1, len(sizes) - 1)
-        # a boundary of more bytes takes no less, and no less per byte than one of more still
+        # more bytes take no less time, and fewer bytes no less time per byte
         found[:, of] = np.maximum(prices[:, low], prices[:, high] * (size[of] / sizes[high]))
     return found
 
@@ -445,7 +445,7 @@ def _reduced(
     seconds: float,
     given: ReplicaPlacement | None,
 ) -> Ints:
-    """Return the all-reduces of the nodes of each ideal in parts of a target, shape (2, N)."""
+    """Return the all-reduces of each ideal's nodes in fractions of a target, shape (2, N)."""
     held, total = parameter_bytes(workload), float(parameter_bytes(workload).sum())
     if given is not None:
         stages = np.bincount(given.stage, weights=held, minlength=links.problem.stages)
@@ -454,13 +454,13 @@ def _reduced(
             [np.append(0, np.cumsum(parts_of_target(own, seconds))) for own in of_stages.T]
         )
     share = held / max(total, 1.0) * (1 - ROUNDING)
-    # where no ring is possible, it takes what is above any target
+    # where no ring is possible, its time is above any target
     prices = np.minimum(links.reduced(total), 1e300)
     return np.array([ideals.sums(parts_of_target(share * price, seconds)) for price in prices])
 
 
 def _divisions(workload: Workload, problem: DeviceMapping) -> Iterator[Ints]:
-    """Yield groups of devices: all in one, then those that near links join, by the widest steps."""
+    """Yield groups of devices: all in one, then those that short links join, by the widest gaps."""
     latency, inverse = _routes(problem)
     yield np.zeros(len(latency), np.int64)
     if not 2 < len(latency) <= MOST_DEVICES:

@@ -1,39 +1,37 @@
-"""Bounds on the max-load: by the workload alone, and by prices with hubs.
+"""Lower bounds on the max-load: from the workload alone, and by prices with hubs.
 
-*Workload alone.* Blocks are what must be on one device: nodes of a colour, and in a contiguous
+*Workload alone.* A block is a set of nodes that must share a device: a colour, and in a contiguous
 split colours that wait for each other. Let p_{k,b,v} be the time of block v on a device of kind k
 in pass b, `inf` where it cannot be there, m_v its bytes, M_k and n_k the memory and the number of
 such devices. GPipe's objective is a maximum of either pass, T = T_1 + T_2; else there is one pass.
 
-1. T_b ≥ max_v min_k p_{k,b,v}, transfers left aside, as below.
+1. T_b ≥ B_b = max_v min_k p_{k,b,v}, without transfers, as in 2 and 4.
 2. For any λ, μ ≥ 0 and θ_b = 1 − Σ_k n_k λ_{k,b} ≥ 0, as devices have n_k T_b and n_k M_k in all,
 
-       T ≥ Σ_v min_k (Σ_b λ_{k,b} p_{k,b,v} + μ_k m_v) − Σ_k μ_k n_k M_k + Σ_b θ_b (what 1 says)
+       T ≥ Σ_v min_k (Σ_b λ_{k,b} p_{k,b,v} + μ_k m_v) − Σ_k μ_k n_k M_k + Σ_b θ_b B_b
 
-   SciPy proposes the numbers, which are summed up here: whatever they are, that is a bound.
-3. A device that holds v holds a set with it, and no set with v takes less than a minimum cut says,
-   transfers counted; where transfers do not overlap compute.
+   SciPy proposes λ and μ, and the right side is computed here: any values give a bound.
+3. The device of v has the load of a set with v, transfers included, which is at least that of a
+   minimum cut; only where transfers do not overlap compute.
 4. Of the h heaviest blocks, a device within T_b holds at most as many as of its shortest ones fit
-   into T_b. All devices must hold h, for each h.
+   into T_b. All devices together must hold h, for each h.
 
 *Minimum cuts* give the least load of a set that holds some blocks and not some others: a set S
 costs a device Σ p over S, and c_u for each node u of which some, not all, of u and its
 readers are in S.
 
-*Prices and hubs.* The certificate has them, and the target T; hubs are units that share many nets.
-Let π_v be prices of the nodes, and a *case* say of each hub whether a device has it, and, in
-contiguous splits, if it does not have it, whether it has nothing that comes after the hub or
-nothing that comes before it. A device of the certificate's kind, on which nodes take p_v, that
-keeps to T and to case h holds a set of nodes worth at most
+*Prices and hubs.* Both are in the certificate, with the target T; hubs are units that share many
+nets. Let π_v be prices of the nodes. A *case* says of each hub whether a device has it and, in
+contiguous splits, if not, whether the device has nothing after the hub or nothing before it. A
+device of the certificate's kind, with times p_v, within T and in case h holds nodes worth at most
 
     s_h T − min { s_h (p(R) + transfers(R)) − π(R) : R in case h },
 
-for any s_h ≥ 0. The minimum is that of a cut, nodes that must stay together made one. Devices of
-other kinds hold what fits into T of the nodes that are worth most for their time, the last one cut;
-their transfers are left aside. In contiguous splits one device at most has the first hub, some of
-the others nothing after it, and the rest nothing before it: that is a *division*. The certificate
-holds if for each division some of its prices make all nodes worth more than what the devices hold
-at most.
+for any s_h ≥ 0. The minimum is that of a cut over blocks. A device of another kind holds at most
+the solution of a fractional knapsack of size T, without transfers. In contiguous splits at most one
+device has the first hub, some of the others nothing after it, and the rest nothing before it: a
+*division*. The certificate holds if for each division some of its prices make all nodes worth more
+than the most that the devices can hold.
 """
 
 from __future__ import annotations
@@ -57,63 +55,23 @@ from ....instances.model.contiguity import pipeline_edges
 from ..rules import usable_bytes_each
 from . import BoundCheck, too_much
 
-#: Rounding allowance, as a part of the sum of magnitudes.
+#: Rounding allowance, as a share of the sum of magnitudes.
 ROUNDING = 1e-12
-
-
-#: Cuts that are made at most, and nodes that they divide; SciPy takes minutes for the cuts of more.
+#: Most cuts, and most nodes that they divide; SciPy takes minutes for the cuts of more.
 MOST_CUTS, MOST_NODES = 2_000, 50_000
-
-
-@dataclass(frozen=True, eq=False)
-class _Devices:
-    """The problem of devices of the certificate's kind within the target; B blocks, H cases."""
-
-    target: float
-    time: Floats  # (B,): `inf` above the target
-    moved: Floats  # (n,): transfer times of nodes
-    nets: Nets
-    has: Bools  # has, has_not: (H, B): which blocks a device has in a case, and which it has not
-    has_not: Bools
-    group: Ints  # (H,): what a case says of the first hub
-
-    def most(self, value: Floats, slopes: list[float], g: int) -> float:
-        """Return what a device in a case of a group is worth at most; −inf if none can be."""
-        return max(
-            self._worth(value, slopes[h], h) for h in np.flatnonzero(self.group == g).tolist()
-        )
-
-    def _worth(self, value: Floats, slope: float, h: int) -> float:
-        """Return an upper bound on the value of a set in case h; −inf if there is none."""
-        if (self.has[h] & self.has_not[h]).any():
-            return -math.inf
-        able = np.isfinite(self.time)
-        taken = slope * np.where(able, self.time, 0.0)
-        net = np.where(able, taken - value, np.inf)
-        side = self.has[h].astype(np.int64) - self.has_not[h]
-        least = least_cut(side, net, slope * self.moved, self.nets)
-        if math.isinf(least):
-            return -math.inf
-        paid = slope * self.target
-        rounding = ROUNDING * (float((np.abs(value) + taken).sum()) + paid + abs(least))
-        return paid - least + rounding
-
-
-#: Flows that are added up, and what there can be of each in whole numbers.
+#: Flows that are added up, and the whole number that the capacities of each sum up to.
 ROUNDS, WHOLE = 3, float(1 << 30)
+#: Most blocks for which bounds 3 and 4 are computed.
+CUT, COUNTED = 16, 500
 
 
 @dataclass(frozen=True, eq=False)
 class Nets:
-    """The nets: a node's output, with the blocks that write and read it; E nets."""
+    """E nets of several blocks: a node's output, with the blocks that write and read it."""
 
-    node: Ints  # (E,): whose output it is
-    block: Ints  # the blocks of the node and its readers, net by net
+    cost: Floats  # (K, E): of cutting each, by kind of device
+    block: Ints  # the blocks of the nets, net by net
     first: Ints  # (E,): where those of each begin
-
-
-#: Blocks of which 3 and 4 are asked, at most.
-CUT, COUNTED = 16, 500
 
 
 class _Work(NamedTuple):
@@ -129,10 +87,10 @@ class _Work(NamedTuple):
 def max_load_bound(
     workload: Workload, costs: Costs, problem: Throughput, *, transfers: bool = True
 ) -> float:
-    """Return the best bound by the workload alone; 0 where a block fits on no device.
+    """Return the best bound that follows from the workload; 0 where a block fits on no device.
 
-    Devices spend time on `transfers`, as 3 has it. O(K n) for n nodes and K kinds, and a linear
-    program of as many rows where K > 1.
+    With `transfers`, bound 3 is among them. O(K n) for n nodes and K kinds, and a linear program
+    where K > 1.
     """
     kinds = np.flatnonzero(costs.count)
     block = blocks(workload, costs, problem)
@@ -173,9 +131,9 @@ def pass_times(workload: Workload, costs: Costs, block: Ints) -> Floats:
 def net_costs(
     block: Ints, readers: Sequence[Sequence[int]], moved: NDArray[Any]
 ) -> dict[tuple[int, ...], NDArray[Any]]:
-    """Return what the nets of several blocks cost, shape (…), given that of nodes, shape (…, n).
+    """Return the costs of nets of several blocks, shape (…), given those of nodes, shape (…, n).
 
-    A net is known by its blocks, increasing; blocks below 0 are left out.
+    A net is a tuple of its blocks, increasing; blocks below 0 are left out.
     """
     found: dict[tuple[int, ...], NDArray[Any]] = {}
     for u, others in enumerate(readers):
@@ -186,12 +144,12 @@ def net_costs(
 
 
 def blocks(workload: Workload, costs: Costs, problem: Throughput) -> Ints:
-    """Return the block of each node, shape (n,)."""
+    """Return the block of each node in a problem, shape (n,)."""
     return merged(workload, pipeline_edges(workload) if keeps_order(costs, problem) else ())
 
 
 def merged(workload: Workload, waits: Iterable[tuple[int, int]]) -> Ints:
-    """Return blocks of colours and of cycles of pairs (u, v), shape (n,)."""
+    """Return the blocks of colours and of cycles of pairs (u, v), shape (n,)."""
     import networkx as nx
 
     together: nx.Graph[int] = nx.Graph()
@@ -210,16 +168,16 @@ def merged(workload: Workload, waits: Iterable[tuple[int, int]]) -> Ints:
 
 
 def keeps_order(costs: Costs, problem: Throughput) -> bool:
-    """Return whether all devices run one after the other in a plan."""
+    """Return whether every device of a plan is a stage of one chain."""
     alone = problem.cpu_split == "free" and bool((costs.host & (costs.count > 0)).any())
     return problem.split == "contiguous" and not alone
 
 
 def _counted(time: Floats, count: Floats) -> float:
-    """Return bound 4: the least T at which the devices can hold the h heaviest, for every h.
+    """Return bound 4: the least T at which the devices can hold the h heaviest blocks, for all h.
 
-    Sums of the a shortest of them on a kind are there as often as there are devices of the kind:
-    within T the devices hold as many blocks as there are sums up to T.
+    Count for each device the sums of its a shortest ones, for all a: within T the devices hold as
+    many blocks as there are sums up to T.
     """
     order = np.argsort(-time.min(axis=0), kind="stable")[:COUNTED]
     least = 0.0
@@ -233,17 +191,17 @@ def _counted(time: Floats, count: Floats) -> float:
 
 def _by_cuts(workload: Workload, block: Ints, time: Floats, moved: Floats) -> float:
     """Return bound 3; `time` has shape (K, B), `moved` (K, n)."""
-    nets = nets_of(workload, block)
+    nets = nets_of(workload, block, moved)
     best = 0.0
     for heavy in np.argsort(-time.min(axis=0), kind="stable")[:CUT].tolist():
         side = np.where(np.arange(time.shape[1]) == heavy, 1, 0)
         kinds = [k for k in range(len(time)) if np.isfinite(time[k, heavy])]
-        best = max(best, min(least_cut(side, time[k], moved[k], nets) for k in kinds))
+        best = max(best, min(least_cut(side, time[k], nets.cost[k], nets) for k in kinds))
     return best * (1 - ROUNDING)
 
 
 def _by_work(work: _Work) -> float:
-    """Return 2 by equal λ, and by those that a linear program proposes."""
+    """Return bound 2 by equal λ, and by λ and μ that a linear program proposes."""
     kinds, passes, _ = work.time.shape
     equal = np.full((kinds, passes), 1 / work.devices.sum())
     best = _dual_value(work, equal, np.zeros(kinds))
@@ -253,7 +211,7 @@ def _by_work(work: _Work) -> float:
 
 
 def _dual_value(work: _Work, by_time: Floats, by_memory: Floats) -> float:
-    """Return the right side of 2 for any λ and μ, shapes (K, passes) and (K,), made feasible."""
+    """Return the right side of bound 2 for λ and μ made feasible, shapes (K, passes) and (K,)."""
     time, heaviest, memory, room, count = work
     by_time, by_memory = np.maximum(by_time, 0.0), np.maximum(by_memory, 0.0)
     by_memory[np.isinf(room)] = 0.0
@@ -268,10 +226,10 @@ def _dual_value(work: _Work, by_time: Floats, by_memory: Floats) -> float:
 
 
 def _proposed(work: _Work) -> tuple[Floats, Floats]:
-    """Return λ and μ: the dual values of a linear program that divides blocks over the kinds.
+    """Return λ and μ: dual values of a linear program that divides blocks over the kinds.
 
-    Columns are the parts of all blocks on each kind, and the T_b; rows of each kind its passes,
-    and its bytes.
+    Columns are the parts of all blocks on each kind, and the T_b; rows are the passes and the
+    memory of each kind.
     """
     from scipy.optimize import linprog
     from scipy.sparse import block_diag, eye_array, hstack
@@ -302,37 +260,30 @@ def _proposed(work: _Work) -> tuple[Floats, Floats]:
     return worth[:, :passes], worth[:, passes] * scale / unit
 
 
-def nets_of(workload: Workload, block: Ints) -> Nets:
-    """Return the nets of a workload, given the block of each node."""
-    node: list[int] = []
-    of: list[int] = []
-    first: list[int] = []
-    for u, readers in enumerate(workload.successors):
-        touched = {int(block[v]) for v in (u, *readers)}
-        if len(touched) > 1:
-            node.append(u)
-            first.append(len(of))
-            of += sorted(touched)
-    return Nets(*(np.array(values, np.int64) for values in (node, of, first)))
+def nets_of(workload: Workload, block: Ints, moved: Floats) -> Nets:
+    """Return the nets of a workload's blocks, given the transfer times of nodes, shape (K, n)."""
+    found = net_costs(block, workload.successors, moved)
+    return Nets(
+        np.array([*found.values()]).reshape(len(found), len(moved)).T,
+        np.array([b for net in found for b in net], np.int64),
+        np.cumsum([0, *map(len, found)])[:-1],
+    )
 
 
-def least_cut(side: Ints, compute: Floats, transfer: Floats, nets: Nets) -> float:
-    """Return the least load of a set with given blocks in (1) and out (−1) of it.
+def least_cut(side: Ints, compute: Floats, weight: Floats, nets: Nets) -> float:
+    """Return the least load of a set with given blocks in (1) and out (−1) of it; `inf` for none.
 
-    `inf` for none.
-
-    `compute`, (B,), is p of blocks, `inf` where they cannot be and less than 0 where they are worth
-    more than they take; `transfer`, (n,), c ≥ 0 of nodes.
+    `compute`, (B,), is the time of blocks, `inf` where they cannot be, and below 0 where they are
+    worth more than their time; `weight`, (E,), are costs c ≥ 0 of nets.
     """
     side = np.where((side == 0) & np.isinf(compute), -1, side)
     open_ = np.flatnonzero(side == 0)
     own = compute[open_]
     known = float(compute[side > 0].sum()) + float(own[own < 0].sum())
-    if not len(nets.node):
+    if not len(weight):
         return known
     inside, outside, free = (np.logical_or.reduceat(test[nets.block], nets.first) for test in (
         side > 0, side < 0, side == 0))  # fmt: skip
-    weight = transfer[nets.node]
     known += float(weight[inside & outside].sum())
     left = np.flatnonzero(free & ~(inside & outside) & (weight > 0))
     if not np.isfinite(known) or not len(open_):
@@ -340,7 +291,8 @@ def least_cut(side: Ints, compute: Floats, transfer: Floats, nets: Nets) -> floa
     place = np.where(side > 0, 0, 1)  # 0 is in the set, 1 is not
     place[open_] = 2 + np.arange(len(open_))
     pins = np.diff(nets.first, append=len(nets.block))
-    # of each net: reached if some of it is in the set, and what follows if not all
+    # each net has two nodes: the first is on the set's side if some of it is in the set, the second
+    # if all of it is, and the arc between them costs the net
     some = np.full(len(pins), -1)
     some[left] = 2 + len(open_) + 2 * np.arange(len(left))
     enters = np.repeat(some, pins)
@@ -357,10 +309,10 @@ def least_cut(side: Ints, compute: Floats, transfer: Floats, nets: Nets) -> floa
 
 
 def _most_flow(start: Ints, end: Ints, capacity: Floats, size: int) -> float:
-    """Return a lower bound on the maximum flow from 0 to 1, exact but for rounding.
+    """Return a lower bound on the maximum flow from node 0 to node 1, exact but for rounding.
 
-    SciPy knows whole numbers below 2^31 alone, so that after a first flow in units of a part of all
-    capacities what is left of them gets another one, in smaller units.
+    SciPy has whole capacities below 2^31 alone: after a flow in units of a fraction of their sum,
+    the residual capacities get another one in smaller units.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import maximum_flow
@@ -383,12 +335,45 @@ def _most_flow(start: Ints, end: Ints, capacity: Floats, size: int) -> float:
     return flow
 
 
+@dataclass(frozen=True, eq=False)
+class _Devices:
+    """Devices of the certificate's kind within the target; B blocks, H cases."""
+
+    target: float
+    time: Floats  # (B,): `inf` above the target
+    nets: Nets  # with the costs of this kind alone
+    has: Bools  # has, has_not: (H, B): blocks that a device has in a case, and does not have
+    has_not: Bools
+    group: Ints  # (H,): number of the choice for the first hub
+
+    def most(self, value: Floats, slopes: list[float], g: int) -> float:
+        """Return the greatest value of a set in a group's cases; −inf if there is none."""
+        return max(
+            self._worth(value, slopes[h], h) for h in np.flatnonzero(self.group == g).tolist()
+        )
+
+    def _worth(self, value: Floats, slope: float, h: int) -> float:
+        """Return an upper bound on the value of a set in case h; −inf if there is none."""
+        if (self.has[h] & self.has_not[h]).any():
+            return -math.inf
+        able = np.isfinite(self.time)
+        taken = slope * np.where(able, self.time, 0.0)
+        net = np.where(able, taken - value, np.inf)
+        side = self.has[h].astype(np.int64) - self.has_not[h]
+        least = least_cut(side, net, slope * self.nets.cost[0], self.nets)
+        if math.isinf(least):
+            return -math.inf
+        paid = slope * self.target
+        rounding = ROUNDING * (float((np.abs(value) + taken).sum()) + paid + abs(least))
+        return paid - least + rounding
+
+
 def check_hubs(
     workload: Workload, costs: Costs, problem: Throughput, data: HubCertificate
 ) -> BoundCheck:
-    """Check that prices and hubs prove their target, for costs without links between devices.
+    """Check that prices and hubs prove their target; the costs have no links between devices.
 
-    VerificationError if they do not, or not within the means of this check.
+    VerificationError if they do not; UncheckedError if the check would be too large.
     """
     if problem.overlap:
         raise VerificationError(
@@ -403,7 +388,7 @@ def check_hubs(
     time = summed(block, costs.compute)
     time[time > target * (1 + ROUNDING)] = np.inf
     devices = _Devices(
-        target, time[data.kind], costs.transfer[data.kind], nets_of(workload, block),
+        target, time[data.kind], nets_of(workload, block, costs.transfer[[data.kind]]),
         has, has_not, group,
     )  # fmt: skip
     worth = _values(costs, block, data)
@@ -434,10 +419,10 @@ def check_hubs(
 def _cases(
     workload: Workload, costs: Costs, problem: Throughput, block: Ints, hubs: list[int]
 ) -> tuple[Bools, Bools, Ints]:
-    """Return the blocks that a device has, and has not, in each case, and the case's group.
+    """Return the blocks that a device has, and does not have, in each case, and the case's group.
 
-    Shapes (H, B), (H, B) and (H,); all are one group if the first hub has nothing on one side, or
-    a split need not be contiguous.
+    Shapes (H, B), (H, B) and (H,); there is one group if the first hub has nothing after or before
+    it, or the split need not be contiguous.
     """
     order: nx.DiGraph[int] = nx.DiGraph()
     order.add_nodes_from(range(int(block.max()) + 1))
@@ -460,7 +445,7 @@ def _cases(
 
 
 def _divisions(devices: int, *, divided: bool) -> list[tuple[int, ...]]:
-    """Return the numbers of devices with the first hub, with nothing after, nothing before it."""
+    """Return the numbers of devices with the first hub, nothing after it, nothing before it."""
     if not divided:
         return [(devices,)]
     return [
@@ -471,7 +456,7 @@ def _divisions(devices: int, *, divided: bool) -> list[tuple[int, ...]]:
 
 
 def _values(costs: Costs, block: Ints, data: HubCertificate) -> list[Floats]:
-    """Return the value of each block by each list of prices."""
+    """Return the values of the blocks, shape (B,), by each point's prices."""
     own = costs.compute[data.kind]
     own = np.where(np.isfinite(own), own, 0.0)
     prices = (np.array(rates)[data.classes] for rates, _ in data.points)
@@ -479,7 +464,7 @@ def _values(costs: Costs, block: Ints, data: HubCertificate) -> list[Floats]:
 
 
 def fitting(value: Floats, time: Floats, room: float) -> float:
-    """Return an upper bound on the value of a device without transfers: a fractional knapsack."""
+    """Return an upper bound on what a device without transfers holds: a fractional knapsack."""
     some = (value > 0) & np.isfinite(time)
     value, time = value[some], time[some]
     with np.errstate(divide="ignore", over="ignore"):

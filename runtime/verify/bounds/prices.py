@@ -1,4 +1,4 @@
-"""The check of a certificate by prices of nodes: a bound on the max-load.
+"""Check of a bound on the max-load by prices of nodes.
 
 Let n_k be the number of devices of kind k, and V_k the greatest value
 
@@ -9,13 +9,13 @@ memory and, if transfers overlap compute, ν of transfers stand for limits that 
 all may be 0.) A plan of max-load at most T would give Σ_v π_v ≤ Σ_k n_k V_k. The certificate holds
 if Σ_v π_v is larger.
 
-V_k comes from plain enumeration of partial sets in an order of the nodes, in groups by which of
-their outputs still have readers to come, and where these have been read or written so far. Among
-those whose futures cost the same, one of more value and less load wins. Sets whose transfers leave
-the others too little time to compute in are left out, as no plan of max-load at most T contains
-one. Loads are compared in steps of T / STEPS; what is near enough is made one with the greater
-value and the smaller load, so that V_k is never too small. Prices that are whole numbers of parts
-of 1 need no steps: of sets of equal value that of the least load is kept.
+V_k comes from plain enumeration of partial sets in an order of the nodes, in groups by the outputs
+that still have readers to come, and the side on which these have been written or read so far. In a
+group all completions cost the same, so that a set of more value and less load dominates. Sets whose
+transfers leave the other devices too little time to compute are left out, as no plan of max-load at
+most T contains one. Loads are compared in steps of T / STEPS; sets in one step become one with the
+greatest value and the least load, so that V_k is never too small. Prices that are multiples of a
+fraction of 1 need no steps: of sets of equal value that of the least load is kept.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from .max_load import merged, net_costs, summed
 MOST_GROUPS = 400_000
 
 
-#: Arcs to each group of partial sets after a block, whose completions cost the same: the group
-#: before, whether the block is taken, and the transfer time that this adds.
+#: For each group of partial sets after a block, the arcs to it: the group before, whether the block
+#: is taken, and the transfer time that this adds.
 _Arcs = tuple[tuple[tuple[int, bool, float], ...], ...]
 
-#: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
+#: Resolutions of loads: of bounds on the completion of a partial set, and those tried for V_k.
 COARSE, STEPS = 400, (4_000, 64_000, 1_000_000)
 
-#: Most parts of all prices together: a label of a group for each, at most.
+#: Most multiples of the fraction in all prices together: a group has at most a label for each.
 MOST_PARTS = 10_000_000
 
-#: Margin of the inequality for rounding, as a part of Σ |π_v|.
+#: Margin of the inequality for rounding, as a share of Σ |π_v|.
 ROUNDING = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
 class _KindBudget:
-    """The problem of one kind of device: groups, values and times of blocks, in order."""
+    """Blocks on one kind of device in the order of enumeration: groups, values and times."""
 
     arcs: tuple[_Arcs, ...]  # block by block
     value: Floats
@@ -72,9 +72,9 @@ _Labels = tuple[Floats, Floats]
 def check_prices(
     workload: Workload, costs: Costs, problem: Throughput, data: PriceCertificate
 ) -> BoundCheck:
-    """Check that prices prove their target, for costs without links between devices.
+    """Check that prices prove their target; the costs have no links between devices.
 
-    VerificationError if they do not, or not within the means of this check.
+    VerificationError if they do not; UncheckedError if the check would be too large.
     """
     prices, target = np.array(data.prices), data.target
     memory_prices, transfer_prices = np.array(data.memory_prices), np.array(data.transfer_prices)
@@ -120,7 +120,7 @@ def check_prices(
 
 
 def _whole(data: PriceCertificate, prices: Floats) -> Floats:
-    """Return the prices rounded to whole parts."""
+    """Return the prices rounded to multiples of the fraction 1 / parts."""
     if any(data.memory_prices) or any(data.transfer_prices):
         raise VerificationError("certificate: parts: prices of memory or transfers have none")
     if not float(np.abs(prices).sum()) * data.parts <= MOST_PARTS:
@@ -134,7 +134,7 @@ def _whole(data: PriceCertificate, prices: Floats) -> Floats:
 def _blocks(workload: Workload, order: list[int]) -> Ints:
     """Return the block of each node, shape (n,), by the order of enumeration.
 
-    Any order is right; the certificate's only makes the check fast.
+    Any order is correct; the certificate's makes the check fast.
     """
     block = merged(workload, ())
     first = list(dict.fromkeys(block[[*order, *range(workload.n)]].tolist()))
@@ -146,8 +146,8 @@ def _blocks(workload: Workload, order: list[int]) -> Ints:
 def _most_transfer(costs: Costs, block: Ints, overlap: bool, target: float) -> Floats:
     """Return for each kind the most transfer time of a device in a plan within T.
 
-    All devices have n T together, n their number, and compute takes Σ_v min_k p_{k,v} of that at
-    least. What a device pays for its sets' outputs, another one pays too, by its own kind's times.
+    All n devices together have n T, of which compute takes at least Σ_v min_k p_{k,v}. For what a
+    device moves another one pays, too, by its own kind's times.
     """
     most = np.full(len(costs.count), np.inf)
     used = np.flatnonzero(costs.count).tolist()
@@ -165,7 +165,7 @@ def _most_transfer(costs: Costs, block: Ints, overlap: bool, target: float) -> F
 
 
 def _held(devices: list[_KindBudget], fixed: list[float], counts: list[int], value: float) -> float:
-    """Return an upper bound on the value of all devices, refined only as far as it decides."""
+    """Return an upper bound on the value that all devices hold, refined until it decides."""
     rests = [_completions(device) for device in devices]
     best = [fix + _last(rest[0][0]) for fix, rest in zip(fixed, rests, strict=True)]
     for steps in STEPS:  # where there are parts, the first is exact
@@ -181,7 +181,7 @@ def _held(devices: list[_KindBudget], fixed: list[float], counts: list[int], val
 
 
 def _completions(device: _KindBudget) -> list[list[_Labels]]:
-    """Return backward labels: for each group, load and value of what completes its sets."""
+    """Return backward labels: for each group, load and value of its sets' completions."""
     rests: list[list[_Labels]] = [[(np.zeros(1), np.zeros(1))]]
     for b in range(len(device.value) - 1, -1, -1):
         before = len(device.arcs[b - 1]) if b else 1
@@ -218,7 +218,7 @@ def _greatest(device: _KindBudget, rests: list[list[_Labels]], floor: float, ste
 
 
 def _moved(device: _KindBudget, b: int, taken: bool, cost: float, labels: _Labels) -> _Labels:
-    """Return labels with block b taken or not, and its transfers paid."""
+    """Return labels extended by block b, taken or not, and the transfers that this adds."""
     load, value = labels
     more = 0.0 if device.overlap else cost
     worth = -device.transfer_price * cost
@@ -260,7 +260,7 @@ def _last(labels: _Labels) -> float:
 def _arcs(size: int, nets: Mapping[tuple[int, ...], Any], most: float) -> tuple[_Arcs, ...]:
     """Return the groups of partial sets after each block, within a transfer time, by their arcs.
 
-    A group is known by two sets of open outputs: those with a block in, and those with one out.
+    A group's key is two sets of open outputs: those with a block inside, those with one outside.
     """
     merged = [(blocks, float(cost)) for blocks, cost in nets.items()]
     touching: list[list[int]] = [[] for _ in range(size)]

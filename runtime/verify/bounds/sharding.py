@@ -1,7 +1,7 @@
-"""The check of a sharding's bound, apart from the search that found it: potentials, elimination.
+"""Check of a sharding's bound, independent of the search that found it: potentials, elimination.
 
 A use r is an operator that reads a tensor T, or a parameter that its gradient arrives at. Numbers
-α_r(a) for each property a in which T is made, and β_r(b) for each b in which it is needed, with
+α_r(a) for each property a with which T is made, and β_r(b) for each b that it is needed with, with
 
     Σ_r max(0, α_r(a) + β_r(b)) ≤ conversion_T(a, b)                                            (1)
 
@@ -9,19 +9,19 @@ prove that no sharding costs less than Σ_v min_k φ_v(k), where
 
     φ_v(k) = cost_v(k) + Σ_{r: v makes} α_r(a_k) + Σ_{r: v reads} β_r(b_k)                      (2)
 
-over choices k of operators v: a conversion pays for the gains of an operator's potentials. A
-sharding with choice k of v costs at least that plus the *reduced cost* φ_v(k) − min_k φ_v: choices
-for which that reaches the target are excluded, and (1) is of what others have.
+over choices k of operators v, as each conversion costs at least what the potentials add for it. A
+sharding with choice k of v costs at least that plus the *reduced cost* φ_v(k) − min_k φ_v. Choices
+for which this reaches the target are excluded, and (1) is needed for the others' properties alone.
 
 *Sweeps* over the operators in order and back raise the bound (`sweep_kernel`), from potentials of
-0: a plan keeps none. The least cost of the allowed choices is found by eliminating one variable
-after the other, from the costs themselves.
+0, as a plan keeps none. The least cost of the allowed choices is found by variable elimination,
+from the costs themselves.
 
-*Memory* is left out at first: a limit can only make shardings dearer. With a price for each byte it
-is counted (`with_memory`), and the price of the limit is subtracted. The allowed choices at a price
-can also be eliminated with costs and bytes apart: that gives the least cost of those that fit, and
-no choice of a sharding that fits and costs less than the target is excluded. A front then holds
-the undominated pairs of cost and bytes, shape (k, 2), the cheapest first. Pairs that cost the
+*Memory* is left out at first, as a limit can only raise the least cost. With a price per byte it is
+counted (`with_memory`), and the price of the limit is subtracted. The choices that are allowed at a
+price can also be eliminated with cost and bytes as two numbers: that gives the least cost of those
+that fit, as no choice of a sharding that fits and costs less than the target is excluded. A front
+holds the undominated pairs of cost and bytes, shape (k, 2), the cheapest first. Pairs that cost the
 target or more, or do not fit, are dropped: costs and bytes are never below 0.
 """
 
@@ -39,6 +39,7 @@ from ....instances import Plan, Sharding, UncheckedError, VerificationError, Wor
 from ....instances.common.arrays import Bools, Floats
 from ....instances.common.errors import quote
 from ....instances.formats.plan_json import ELIMINATED, FITTING, ShardingCertificate
+from ..rules import RELATIVE_SLACK
 from . import BoundCheck, check_target, too_much
 from .sharding_program import (
     PricedProgram,
@@ -48,41 +49,32 @@ from .sharding_program import (
 )
 from .sweep_kernel import sweep, without_potentials
 
+#: Rounding allowance, as a share of the sum of magnitudes.
+ROUNDING = 1e-11
+#: Sweeps over the operators before the first attempt at elimination, and most sweeps.
+FIRST, SWEEPS = 4, 1024
+#: Least share of the distance to the target that twice the sweeps must gain to go on.
+PROGRESS = 0.01
+#: Columns of a front.
+COST, BYTES = 0, 1
+#: Most entries of all tables of elimination, in early attempts and in the last one.
+MOST_AT_FIRST, MOST_ENTRIES = 4_000_000, 200_000_000
+#: Most sums of pairs of cost and bytes in elimination by both.
+MOST_PAIRS = 10_000_000
+
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """A cost that depends on the values of some variables."""
+    """Cost that depends on the values of some variables."""
 
-    scope: tuple[int, ...]  # numbers of the variables, which differ
+    scope: tuple[int, ...]  # different variables, by number
     table: Floats  # an axis for each
-
-
-#: Rounding allowance, as a part of the sum of magnitudes.
-ROUNDING = 1e-11
-
-#: Relative tolerance of the memory limit.
-MEMORY_SLACK = 1e-9
-
-#: Sweeps over the operators before a first attempt at elimination, and at most.
-FIRST, SWEEPS = 4, 1024
-
-#: Least part of the rest up to the target that twice the sweeps must gain, to go on.
-PROGRESS = 0.01
-
-#: Columns of a front.
-COST, BYTES = 0, 1
-
-#: Most entries of all tables of elimination, before the last try and in it.
-MOST_AT_FIRST, MOST_ENTRIES = 4_000_000, 200_000_000
-
-#: Most sums of pairs of cost and bytes, where both are eliminated.
-MOST_PAIRS = 10_000_000
 
 
 def _sweeps(program: PricedProgram, target: float) -> Iterator[tuple[float, list[Bools]]]:
     """Yield a lower bound on the cost of every sharding, and the choices that may cost less.
 
-    After 4, 8, 16, … sweeps, while the bound rises; rounding is taken off.
+    They come after 4, 8, 16, … sweeps while the bound rises; rounding is subtracted.
     """
     ends, now = without_potentials(program)
     magnitude = sum(float(np.abs(one.cost).max()) for one in program.operators)
@@ -99,16 +91,16 @@ def _sweeps(program: PricedProgram, target: float) -> Iterator[tuple[float, list
 
 
 def value_counts(program: PricedProgram, allowed: Sequence[Bools]) -> list[int]:
-    """Return the values of each variable: allowed choices of operators, and 2 of a conversion."""
+    """Return the number of each variable's values: allowed choices, and 2 for a conversion."""
     conversions = sum(len(tensor.needed) for tensor in program.tensors)
     return [int(own.sum()) for own in allowed] + [2] * conversions
 
 
 def cost_factors(program: PricedProgram, allowed: Sequence[Bools]) -> list[Factor]:
-    """Return the cost of a program with allowed choices as a sum of factors of two variables.
+    """Return the cost of a program's allowed choices as a sum of factors of at most two variables.
 
-    A conversion that several operators may need is a variable of its own, 1 if it is done: who
-    needs it and does not find it done pays the dearest one.
+    A conversion that several operators may need is a variable of its own, 1 if it is done; an
+    operator that needs it although it is not done pays the largest price.
     """
     found = [
         Factor((v,), one.cost[own])
@@ -135,7 +127,7 @@ def check_sharding_bound(
 ) -> BoundCheck:
     """Check that a sharding's bound holds; see `check.check_bound`.
 
-    A bound without evidence is held against what can be proved without.
+    A bound without evidence is compared with what sweeps and elimination prove.
     """
     given = evidence or ShardingCertificate(ELIMINATED, plan.bound)
     check_target(plan, given.target)
@@ -154,8 +146,7 @@ def check_sharding_bound(
 def proved_by(workload: Workload, problem: Sharding, data: ShardingCertificate) -> float:
     """Return the lower bound on the cost that a certificate proves, its target at most.
 
-    VerificationError if it speaks of what the program does not have, or what it leaves is too much
-    to try.
+    VerificationError if it does not fit the program; UncheckedError if too many choices are left.
     """
     program = program_of(workload)
     each = priced_program(program, problem, workload.time_unit)
@@ -166,7 +157,7 @@ def proved_by(workload: Workload, problem: Sharding, data: ShardingCertificate) 
         return _least_cost(plain, data.target)
     if problem.memory_bytes is None:
         raise VerificationError(f"certificate: a byte has the price {data.price}, and no limit")
-    room = problem.memory_bytes * (1 + MEMORY_SLACK)
+    room = problem.memory_bytes * (1 + RELATIVE_SLACK)
     worth = data.price * room
     target = (data.target + worth) * (1 + ROUNDING)
     with_bytes = with_memory(program, problem, plain, data.price)
@@ -182,7 +173,7 @@ def proved_by(workload: Workload, problem: Sharding, data: ShardingCertificate) 
 
 
 def _without_costs(program: PricedProgram) -> PricedProgram:
-    """Return a program in which neither operators nor conversions cost anything."""
+    """Return a program whose operators and conversions cost nothing."""
     return PricedProgram(
         [replace(one, cost=np.zeros_like(one.cost)) for one in program.operators],
         [replace(tensor, cost=np.zeros_like(tensor.cost)) for tensor in program.tensors],
@@ -196,7 +187,7 @@ def _least_cost_that_fits(
     target: float,
     room: float,
 ) -> float:
-    """Return the least cost of allowed choices that hold at most `room` bytes, `target` at most.
+    """Return the least cost of allowed choices that hold at most `room` bytes, at most `target`.
 
     The same program is priced by cost alone and by bytes alone.
     """
@@ -209,7 +200,7 @@ def _least_cost_that_fits(
 
 
 def _least_cost(program: PricedProgram, target: float) -> float:
-    """Return a lower bound on the cost of every choice of a program, `target` at most."""
+    """Return a lower bound on the cost of every choice of a program, at most `target`."""
 
     def least_of(allowed: Sequence[Bools], most: int) -> float | None:
         least: float | None
@@ -227,7 +218,7 @@ def _least_cost(program: PricedProgram, target: float) -> float:
 
 
 def _conversion(maker: int, price: Floats, wants: dict[int, Bools], done: int) -> list[Factor]:
-    """Return the factors of one conversion: its maker's choices, and those of all readers."""
+    """Return the factors of one conversion over the choices of its maker and of all readers."""
     if any(needs.all() for needs in wants.values()):
         return [Factor((maker,), price)]
     if len(wants) == 1:
@@ -253,8 +244,8 @@ def least_sum(
 ) -> Any:
     """Return the least sum of all factors; None if the tables by elimination exceed `most` entries.
 
-    `counts` are the values that each variable can have. `add` adds two entries, and `least` takes
-    the less of two.
+    `counts` are the numbers of the variables' values. `add` adds two entries of tables, and `least`
+    takes the smaller one.
     """
     of: dict[int, list[Factor]] = {v: [] for v, count in enumerate(counts) if count > 1}
     sums: list[Any] = []
@@ -289,7 +280,7 @@ def least_sum(
 
 
 def _spread(factor: Factor, axes: tuple[int, ...]) -> Floats:
-    """Return a factor's table with all these axes, of extent 1 where it does not depend on one."""
+    """Return a factor's table over these axes, of extent 1 where it does not depend on one."""
     order = sorted(range(len(factor.scope)), key=lambda k: axes.index(factor.scope[k]))
     table = factor.table.transpose(order)
     extents = iter(table.shape)
@@ -299,10 +290,10 @@ def _spread(factor: Factor, axes: tuple[int, ...]) -> Floats:
 def least_that_fits(
     counts: Sequence[int], factors: Iterable[tuple[Factor, int]], target: float, room: float
 ) -> float:
-    """Return the least cost of assignments that hold at most `room` bytes, `target` at most.
+    """Return the least cost of assignments that hold at most `room` bytes, at most `target`.
 
-    Factors stand with their column, `COST` or `BYTES`. Entries of tables are fronts: fewer than
-    `MOST_PAIRS` sums of a pair of each of two are made, else it is too much.
+    Each factor comes with its column, `COST` or `BYTES`. Entries of tables are fronts.
+    UncheckedError if more than `MOST_PAIRS` pairs of two fronts would be added.
     """
     made = 0
 

@@ -1,16 +1,17 @@
-"""The choices of a tensor program on a mesh, priced by definition; with memory at a price per byte.
+"""Choices of a tensor program on a mesh, priced by definition, with memory at a price per byte.
 
 At a price of λ ≥ 0 a byte no sharding that fits into M bytes costs less than
 
     min over all shardings ( cost + λ · bytes held ) − λ · M
 
-and not less than that with fewer bytes than are held. Each byte is counted once: a parameter with
-its gradient and the optimizer's state, as it lies; and of a tensor what is kept of it, in each way
-in which it is. Backward operators keep what they read. A view keeps what it looks at, as it reads
-that, if somebody keeps it as it is made: it then takes no bytes itself. So the operator of a view
-has each of its choices twice. In the first it keeps nothing, and whoever keeps it as it is made
-pays for the whole of what it can look at; in the second it keeps what it looks at, and is free. The
-true one of the two is among them, and costs what is held: the least of both is not more.
+and counting fewer bytes than are held keeps that true. Each byte is counted once: of a parameter,
+with its gradient and the optimizer's state, the device's part; of any other tensor the part that is
+kept for the backward pass, for each property with which it is kept. Backward operators keep their
+inputs. If a view is kept with the property with which it is made, it takes no memory itself, but
+keeps its base. So the operator of a view has each of its choices twice. In the first it keeps
+nothing, and an operator that keeps its output pays for all of the largest base; in the second it
+keeps its base, and its output is free. The true one of the two costs what is held, so that the
+least of both is not more.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from ..sharding import (
     work_places,
 )
 
-#: Sum of the weights of a phase's ends, at most: 1, and rounding.
+#: Largest sum of the weights of a phase's ends: 1, and rounding.
 MOST_WEIGHT = 1 + 1e-12
 
 
 @dataclass(frozen=True)
 class _Keeper:
-    """An operator that keeps a tensor until its backward pass, with the property of each choice."""
+    """Operator that keeps a tensor for the backward pass, with the property in each choice."""
 
     operator: int
     ways: list[Properties | None]
@@ -54,40 +55,39 @@ class _Keeper:
 
 @dataclass(frozen=True, eq=False)
 class PricedChoices:
-    """The choices of one operator: signatures that the rules allow, with their costs."""
+    """Choices of one operator: signatures that the rules allow, with their costs."""
 
     cost: Floats  # of each, without conversions
-    read: list[
-        list[Properties]
-    ]  # read, made: of each, how the operator reads and makes its tensors
+    # read, made: properties of the operator's inputs and outputs in each choice
+    read: list[list[Properties]]
     made: list[list[Properties]]
 
 
 @dataclass(frozen=True, eq=False)
 class TensorUse:
-    """An operator that reads a tensor."""
+    """Use of a tensor by an operator that reads it."""
 
     reader: int  # the operator; of a gradient, its parameter
-    by_reader: Ints  # of each of its ways the position of how it needs the tensor
+    by_reader: Ints  # by its choice, the position of the property that it needs
 
 
 @dataclass(frozen=True, eq=False)
 class ConvertedTensor:
-    """A tensor that is read, and what converting it between properties costs."""
+    """Tensor that is read, with the costs of converting it between properties."""
 
     number: int  # number, maker: in the program
     maker: int
-    needed: Sequence[Properties | None]  # how it can be needed
-    by_maker: Ints  # of each of its maker's ways the position of how it is made
-    cost: Floats  # of converting it from each way in which it is made to each of `needed`
-    uses: list[TensorUse]  # who reads it
+    needed: Sequence[Properties | None]  # properties that a reader can need
+    by_maker: Ints  # by its maker's choice, the position of the property that it is made with
+    cost: Floats  # of converting it, from each property that it is made with to each of `needed`
+    uses: list[TensorUse]
 
 
 class PricedProgram(NamedTuple):
-    """A tensor program on a mesh, all choices priced."""
+    """Tensor program on a mesh, with all choices priced."""
 
     operators: list[PricedChoices]
-    tensors: list[ConvertedTensor]  # those that are read
+    tensors: list[ConvertedTensor]  # only those that are read
 
 
 def priced_program(program: TensorProgram, problem: Sharding, time_unit: str) -> PricedProgram:
@@ -128,7 +128,7 @@ def priced_program(program: TensorProgram, problem: Sharding, time_unit: str) ->
 def _priced_choices(
     program: TensorProgram, problem: Sharding, operator: Operator, time_unit: str, group: int | None
 ) -> PricedChoices:
-    """Return the choices of an operator that break no rule, priced."""
+    """Return the choices of an operator that break no rule, with their costs."""
     cost, read, made = [], [], []
     numbers = range(len(operator.signatures))
     for row in itertools.product(numbers, repeat=len(problem.mesh.shape)):
@@ -148,7 +148,7 @@ def _tensor(
     far_from: Callable[[Properties], dict[Properties, float]],
     unit: float,
 ) -> ConvertedTensor:
-    """Return a tensor that is read, with its conversions priced by shortest paths."""
+    """Return a tensor that is read, with the costs of its conversions by shortest paths."""
     rows = {how: k for k, how in enumerate(dict.fromkeys(made))}
     wanted = dict.fromkeys(how for _, needs in readers for how in needs)
     columns = {how: k for k, how in enumerate(wanted)}
@@ -177,7 +177,7 @@ def _conversion_costs(
     share: float,
     before: Properties,
 ) -> dict[Properties, float]:
-    """Return the cost of converting a tensor from one property to each other, by shortest paths."""
+    """Return the costs of converting a tensor from one property to each other one."""
     key = (tensor.shape, tensor.size_bytes, share, before)
     if key not in paid:
         paid[key] = {how: cost for cost, how, _ in paths(tensor, before, problem, share)}
@@ -187,13 +187,13 @@ def _conversion_costs(
 def mixed_ends(
     program: TensorProgram, problem: Sharding, priced: PricedProgram, mixture: Sequence[float]
 ) -> PricedProgram:
-    """Return a program whose cost is a mixture of the ends of a step, which ends no earlier.
+    """Return a program whose cost is a mixture of the ends of a step, and so at most its end.
 
-    An end is that of a group's computing in a phase, or that of its gradients from a bucket on,
-    begun when the last gradient of the bucket is made: all until then and these conversions come
-    before it. With a placement the first weight is that of what all devices do; then come, phase by
-    phase and group by group where any work, computing and the group's buckets. Without one the
-    buckets come first. Raises `VerificationError` if these are no weights of the ends.
+    An end is that of a group's compute in a phase, or that of its gradients' conversions from a
+    bucket on, begun when the last gradient of the bucket is made, after all compute until then.
+    With a placement the first weight is for the work of all devices; the next ones are, by phase
+    and group with work, for compute and the group's buckets. Without one the buckets come first.
+    VerificationError if the mixture has other weights than the ends.
     """
     groups, phase, places = work_places(program, problem)
     buckets = gradient_buckets(program, problem)
@@ -224,7 +224,7 @@ def mixed_ends(
     weights = list(zip(ends, mixture, strict=True))
 
     def counted(v: int) -> float:
-        """Return the weight of all ends that wait for something done with an operator."""
+        """Return the total weight of the ends that come after the work at an operator."""
         if phase[v] is None:
             return mixture[0]
         return math.fsum(
@@ -256,9 +256,9 @@ def mixed_ends(
 def with_memory(
     program: TensorProgram, problem: Sharding, plain: PricedProgram, price: float
 ) -> PricedProgram:
-    """Return a program whose costs include what it holds, at a price per byte.
+    """Return a program whose costs include the memory that it holds, at a price per byte.
 
-    What is kept of tensors comes after the others, as tensors of their own with negative numbers.
+    Kept tensors come after the others, as tensors of their own with negative numbers.
     """
     ways = plain.operators
     keepers, twice = _keepers(program, ways)
@@ -290,7 +290,7 @@ def with_memory(
 def _keepers(
     program: TensorProgram, ways: Sequence[PricedChoices]
 ) -> tuple[dict[int, list[_Keeper]], set[int]]:
-    """Return which operators keep each tensor, and the views that are kept."""
+    """Return the operators that keep each tensor, and the views that are kept."""
     found: dict[int, list[_Keeper]] = {}
     twice = set()
     for v in range(len(program.operators) - 1, -1, -1):
@@ -316,7 +316,7 @@ def _kept(
     keepers: list[_Keeper],
     price: float,
 ) -> ConvertedTensor:
-    """Return the bytes kept of a tensor as a tensor of its own, whose conversions cost them."""
+    """Return a kept tensor as one of its own, whose conversions cost the bytes that are kept."""
     v = program.maker[t]
     operator, mesh = program.operators[v], problem.mesh.shape
     slot = operator.outputs.index(t)
@@ -351,7 +351,7 @@ def _kept(
 
 
 def _largest_viewed(program: TensorProgram, t: int) -> float:
-    """Return the size in bytes of the largest tensor that a view looks at."""
+    """Return the size in bytes of the largest base of a view."""
     found, operator = 0.0, program.operators[program.maker[t]]
     while operator.view:
         source = operator.inputs[0]

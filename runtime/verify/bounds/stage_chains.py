@@ -1,16 +1,15 @@
-"""Chains of stages: proofs that no contiguous split is below a target, by ideals or by one path.
+"""Chains of stages: proofs that every contiguous split reaches a target, by ideals or one path.
 
 *Ideals.* An *ideal* is a set of blocks that holds all that any of its blocks waits for. The
 prefixes of a contiguous split are ideals I_0 = ∅ ⊂ I_1 ⊂ … ⊂ I_P, and its stages are I_s ∖ I_{s−1}.
-Blocks that take no time on any kind of device, and have at most one neighbour in the order, are
-left out where their bytes cannot matter: no split gets dearer, and a net of a node and its readers
-that is torn without them is torn with them.
+Blocks that take no time on any kind of device and have at most one neighbour in the order are left
+out where their memory cannot matter: that raises no split's objective, and a net that is cut
+without them is cut with them.
 
 *Stages.* A set S of nodes costs a device Σ p over S, and c_u for each node u of which some, not
 all, of u and its readers are in S; if data is relayed, c_u for each end of the stage at which some,
-not all, of them are before it. Times are whole parts of a target, rounded downwards, so that sums
-are exact and never too high. For an iteration they are parts of the target over M, so that those of
-M microbatches are not above it.
+not all, of them are before it. Times are whole multiples of a small fraction of the target, rounded
+downwards, so that sums are exact and never too high; for an iteration of the target over M.
 
 *Max-load.* A contiguous split on devices in order is a chain of ideals:
 
@@ -18,10 +17,10 @@ M microbatches are not above it.
     reached[J] = { d + e_k : d ∈ reached[I], I ⊂ J, d_k < n_k, J ∖ I fits into a device of kind k
                    and costs it less than the target }
 
-with d the numbers of devices used, by kind. The target is proved if no d reaches all nodes. Of
-GPipe's objective, the largest forward plus the largest backward pass, the least largest backward
-pass b is found among chains whose forward passes are below the target less the b before it, from
-b = 0 on, until there is no such chain.
+with d the numbers of devices used, by kind. The target is proved if no d reaches all nodes. For
+GPipe's objective, the largest forward plus the largest backward pass, b is the smallest largest
+backward pass among chains whose forward passes are below the target less the previous b, from 0 on,
+until there is no such chain.
 
 *Intervals of a longest path* need no lists of ideals. Let s_0 … s_{L−1} be a path of blocks, each
 of which waits for the one before. Of block x let f be the least number with x ≤ s_f, and g the
@@ -39,8 +38,7 @@ that there are, or if devices of kind 0 have more to do than n_0 targets:
 
     Σ_x p_{0,x} − V + (least Σ c over the arcs of kind 0 of a path)  ≥  n_0 · target
 
-where V is what other devices can take over of Σ p_0, by a fractional knapsack. Times are whole
-parts of the target, rounded downwards, so that sums are exact and never too high.
+where V is the part of Σ p_0 that other devices can take over, by a fractional knapsack.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-#: Chains of GPipe that are left out one by one, and numbers of devices used times ideals, at most.
+#: Most values of b for GPipe's objective, and most numbers of devices used times ideals.
 CHAINS, STATES = 60, 100_000_000
 
 #: Backward pass of an ideal that no chain reaches.
@@ -73,26 +71,34 @@ NEVER = 1 << 62
 
 #: Numbers of devices used, by kind, and the largest backward pass on the way (GPipe; else 0).
 State = tuple[tuple[int, ...], int]
-#: Nodes at most: sums of so many times stay below 2^63.
+#: Most nodes: sums of so many times stay below 2^63.
 MOST_NODES = 1 << 18
+#: Most stages between ideals.
+STAGES = 3_000_000
+#: Most ideals.
+IDEALS = 60_000
+#: Fractions that make up the target: sums of 2^18 times that are no larger stay below 2^63.
+PARTS = 1 << 44
+#: Most ideals times nets, most comparisons of a net with a stage, and stages priced at once.
+CELLS, WORK, AT_ONCE = 100_000_000, 40_000_000_000, 4096
 
 
 @dataclass(frozen=True, eq=False)
 class _Chains:
-    """The graph of ideals and stages, in parts of the target; N ideals, K kinds of devices."""
+    """Graph of ideals and stages, in fractions of the target; N ideals, K kinds of devices."""
 
     overlap: bool
     ideals: Ideals
     count: Ints
-    stages: Stages  # with one pass, or the forward and the backward one if the objective is GPipe's
-    used_bytes: Ints  # (K, N): in parts of twice what a device of the kind has
+    stages: Stages  # with one pass; with two, forward and backward, for GPipe's objective
+    used_bytes: Ints  # (K, N): in fractions of twice the memory of a device of the kind
     least: Ints  # (N,): compute on the fastest kind
 
     def least_backward(self, forward: int) -> int | None:
-        """Return the least largest backward pass of chains below a limit; None without chain.
+        """Return the smallest largest backward pass of chains below a limit; None if there is none.
 
-        Forward passes must be below `forward`; all passes, unless the objective is GPipe's, where 0
-        is returned.
+        Forward passes must be below `forward`; with one pass that is the whole stage, and the
+        result is 0.
         """
         last = len(self.least) - 1
         reach = EndsInReach(self.ideals.inside, self.least)
@@ -117,7 +123,7 @@ class _Chains:
         return found if found < NEVER else None
 
     def _priced(self, ideal: int, ends: Ints, kind: int, forward: int) -> tuple[Ints, Ints]:
-        """Return the ends of stages within device and limits, and their backward passes."""
+        """Return the ends of stages that fit into device and limits, and their backward passes."""
         passes = range(len(self.stages.compute))
         limits = (forward, PARTS)
         fits = self.used_bytes[kind, ends] - self.used_bytes[kind, ideal] <= PARTS // 2
@@ -133,41 +139,33 @@ class _Chains:
         return ends[fits], cost[fits] if len(passes) > 1 else np.zeros(fits.sum(), np.int64)
 
 
-#: Stages between ideals at most.
-STAGES = 3_000_000
-
-
 @dataclass(frozen=True, eq=False)
 class ListedStages:
-    """The stages whose M microbatches take less than the target; R stages."""
+    """Stages whose M microbatches take less than the target; R of them."""
 
     start: Ints  # start, end: (R,): the numbers of the ideals between which they are
     end: Ints
-    # (4, R): of F, B, I and W, in parts of the target; the least over kinds of devices
+    # (4, R): of F, B, I and W, in fractions of the target; the least over kinds of devices
     times: Floats
-    # resident, activation: (R,): bytes all the time and per microbatch, as a part of the roomiest
-    # device
+    # resident, activation: (R,): bytes all the time and per microbatch, as a fraction of the
+    # largest memory of a device
     resident: Floats
     activation: Floats
-    ideals: int  # how many there are
-    most: int  # stages of a chain at most
-
-
-#: Ideals at most.
-IDEALS = 60_000
+    ideals: int  # number of ideals
+    most: int  # most stages of a chain
 
 
 @dataclass(frozen=True, eq=False)
 class Ideals:
-    """The ideals of B blocks by size, the empty one first; N of them."""
+    """Ideals of B blocks by size, the empty one first; N of them."""
 
     block: Ints  # (n,): block of each node; −1 if it is left out
     members: Bools  # (N, B)
     words: NDArray[np.uint64]  # (N, ⌈B / 64⌉): the same, a bit for a block
-    left_out: int  # how many other blocks there are
+    left_out: int  # number of other blocks
 
     def inside(self, ideal: int, others: Ints) -> Bools:
-        """Return whether an ideal is a proper part of each of the others."""
+        """Return whether an ideal is a proper subset of each of the others."""
         own = self.words[ideal]
         held: Bools = np.all((self.words[others] & own) == own, axis=1)
         return np.asarray(held & (others > ideal), np.bool_)
@@ -180,24 +178,24 @@ class Ideals:
         return total
 
     def held(self, nets: Iterable[tuple[int, ...]]) -> NDArray[np.int32]:
-        """Return how many blocks of each net an ideal holds, shape (N, E)."""
+        """Return the number of blocks of each net that an ideal holds, shape (N, E)."""
         each = [self.members[:, pins].sum(axis=1) for pins in nets]
         return np.array(each, np.int32).reshape(len(each), len(self.members)).T.copy()
 
 
 class EndsInReach:
-    """Ends of the stages whose nodes, on the fastest devices, take less than the target."""
+    """Ends of the stages whose compute on the fastest devices is below the target."""
 
     def __init__(self, inside: Callable[[int, Ints], Bools], least: Ints) -> None:
-        self.inside = inside  # whether an ideal is a proper part of others
-        self.least = least  # (N,): compute of each ideal on the fastest devices, in parts
+        self.inside = inside  # whether an ideal is a proper subset of others
+        self.least = least  # (N,): compute of each ideal on the fastest devices, in fractions
         self.order = np.argsort(least, kind="stable")
         self.looked = 0
 
     def after(self, ideal: int, left: int, work: int) -> Ints:
         """Return the ends of stages from an ideal that leave no more than `left` stages can do.
 
-        For each there is so much `work`: too much of it is an error.
+        Each costs `work` units; UncheckedError if their sum becomes too large.
         """
         own = self.least[ideal]
         bounds = max(own, self.least[-1] - left * PARTS), own + PARTS
@@ -210,22 +208,15 @@ class EndsInReach:
         return ends
 
 
-#: Parts of the target: sums of 2^18 times that are no larger stay below 2^63.
-PARTS = 1 << 44
-
-#: Ideals times nets, and comparisons of a net with a stage, at most; stages priced at once.
-CELLS, WORK, AT_ONCE = 100_000_000, 40_000_000_000, 4096
-
-
 @dataclass(frozen=True, eq=False)
 class Stages:
-    """The costs of stages between ideals; N ideals, K kinds that have devices, E nets."""
+    """Costs of stages between ideals; N ideals, K kinds that have devices, E nets."""
 
-    # compute, crossed: for each pass, shape (K, N): of the ideals, and what relayed data costs at
-    # their ends; the latter () if none is
+    # compute, crossed: for each pass, shape (K, N): compute of the ideals, and the cost of relayed
+    # data at their ends; the latter () if none is relayed
     compute: tuple[Ints, ...]
     crossed: tuple[Ints, ...]
-    moved: tuple[Ints, ...]  # for each pass, shape (K, E): of the nets
+    moved: tuple[Ints, ...]  # for each pass, shape (K, E): cost of the nets
     # held, pins: shapes (N, E) and (E,): blocks of each net that an ideal holds, and that it has
     held: NDArray[np.int32]
     pins: Ints
@@ -241,13 +232,10 @@ class Stages:
         *,
         relayed: bool,
     ) -> Stages:
-        """Price stages by costs without links between devices.
+        """Price stages by costs without links between devices; longer times count as the target.
 
-        What takes longer than `target` counts as it.
-
-        The nodes of each pass, shape (n,), pay for what they make. If `relayed`, data moves only
-        from a stage to the next. VerificationError if there are too many ideals and nets for tables
-        of both.
+        The nodes of each pass, shape (n,), pay for their outputs. If `relayed`, data moves only
+        from a stage to the next. UncheckedError if there are too many ideals and nets.
         """
         kinds = np.flatnonzero(costs.count)
         compute = parts_of_target(costs.compute[kinds], target)
@@ -287,14 +275,14 @@ class Stages:
 
 
 def bytes_in_parts(values: Floats, costs: Costs) -> Ints:
-    """Return bytes in parts of twice the memory of a device, by kind that has devices."""
+    """Return bytes in fractions of twice the memory of a device, by kind that has devices."""
     room = costs.capacity_bytes[costs.count > 0, None] * (1 + RELATIVE_SLACK)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         return parts_of_target(np.where(values > 0, values / room, 0.0), 2.0)
 
 
 def parts_of_target(values: Floats, target: float) -> Ints:
-    """Return values in parts of the target, rounded downwards; those above it as the target."""
+    """Return values in fractions of the target, rounded downwards; those above it as the target."""
     with np.errstate(over="ignore"):
         whole: Ints = np.floor(np.minimum(values / target, 1.0) * PARTS).astype(np.int64)
     return whole
@@ -312,7 +300,7 @@ def ideals_of(workload: Workload, kept: Bools, waits: Sequence[tuple[int, int]])
     """Return all ideals of blocks: of colours, and of those that wait for each other.
 
     In each pair that waits the first node must not be in a later stage. Blocks of nodes that are
-    not `kept`, shape (n,), may be left out. VerificationError if there are more than `IDEALS`.
+    not `kept`, shape (n,), may be left out. UncheckedError if there are more than `IDEALS`.
     """
     import networkx as nx
 
@@ -369,10 +357,10 @@ def _bits(mask: int) -> Iterable[int]:
 def list_stages(
     workload: Workload, cluster: Cluster, problem: PipelineJob, target: float
 ) -> ListedStages:
-    """Return the stages of an iteration below a target of the makespan, above 0 and finite.
+    """Return the stages of an iteration whose makespan may be below a target, above 0 and finite.
 
-    The split is contiguous, with one stage on a device. O(R E) for E sets of a node and its
-    readers; VerificationError if there are too many ideals or stages.
+    The split is contiguous, with one stage on a device. O(R E) for E nets; UncheckedError if there
+    are too many ideals or stages.
     """
     costs = without_links(price(workload, cluster), returning=False)
     backward, each = workload.backward, target / problem.batch
@@ -382,7 +370,7 @@ def list_stages(
         if backward[u] == backward[v]
     ]
     ideals = ideals_of(workload, relevant_nodes(workload, costs), waits)
-    # what a device needs in its backward pass alone is received there: it is left out
+    # a transfer that a device needs in its backward pass alone is received there: it is left out
     readers = [
         [v for v in others if problem.relayed or backward[u] or not backward[v]]
         for u, others in enumerate(workload.successors)
@@ -399,7 +387,7 @@ def list_stages(
     most = min(most, problem.placement_rules.max_stages or most)
     least = ideals.sums(parts_of_target(costs.compute[costs.count > 0], each).min(axis=0))
     reach = EndsInReach(ideals.inside, least)
-    # a stage of what is left out takes no time, and others may have more microbatches in flight
+    # a stage of blocks left out takes no time, but leaves others more microbatches in flight
     empty = np.arange(size if ideals.left_out else 0)
     columns: list[tuple[Ints, Ints, Floats]] = [(empty, empty, np.zeros((4, len(empty))))]
     count = 0
@@ -430,7 +418,7 @@ def _times(
         moved = stages.transfers(kind, ideal, ends)
     forward, back = compute[0] + moved[0], compute[1] + moved[1]
     share = problem.weight_share
-    # I is the difference of two times: what rounding took from the compute is added again
+    # I is the difference of two times: what rounding took from the compute is added back
     rows = np.array([forward, back, back - share * (compute[1] + nodes), share * compute[1]])
     return np.where(forward + back < PARTS, np.maximum(rows, 0.0) / PARTS, np.inf)
 
@@ -438,9 +426,8 @@ def _times(
 def no_chain_below(workload: Workload, costs: Costs, problem: Throughput, target: float) -> bool:
     """Prove that every contiguous split has an objective of `target` or more; False if not.
 
-    Links between devices are left out, which makes no split dearer. O(R E) for R stages below the
-    target, above 0 and finite, and E sets of a node and its readers; VerificationError if there are
-    too many ideals or stages to look at all of them.
+    Links between devices are left out, which raises no objective. O(R E) for R stages below the
+    target, above 0 and finite, and E nets; UncheckedError if there are too many ideals or stages.
     """
     chains = _chains(workload, without_links(costs, returning=False), problem, target)
     if problem.pipeline != "gpipe":
@@ -457,7 +444,7 @@ def no_chain_below(workload: Workload, costs: Costs, problem: Throughput, target
 
 
 def _chains(workload: Workload, costs: Costs, problem: Throughput, target: float) -> _Chains:
-    """Return the graph of ideals and stages of a problem."""
+    """Return the graph of a problem's ideals and stages."""
     ideals = ideals_of(workload, relevant_nodes(workload, costs), pipeline_edges(workload))
     backward, all_nodes = workload.backward, np.ones(workload.n, np.bool_)
     passes = (~backward, backward) if problem.pipeline == "gpipe" else (all_nodes,)
@@ -488,9 +475,9 @@ def _best(states: list[State]) -> list[State]:
 
 @dataclass(frozen=True, eq=False)
 class _Places:
-    """Places of blocks and nets along the path; B blocks, E nets, P pins of them."""
+    """Places of blocks and nets along a path; B blocks, E nets, P pins of them."""
 
-    path: Ints  # (L,) its blocks
+    path: Ints  # (L,): its blocks
     # (B,) and (P,): blocks and pins by f, with f and g of each
     block: Ints
     block_f: Ints
@@ -513,8 +500,8 @@ def no_intervals_below(
 ) -> bool:
     """Prove that every contiguous split has an objective of `target` or more; False if not.
 
-    Links between devices are left out, which makes no split dearer. O(L P) for a path of L blocks
-    and P pairs of a net and its block; VerificationError if there are too many nodes.
+    Links between devices are left out, which raises no objective. O(L P) for a path of L blocks
+    and P pins of nets; UncheckedError if there are too many nodes.
     """
     if problem.overlap:
         return False
@@ -535,7 +522,7 @@ def no_intervals_below(
 
 
 def _places(workload: Workload, block: Ints, work: Ints, nets: list[tuple[int, ...]]) -> _Places:
-    """Return where all blocks and nets lie along the path of the most work."""
+    """Return the places of blocks and nets along the path of the most work."""
     order: nx.DiGraph[int] = nx.DiGraph()
     order.add_nodes_from(range(len(work)))
     pairs = ((int(block[u]), int(block[v])) for u, v in pipeline_edges(workload))
@@ -563,11 +550,11 @@ def _places(workload: Workload, block: Ints, work: Ints, nets: list[tuple[int, .
 
 
 def _refuted(places: _Places, costs: tuple[Ints, Ints, Ints], count: Ints) -> bool:
-    """Return whether no stages below the target make up the path, or do all the work."""
+    """Return whether stages below the target cannot make up the path, or not do all the work."""
     time, memory, weight = costs
     length, many, others = len(places.path), int(count[0]), int(count[1:].sum())
     fewest = np.full((others + 1, length + 1), many + 1)  # devices of kind 0, by o and place
-    least = np.full((others + 1, length + 1), np.inf)  # what their stages pay for nets
+    least = np.full((others + 1, length + 1), np.inf)  # cost of nets of their stages
     fewest[0, 0], least[0, 0] = 0, 0.0
     for i in range(length):
         for k in range(len(count)):
@@ -593,7 +580,7 @@ def _refuted(places: _Places, costs: tuple[Ints, Ints, Ints], count: Ints) -> bo
 
 
 def _stages(places: _Places, i: int, time: Ints, memory: Ints, weight: Ints) -> tuple[Ints, Floats]:
-    """Return the ends j of stages from i below the target, and what each pays for nets."""
+    """Return the ends j of stages from i below the target, and the cost of nets of each."""
     along = np.cumsum(time[places.path[i:]])
     end = i + int(np.searchsorted(along, PARTS)) + 1  # no stage ends there or later
     end = min(end, len(places.path) + 1)

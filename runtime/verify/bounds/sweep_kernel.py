@@ -1,4 +1,4 @@
-"""Sweeps over the operators of a sharding, which raise potentials and with them a bound."""
+"""Sweeps over the operators of a sharding that raise potentials, and with them a bound."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .sharding_program import PricedProgram
 
 
 class UseEnds(NamedTuple):
-    """The choices of V operators, and the two ends of each use of a tensor, in flat arrays.
+    """Choices of V operators, and the two ends of each use of a tensor, in flat arrays.
 
     End 2 r of use r is at the operator that makes the tensor, end 2 r + 1 at the one that reads it.
     """
@@ -20,7 +20,7 @@ class UseEnds(NamedTuple):
     first: Ints  # (V + 1,): where the choices of each operator begin
     begin: Ints  # (V + 1,): where those of each operator begin in `at`
     at: Ints  # the ends, operator by operator
-    # of each end its operator, how many properties it has, and where their potentials begin
+    # of each end its operator, its number of properties, and where their potentials begin
     operator: Ints
     size: Ints
     side: Ints
@@ -30,13 +30,13 @@ class UseEnds(NamedTuple):
 
 
 class PotentialState(NamedTuple):
-    """Potentials, and what follows from them."""
+    """Potentials, with the costs and the slack that they leave."""
 
     phi: Floats  # φ of each choice
     allowed: Bools  # the choices that are not excluded
     least: Floats  # (V,): the least φ of those
     potential: Floats  # α and β; −inf where no allowed choice has the property
-    slack: Floats  # what all uses leave of the costs of conversions
+    slack: Floats  # costs of conversions, less what all uses charge
     reduced: Floats  # of the choices of one operator
     change: Floats  # of the potentials of one end
 
@@ -104,7 +104,7 @@ def _move(ends, now, e):
 
 @inner
 def _raise(ends, now, e):
-    """Raise the potentials of an end by all that conversions leave."""
+    """Raise the potentials of an end by all of the conversions' slack."""
     own, other = ends.side[e], ends.side[e ^ 1]
     for p in range(ends.size[e]):
         alpha, room = now.potential[own + p], np.inf
@@ -120,7 +120,7 @@ def _raise(ends, now, e):
 def _send(ends, now, e, share):
     """Lower the potentials of an end by a share of the reduced costs of its operator's choices.
 
-    What no allowed choice has gets −inf.
+    Properties that no allowed choice has get −inf.
     """
     for p in range(ends.size[e]):
         now.change[p] = np.inf
@@ -138,7 +138,7 @@ def sweep(ends, now, forward, bound, target):
     """Go through the operators once, exclude choices by the bound, and return it, raised.
 
     Each operator raises the potentials of its uses, and then lowers those of uses later in the
-    sweep by a share of what its choices cost above the cheapest.
+    sweep by a share of its choices' reduced costs.
     """
     count = len(now.least)
     for step in range(count):
