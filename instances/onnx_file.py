@@ -176,7 +176,7 @@ class _Reader:
             count = FLOPS.get(node.op_type)
             flops = 0.0 if count is None else count(node, self.shapes)
             made = sum(self._bytes(name) for name in outputs)
-            seen = made if node.op_type in _LOOKUPS else sum(map(self._bytes, given))
+            seen = made if node.op_type in _LOOKUPS else sum(map(self._bytes, dict.fromkeys(given)))
             kernels = (KernelCall(node.op_type, node.op_type, flops, made + seen),)
         return ExecutedNode(
             name=path if taken[path] == 1 else f"{path}#{taken[path]}",
@@ -339,7 +339,7 @@ def load_with_shapes(path: str | Path, batch: int) -> Any:
 
 
 def _refuse_odd_nodes(model: Any, path: str | Path) -> None:
-    """Refuse names that are not UTF-8, which protobuf gives as bytes, and splits without end."""
+    """Refuse names that are not UTF-8 (protobuf gives bytes), and wrong numbers of outputs."""
     graph = model.graph
     for node in (*graph.node, *(node for function in model.functions for node in function.node)):
         texts = (node.name, node.op_type, node.domain, *node.input, *node.output)
@@ -347,6 +347,8 @@ def _refuse_odd_nodes(model: Any, path: str | Path) -> None:
             raise InputError(
                 f"{path}: a name of node {quote(str(node.name))} is not UTF-8; write the file again"
             )
+        if not any(node.output):
+            raise InputError(f"{path}: node {quote(node.name)} has no output; remove it")
         if node.op_type == "Split" and any(
             a.name == "num_outputs" and a.i != len(node.output) for a in node.attribute
         ):
