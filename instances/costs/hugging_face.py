@@ -299,7 +299,7 @@ def _qwen(config: _Config) -> ModelDescription:
 
 def _qwen_windows(config: _Config) -> list[int | None]:
     window = config.window() if config.flag("use_sliding_window", default=False) else None
-    first = config.count("max_window_layers", default=0, least=0)
+    first = config.count("max_window_layers", default=28, least=0)
     return config.windows(window, lambda layer: layer >= first)
 
 
