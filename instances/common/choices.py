@@ -6,8 +6,10 @@ Wherever one is asked for, its text will do: ``Throughput(split="contiguous")`` 
 
 from __future__ import annotations
 
+from dataclasses import fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self, TypeVar, Union
+from functools import cache
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Union
 
 from .errors import InputError, quote
 
@@ -51,13 +53,24 @@ else:
             return choice
 
 
-def choose(record: object, **choices: type[Choice]) -> None:
+def choose(record: Any, **choices: type[Choice]) -> None:
     """Replace texts in the fields of a frozen dataclass by the choices that they name.
 
-    Called from ``__post_init__``; InputError if a field is none of its choices.
+    Called from ``__post_init__``; InputError if a field is none of its choices, or a field of type
+    bool is neither true nor false.
     """
     for field, choice in choices.items():
         object.__setattr__(record, field, choice.of(field, getattr(record, field)))
+    for field in _flags(type(record)):
+        value = getattr(record, field)
+        if not isinstance(value, bool):
+            raise InputError(f"{field}: {quote(value)}; it must be true or false")
+
+
+@cache
+def _flags(kind: type[Any]) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields of type bool."""
+    return tuple(item.name for item in fields(kind) if item.type == "bool")
 
 
 class Split(Choice):

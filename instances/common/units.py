@@ -38,7 +38,7 @@ ROOT_MODULE = "model"
 
 
 _NUMBER = r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
-_SIZE = re.compile(rf"{_NUMBER}\s*(?:([kKmMgGtTpP]?)([iI]?)(B|bit|b)(/s|ps)?)?")
+_SIZE = re.compile(rf"{_NUMBER}\s*(?:(?:([kKmMgGtTpP])([iI]?))?(B|bit|b)(/s|ps)?)?")
 _TIME = re.compile(rf"{_NUMBER}\s*(s|ms|us|µs|ns|)")
 
 
@@ -168,8 +168,10 @@ def check_count(option: str, value: object, most: int = MOST_COUNT) -> None:
 
 
 def check_counts(option: str, values: tuple[int, ...] | None) -> None:
-    """Raise InputError unless `values` is None or holds at least one count."""
+    """Raise InputError unless `values` is None or a list of at least one count."""
+    if not isinstance(values, tuple | list | None):
+        raise InputError(f"{option}: {quote(values)}; it must be a list of whole numbers")
     for value in values or ():
         check_count(option, value)
-    if values == ():
+    if values is not None and not values:
         raise InputError(f"{option}: empty; allow at least one, or give None for all")

@@ -343,6 +343,8 @@ def read_layers(
             "give one for each edge"
         )
     size = dict(zip(edges, record.edge_bytes, strict=True))
+    if len(size) < len(edges):
+        source.fail("edges: one is listed twice, so that its edge_bytes are not clear; remove one")
     number = {ends: e for e, ends in enumerate(sorted(size))}
     index = {node: v for v, (node, _) in enumerate(nodes)}
     rows: list[tuple[int, ConfigurationRecord]] = []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..common.arrays import Floats, Ints, frozen
-from ..common.errors import InputError, quote
+from ..common.errors import InputError, all_differ, quote
 from ..common.units import LARGEST, SMALLEST
 from .summary import Tabled
 
@@ -264,8 +264,8 @@ class Cluster(Tabled):
     Raises
     ------
     InputError
-        If there is no device at all, two kinds have one name, or a link names what is no
-        accelerator.
+        If there is no device at all, two kinds or devices have one name, or a link names what is
+        no accelerator.
 
     Examples
     --------
@@ -290,6 +290,8 @@ class Cluster(Tabled):
                 raise InputError(f"cluster: two device kinds are called {name!r}; rename one")
         if not any(kind.count for kind in self.kinds):
             raise InputError("cluster: no devices; give at least one accelerator or CPU core")
+        if any(f"{name} " in other for name in names for other in names):  # such as "a" and "a 0"
+            all_differ((device.name for device in self.devices), "cluster: device")
         object.__setattr__(self, "links", tuple(self.links))
         if self.links:
             self.link_of  # noqa: B018  # checks them

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..common.errors import InputError, quote
 from ..common.units import LARGEST, SMALLEST, TIME_UNITS, UNSPECIFIED, show_percent
-from .cluster import ACCELERATOR, Cluster
+from .cluster import ACCELERATOR, Cluster, number
 from .pipeline_job import PipelineJob, is_iteration, is_stream
 from .problem import DeviceMapping, Problem
 from .sharding import Sharding
@@ -62,9 +62,9 @@ class Assumptions:
         if self.time_unit not in TIME_UNITS:
             known = ", ".join(TIME_UNITS)
             raise InputError(f"time_unit: {quote(self.time_unit)} is not one of {known}")
-        if not SMALLEST <= self.bandwidth <= LARGEST:
+        if not SMALLEST <= number(self.bandwidth, "bandwidth") <= LARGEST:
             raise InputError(f"bandwidth: {quote(self.bandwidth)}; it must be above 0")
-        if not 0 <= self.weight_share <= 1:
+        if not 0 <= number(self.weight_share, "weight_share") <= 1:
             raise InputError(f"weight_share: {quote(self.weight_share)}; it must be from 0 to 1")
 
 

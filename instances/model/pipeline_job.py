@@ -22,6 +22,7 @@ from ..common.choices import (
 )
 from ..common.errors import InputError, quote
 from ..common.units import LARGEST, SMALLEST, check_count, check_counts
+from .cluster import number
 from .placement_rules import NO_RULES, PlacementRules
 from .schedule import GivenOrder, given_order
 from .summary import ByFields
@@ -222,13 +223,13 @@ class PipelineJob(ByFields):
         check_counts("replicas", self.replicas)
         for what in ("bandwidth", "server_bandwidth"):
             value = getattr(self, what)
-            if value is not None and not SMALLEST <= value <= LARGEST:
+            if value is not None and not SMALLEST <= number(value, what) <= LARGEST:
                 raise InputError(
                     f"{what}: {quote(value)}; it must be a number above 0 and at most {LARGEST:g}"
                 )
         if (self.server_devices is None) != (self.server_bandwidth is None):
             raise InputError("server: give server_devices and server_bandwidth, or neither")
-        if not 0 <= self.weight_share <= 1:
+        if not 0 <= number(self.weight_share, "weight_share") <= 1:
             raise InputError(
                 f"weight_share: {quote(self.weight_share)}; it must be a number from 0 to 1"
             )

@@ -370,8 +370,6 @@ class Sharding(ByFields):
             raise InputError("beta: it weighs elements for the objective distpar; leave it out")
         if not isinstance(self.mesh, DeviceMesh):
             raise InputError(f"mesh: {quote(self.mesh)} is not a DeviceMesh")
-        if not isinstance(self.overlap, bool):
-            raise InputError(f"overlap: {quote(self.overlap)}; it must be true or false")
         if self.overlap and self.objective != ShardingObjective.TIME:
             raise InputError("overlap: it shortens the objective time; leave one of the two out")
         for key, least in (("beta", 0.0), ("memory_bytes", 0.0), ("bucket_bytes", 1.0)):

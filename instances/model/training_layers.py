@@ -37,8 +37,8 @@ def training_layers(workload: Workload) -> Workload:
     carries all of its source's output, as in PipeDream's profiles; the bandwidth is that of the
     suggested cluster's first link, and how many microbatches a batch has is left open.
 
-    A backward node belongs to the forward node of its colour, one without to the layer that it
-    waits for.
+    A backward node belongs to the forward node of its colour; without one, to the layer that it
+    waits for, with all nodes of its colour.
 
     Parameters
     ----------
@@ -157,8 +157,9 @@ def _layer_of(workload: Workload, nodes: Ints) -> Ints:
     last = next(v for v in reversed(workload.order) if not workload.backward[v])
     for v in workload.order:
         if layer_of[v] < 0:
-            before = workload.predecessors[v]
-            layer_of[v] = layer_of[before[-1] if before else last]
+            before, colour = workload.predecessors[v], workload.colours[v]
+            alike = list(workload.colour_classes[colour]) if colour >= 0 else v
+            layer_of[alike] = layer_of[before[-1] if before else last]
     return layer_of
 
 

@@ -448,12 +448,13 @@ def check_costs(
                 f"it must be a number of at least 0 and at most {LARGEST:g}"
             )
     for key, values in extra.items():
-        wrong = np.abs(values) > LARGEST
+        least = 0.0 if key.endswith("_bytes") else -LARGEST
+        wrong = (values < least) | (values > LARGEST)
         if wrong.any():
             v = int(np.argmax(wrong))
             raise InputError(
                 f"{where}: node {ids[v]}: extra {quote(key)} is {values[v]:g}; "
-                f"it must be a number of at most {LARGEST:g}"
+                f"it must be a number from {least:g} to {LARGEST:g}"
             )
 
 
@@ -508,15 +509,14 @@ def kept_bytes(workload: Workload) -> tuple[Floats, Floats, Floats]:
     of the forward pass of each microbatch in flight, are `extra["activation_bytes"]`, else the
     outputs where their bytes are known, else nothing. Resident are weights, gradients and optimizer
     state, that is, all of a node's memory but the activations of its one microbatch, if the
-    workload tells them.
+    workload tells them. In either column NaN stands for a node of which it does not tell.
     """
-    weights = workload.extra.get("weight_bytes", workload.memory_bytes)
-    known = workload.extra.get("activation_bytes")
-    activations = workload.output_bytes if known is None else known
-    if activations is None:
-        activations = np.zeros(workload.n)
+    unknown, memory = np.full(workload.n, np.nan), workload.memory_bytes
+    outputs = np.zeros(workload.n) if workload.output_bytes is None else workload.output_bytes
+    weights = workload.extra.get("weight_bytes", unknown)
+    activations = workload.extra.get("activation_bytes", unknown)
+    told = ~np.isnan(activations)
+    activations = np.where(told, activations, outputs)
     activations = np.where(workload.backward, 0.0, activations)
-    resident = workload.memory_bytes
-    if known is not None:
-        resident = np.maximum(resident - activations, 0.0)
-    return weights, resident, activations
+    resident = np.where(told, np.maximum(memory - activations, 0.0), memory)
+    return np.where(np.isnan(weights), memory, weights), resident, activations
