@@ -23,7 +23,7 @@ from .common.choices import Routing
 from .common.errors import InputError, prefix_errors, quote
 from .formats.source import NEWEST, TOPOLOGY, Record, Source, Whole, read_file, read_source
 from .formats.stagecut_json import finite
-from .formats.writing import layout, write_whole
+from .formats.writing import json_text, write_whole
 from .model.topology import Routes, Topology, check_links, check_size, topology_from_networkx
 
 __all__ = [
@@ -128,7 +128,7 @@ def write_topology(topology: Topology) -> dict[str, object]:
 
 def save_topology(topology: Topology, path: str | Path) -> None:
     """Write a topology as our own JSON, whole or not at all."""
-    write_whole(path, layout(write_topology(topology)))
+    write_whole(path, json_text(write_topology(topology)))
 
 
 FAST, NETWORK, GRID = 300e9, 25e9, 50e9

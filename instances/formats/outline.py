@@ -22,8 +22,8 @@ from .solutions_json import check_devices
 from .source import PLAN, Source, converted, read_file, read_source
 from .stagecut_json import make_cluster
 
-#: Options of problems that are told even where they are the usual ones.
-TOLD = ("microbatches", "schedule", "split")
+#: Options of problems that are shown even with their default values.
+ALWAYS_SHOWN = ("microbatches", "schedule", "split")
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Outline:
     time_unit: str
     method: str
     problem: str
-    # name, kind and nodes of each device; of plans that consist of stages, of each stage; of
-    # shardings, each property with the operators that make something of it
+    # name, kind and nodes of each device; of each stage, if the plan has stages; of each property,
+    # with the operators whose first output has it, for shardings
     devices: tuple[tuple[str, str, frozenset[NodeId]], ...]
 
     @property
@@ -124,11 +124,11 @@ def _stage(number: int, part: dict[str, Any]) -> tuple[str, str, frozenset[NodeI
 
 
 def _problem(options: dict[str, Any]) -> str:
-    """Return a problem in words, such as ``throughput, contiguous``; usual options are left out."""
+    """Return a problem as text, such as ``throughput, contiguous``, without default options."""
     words = []
     usual = {item.name: item.default for item in fields(CODECS[options["name"]].problem)}
     for key, value in options.items():
-        if key not in TOLD and key in usual and value == usual[key]:
+        if key not in ALWAYS_SHOWN and key in usual and value == usual[key]:
             continue
         if key == "placement_rules" and isinstance(value, dict):
             words += ["placement rules"] * any(value.values())
@@ -165,8 +165,7 @@ def placed_ids(source: Source) -> tuple[Problem, tuple[NodeId, ...]]:
 def placed_numbers(source: Source, problem: Problem) -> tuple[tuple[NodeId, int], ...]:
     """Return the nodes that a plan file places, with the numbers that rules of `problem` name.
 
-    Nodes may be missing, and whatever else the file says does not matter. InputError if the file
-    numbers devices where the rules name stages.
+    Nodes may be missing. InputError if the file numbers devices where the rules name stages.
     """
     made, parts = _placed(source)
     of_stages = names_stages(problem)
