@@ -36,9 +36,9 @@ class Layers:
     degree
         Shape (C,): tensor-parallel degree: over how many devices one replica is spread.
     label
-        What the user calls each configuration, such as ``vanilla``.
+        Length C: the user's name of each configuration, such as ``vanilla``.
     recomputes
-        Shape (C,): whether it computes activations again in the backward pass.
+        Shape (C,): whether activations are recomputed in the backward pass.
     time
         Shape (C,): forward and backward pass of one microbatch, in the workload's time unit.
     weight_bytes
@@ -47,14 +47,14 @@ class Layers:
         Shape (C,): with y microbatches in flight it takes ``bytes_per_microbatch · y +
         fixed_bytes`` on each device.
     edge_bytes
-        Shape (m,): what an edge carries, in the order of `Workload.edges`.
+        Shape (m,): bytes that each edge carries, in the order of `Workload.edges`.
     sync_bytes
-        For each configuration, by number of an edge at its node: what comes on top of
-        `edge_bytes` if the edge is cut; edges that are not named add nothing.
+        For each configuration, by number of an edge at its node: bytes on top of `edge_bytes` if
+        the edge is cut; other edges add nothing.
     microbatches
-        Microbatches in a batch, if the file says.
+        Microbatches in a batch; None if not known.
     bandwidth
-        Bytes per time unit that a device sends and receives, if the file says.
+        Bytes per time unit that a device sends and receives; None if not known.
     sharding
         For each configuration the signatures of the layer's operators, in the order of its
         `layer_program` and separated by spaces; empty where they are not known, or nothing is

@@ -29,7 +29,7 @@ from .summary import ByFields
 from .topology import Topology
 from .workload import Workload
 
-#: Most calls per accelerator; no workload has use for more.
+#: Most calls per accelerator; no workload benefits from more.
 MAX_CALLS = 1000
 
 
@@ -140,7 +140,7 @@ class Latency(ByFields):
 
 @dataclass(frozen=True)
 class DeviceMapping(ByFields):
-    """Map S stages × R replicas to the devices of a topology, least maximum first.
+    """Map S stages × R replicas to the devices of a topology, and minimise a maximum.
 
     ``stage-time``: the maximum is over stages; of mappings with one maximum those of least sum
     are sought. A stage of compute time t takes, for a batch of m microbatches,
@@ -164,13 +164,13 @@ class DeviceMapping(ByFields):
     Parameters
     ----------
     topology
-        Where to.
+        The network of devices to which the stages are mapped.
     stages, replicas
         S and R; S·R devices are used, the others are spare.
     mode
         ``both`` counts P and A, ``p2p`` P alone, ``allr`` A alone.
     microbatches
-        m.
+        Microbatches m of a batch.
     gradients
         Whether gradients are sent back; without them P is the time of the activations alone.
     collective
@@ -243,9 +243,8 @@ Problem = Throughput | PipelineJob | Latency | DeviceMapping | Sharding
 def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:
     """Return the cluster that a workload's file suggests, for a problem of this name.
 
-    The stages of a pipeline are for accelerators: the file's CPUs are left out, unless there is
-    nothing else or some node needs them. A slow stage on a CPU, only because memory is short, is
-    not what a user of a pipeline means; who does, asks for CPUs.
+    For a pipeline, CPUs are left out, unless there is nothing else or some node needs them: nobody
+    wants a slow stage on a CPU because memory is short, unless they ask for CPUs.
     """
     cluster = workload.cluster
     if cluster is None or problem != "pipeline" or cluster.without_hosts() == cluster:
@@ -257,7 +256,7 @@ def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:
 
 
 def objective_unit(problem: Problem, time_unit: str) -> str:
-    """Return the unit of a problem's objective: the workload's, or none if it is no time."""
+    """Return the unit of a problem's objective: that of time, or "unspecified" for `distpar`."""
     counts = isinstance(problem, Sharding) and problem.objective == ShardingObjective.DISTPAR
     return "unspecified" if counts else time_unit
 

@@ -94,12 +94,12 @@ def operator_groups(program: TensorProgram, placement: tuple[tuple[str, int], ..
 
 
 def _only(where: set[int | None]) -> int | None:
-    """Return the one group that there is, None if there are several or none."""
+    """Return the only group of a set, None if there are several or none."""
     return next(iter(where)) if len(where) == 1 else None
 
 
 def _group_of(name: NodeId, placement: Sequence[tuple[str, int]]) -> int | None:
-    """Return the group of the innermost placed module that a parameter is of."""
+    """Return the group of the innermost placed module of a parameter."""
     own = [(len(module), group) for module, group in placement if _is_in(name, module)]
     return max(own)[1] if own else None
 
@@ -127,9 +127,9 @@ def phases(program: TensorProgram, groups: Groups) -> list[int | None]:
 
 
 def conversion_places(program: TensorProgram, groups: Groups) -> list[int]:
-    """Return the operator with which each tensor is converted within its group.
+    """Return the operator at which each tensor is converted within its group.
 
-    That is its maker, of a parameter the first that reads it there.
+    That is its maker, or for a parameter its first reader in the group.
     """
     found = list(program.maker)
     for v in range(len(groups) - 1, -1, -1):
@@ -142,7 +142,7 @@ def conversion_places(program: TensorProgram, groups: Groups) -> list[int]:
 
 
 def late_gradients(program: TensorProgram, groups: Groups) -> list[list[int]]:
-    """Return of each group the gradients of its parameters that it makes in the last phase."""
+    """Return, for each group, the gradients of its parameters that it makes in the last phase."""
     phase = phases(program, groups)
     last = max((s for s in phase if s is not None), default=None)
     found: dict[int, list[int]] = {}
@@ -168,17 +168,17 @@ class PrimitiveLink(ByFields):
         ``all-gather``, ``reduce-scatter``, ``all-reduce``, ``all-to-all``, ``gather``, ``scatter``,
         ``reduce`` or ``broadcast``.
     link
-        What a message of it takes between two devices.
+        Latency and bandwidth of its messages between two devices.
     algorithm
         ``ring``: p − 1 rounds for p devices, an all-reduce twice as many. ``tree``: ⌈log₂ p⌉ rounds
         instead; there is none for all-to-all.
     axis
-        Of the mesh, from 0.
+        Axis of the mesh, from 0.
 
     Raises
     ------
     InputError
-        If the collective, its algorithm or the axis is none that there is.
+        If there is no such collective, algorithm or axis.
 
     References
     ----------
@@ -215,12 +215,12 @@ class DeviceMesh(ByFields):
     Parameters
     ----------
     shape
-        Devices along each axis, the slowest link first by custom.
+        Devices along each axis, the axis of the slowest link first by convention.
     links
         For each axis the link between two devices that are neighbours along it.
     primitives
-        The collectives that have a link or an algorithm of their own; all others pass over the
-        axis's link in a ring. A conversion is by the cheapest of those that do it.
+        The collectives that have a link or an algorithm of their own; all others use the axis's
+        link in a ring. A conversion takes the cheapest collective that performs it.
 
     Raises
     ------
@@ -294,7 +294,7 @@ BUCKET_BYTES = 25.0 * 2**20
 
 @dataclass(frozen=True)
 class Sharding(ByFields):
-    """Choose for every operator how its tensors lie on the devices, at least cost.
+    """Choose the signature of every operator, so that the total cost is least.
 
     Every operator has one signature for each axis of the mesh. Where a tensor is read in another
     property than it is made in, it is converted, once for all that read it so. A parameter lies in
@@ -312,17 +312,17 @@ class Sharding(ByFields):
     beta
         Weight of the elements for ``distpar``; 0 counts communication alone.
     memory_bytes
-        Of each device, for parameters, gradients, optimizer state and the activations that are
-        kept for the backward pass; None for no limit.
+        Memory of each device, for parameters, gradients, optimizer state and the activations that
+        are kept for the backward pass; None for no limit.
     optimizer
-        Whose state is kept: ``sgd``, ``momentum`` or ``adam``.
+        The optimizer whose state is kept: ``sgd``, ``momentum`` or ``adam``.
     overlap
         Whether gradients are converted beside the backward pass, in buckets, as DDP does; of
         ``time`` alone. A bucket is converted once its last gradient is made and the bucket before
         it is done, its messages' latencies paid once for all of it; other conversions stand in the
         way of computing.
     bucket_bytes
-        Of whole gradients, from which on a bucket is full; of ``overlap`` alone.
+        Bytes of whole gradients at which a bucket is full; for ``overlap`` only.
     placement
         Modules whose parameters, and what computes with them alone, are on one group of devices
         each: pairs of a module such as ``image`` and a number along the first axis of the mesh; of
@@ -460,18 +460,18 @@ def program_workload(
     program
         The operators with their tensors.
     name
-        What people call it.
+        Name of the workload.
     time_unit
-        Of the operators' times.
+        Unit of the operators' times.
     cluster
         The devices to suggest.
     provenance
-        Where it comes from.
+        Origin, as in `Workload`.
 
     Returns
     -------
     Workload
-        For `Sharding`, and like any other for all other problems.
+        For `Sharding`, and as a graph for all other problems.
 
     Examples
     --------

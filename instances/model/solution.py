@@ -77,7 +77,7 @@ class CallPlacement:
     ----------
     device
         Shape (n,): number of the device of each node; for the pool of CPUs any device of its
-        kind, by custom the first.
+        kind, by convention the first.
     call
         Shape (n,): number of the node's call on its accelerator, in the order in which the calls
         run; −1 for nodes on CPUs.
@@ -154,7 +154,7 @@ class StagePlacement:
 
 
 def in_stages(stages: Iterable[Stage], cluster: Cluster) -> StagePlacement:
-    """Return the stages, first to last, with devices handed out in order, kind by kind.
+    """Return the stages, first to last, with devices assigned in order, kind by kind.
 
     Examples
     --------
@@ -248,9 +248,8 @@ Solution = (
 def on_cluster(solution: Solution, old: Cluster, new: Cluster) -> Solution:
     """Return a solution with each device replaced by that of the same kind and number.
 
-    A mapping's devices are its topology's, a sharding's its mesh's, and stay as they are. Whether
-    it fits into the memories of `new` is not looked at; InputError if `new` has not all the devices
-    in use.
+    A mapping's devices are its topology's, a sharding's its mesh's, and stay as they are. Memories
+    of `new` are not checked; InputError if `new` lacks a device in use.
 
     Examples
     --------
