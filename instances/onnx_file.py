@@ -1,13 +1,12 @@
 """ONNX files as workloads: shapes inferred, initialisers as parameters, times by roofline.
 
-The graph goes the way of a traced PyTorch model from its recording on. Node names that are paths,
-as torch's exporter writes them, give the modules for layers. Products of matrices, convolutions and
-recurrent layers count FLOPs, nothing else does, as in torch's FlopCounterMode; operations of
-quantised operators count as FLOPs too.
+From the recording on, the graph is processed like a traced PyTorch model. Node names that are
+paths, as torch's exporter writes them, give the modules for layers. FLOPs are those of matrix
+products, convolutions and recurrent layers, as in torch's FlopCounterMode, quantised ones included.
 
 Exporters compute shapes within the graph (`Shape`, `Gather`, `Concat`, then `Reshape` or `Expand`).
-So values that follow from shapes alone are computed here, and inference goes on from there, until
-nothing new is known.
+So values that depend on shapes alone are computed here, and shape inference is repeated with them
+until nothing new is found.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _OF_SHAPES = frozenset({
 })  # fmt: skip
 Shapes = Mapping[str, tuple[int, ...]]
 
-#: Nodes that only look at their first input in another way.
+#: Nodes whose first output is a view of their first input.
 _VIEWS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"})
 
 #: Nodes whose value is known as soon as shapes are.
@@ -76,12 +75,12 @@ _QUANTISED = {
 #: Largest number of elements of a tensor: no address can count more.
 _MOST_ELEMENTS = 1 << 63
 
-#: Operators that read only the rows that they are asked for.
+#: Operators that read only the selected rows.
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 
 
 class _Reader:
-    """Turns a graph with shapes into a recording."""
+    """Builder of the recording of a graph with shapes."""
 
     def __init__(self, model: Any, file: str) -> None:
         import onnx
@@ -265,7 +264,7 @@ def _conv_transpose(node: Any, shapes: Shapes) -> float:
 
 
 def _recurrent(node: Any, shapes: Shapes) -> float:
-    """FLOPs of a recurrent layer: each step multiplies by the weights of all gates, each way."""
+    """FLOPs of a recurrent layer: in each step products with all weights, of each direction."""
     steps, batch, _ = shapes[node.input[0]]
     weights = math.prod(shapes[node.input[1]]) + math.prod(shapes[node.input[2]])
     return 2.0 * steps * batch * weights
@@ -284,7 +283,7 @@ def _einsum(node: Any, shapes: Shapes) -> float:
 
 
 def _attention(node: Any, shapes: Shapes) -> float:
-    """FLOPs of scores and their product with values, whose heads query heads may share."""
+    """FLOPs of scores and their product with values; query heads may share heads of values."""
     query, key, value = (shapes[name] for name in node.input[:3])
     if len(query) == 3:  # heads are packed into the width
         given = {a.name: a.i for a in node.attribute}
@@ -415,7 +414,7 @@ def _set_batch(graph: Any, path: str | Path, batch: int) -> None:
                 )
             dimension.Clear()
             dimension.dim_value = batch
-    for value in graph.output:  # what an exporter wrote there may hold for another batch
+    for value in graph.output:  # the exporter's shapes may be for another batch
         value.type.tensor_type.ClearField("shape")
 
 
@@ -434,7 +433,7 @@ def _read_shapes_beside(graph: Any, folder: Path) -> None:
 
 
 def _propagates_little(graph: Any) -> bool:
-    """Whether the vectors are short enough for ONNX to propagate their values."""
+    """Whether all vectors are short enough for ONNX to propagate their values."""
     vectors = [list(value.dims) for value in graph.initializer]
     vectors += (
         [d.dim_value for d in value.type.tensor_type.shape.dim]
@@ -487,7 +486,7 @@ def _fold(model: Any) -> bool:
 
 
 def _most_elements(node: Any, given: Sequence[Any]) -> float:
-    """Return how many elements a node makes of these inputs, at most; inf if unknown."""
+    """Return an upper bound on the elements that a node makes of these inputs; inf if unknown."""
     sizes = [int(value.size) for value in given]
     try:
         match node.op_type:

@@ -203,7 +203,9 @@ def _multiple(side: int, of: int) -> None:
 
 
 def stable_diffusion_unet(batch: int, side: int, deeper: int = 1) -> Network:
-    """One denoising step on latents of `side`² (an image of 8 times that side).
+    """Stable Diffusion 1.5's U-Net in one denoising step on latents of `side`².
+
+    The image has 8 times that side.
 
     Rombach et al., "High-resolution image synthesis with latent diffusion models", CVPR 2022;
     dimensions and count (859 520 964) as in the published configuration of version 1.5: channels
