@@ -24,17 +24,8 @@ from .common.errors import InputError, prefix_errors, quote
 from .formats.source import NEWEST, TOPOLOGY, Record, Source, Whole, read_file, read_source
 from .formats.stagecut_json import finite
 from .formats.writing import json_text, write_whole
-from .model.topology import Routes, Topology, check_links, check_size, topology_from_networkx
-
-__all__ = [
-    "Routes",
-    "Topology",
-    "load_topology",
-    "save_topology",
-    "topology",
-    "topology_from_networkx",
-    "write_topology",
-]
+from .model.topology import Topology, check_links, check_size
+from .model.topology import topology_from_networkx as topology_from_networkx
 
 
 class TopologyLinkRecord(Record):

@@ -19,8 +19,7 @@ import numpy as np
 
 from ..common.arrays import Bools, Floats, Ints, checked, frozen, grouped, increasing, rebuild
 from ..common.errors import InputError, all_differ, quote
-from ..common.units import LARGEST, UNSPECIFIED, NodeId
-from ..common.units import TIME_UNITS as TIME_UNITS
+from ..common.units import LARGEST, TIME_UNITS, UNSPECIFIED, NodeId
 from .layers import Layers
 from .summary import Summarised
 from .tensor_program import TensorProgram

@@ -3,9 +3,9 @@
 Where `torch.export` fails at the model's own code, the graph has the operators in the order of
 execution, along the branches taken with these inputs; enough to plan, not to run.
 
-`torch.export` makes one node of a region under autocast or without gradients, however much is in
-it. Here each of its operators becomes a node, in a region of its own; so they can be planned apart,
-and each still runs under the same context.
+`torch.export` makes one node of a region under autocast or without gradients, whatever its size.
+Here each of its operators becomes a node with a region of its own, so that they can be planned
+separately, and each still runs under the same context.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _REGIONS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
 
 
 class OperatorState(NotImplementedError):
-    """Error: operators share a state that is not in their graph, which so cannot be cut."""
+    """Error: operators share a state outside their graph, so that it cannot be cut."""
 
     def __init__(self, module: fx.GraphModule, path: str) -> None:
         super().__init__("torch.func (vmap) keeps a state between its operators")
@@ -63,7 +63,7 @@ def trace(
     *,
     whole: bool = False,
 ) -> Traced:
-    """Trace `model` for inputs of the given shapes, for a backward pass too if `training`.
+    """Return the trace of `model` for inputs of the given shapes, also backward if `training`.
 
     With `whole` it is a single part, which runs as it is, whatever its code does. InputError, with
     reason and module, if neither `torch.export` nor any fallback can trace it, or what is traced
@@ -100,7 +100,7 @@ def distinct(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the inputs with a copy in place of each further use of a tensor.
 
-    A graph takes inputs that are one tensor (``labels=ids``) for one, whatever comes later.
+    In a graph, inputs that are one tensor (``labels=ids``) become one input for good.
     """
     seen: set[int] = set()
 
@@ -143,7 +143,7 @@ def trace_on_numbers(
     training: bool,
     because: str,
 ) -> Traced:
-    """Trace a model that cannot be exported; InputError if nothing else works either."""
+    """Return the trace of a model that cannot be exported; InputError if it fails, too."""
     try:
         with unchanged(model, (args, kwargs)), quiet(), torch.set_grad_enabled(training):
             graph = _on_numbers(model, args, kwargs)
@@ -170,7 +170,7 @@ def trace_on_numbers(
 def _on_numbers(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> fx.GraphModule:
-    """Trace the operators that run on these inputs."""
+    """Return the graph of the operators that run on these inputs."""
     flat, form = tree_flatten((args, dict(kwargs)))
 
     def call(*leaves: Any) -> Any:
@@ -221,7 +221,7 @@ def _annotated(model: nn.Module) -> Iterator[None]:
 
 
 def check_operators(module: fx.GraphModule) -> None:
-    """Refuse operators that hold graphs, other than regions: nothing looks into those.
+    """Refuse operators that hold graphs, other than regions, as those are opaque.
 
     InputError says which, and in which module's code.
     """
