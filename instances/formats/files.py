@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -49,15 +48,12 @@ class Reader:
     read: Callable[[Source], Workload]
 
 
-def _declares(name: str, source: Source) -> bool:
-    """Whether a file declares this Stagecut format."""
-    return source.format_name == name
-
-
 #: Tried in this order: the format with the most specific test first.
 READERS: tuple[Reader, ...] = (
-    Reader("Stagecut workload", partial(_declares, WORKLOAD), stagecut_json.read_workload),
-    Reader("Stagecut program", partial(_declares, PROGRAM), read_program),
+    Reader(
+        "Stagecut workload", lambda file: file.format_name == WORKLOAD, stagecut_json.read_workload
+    ),
+    Reader("Stagecut program", lambda file: file.format_name == PROGRAM, read_program),
     Reader("Piper JSON", piper_json.is_piper, piper_json.read_piper),
     Reader("PipeDream graph", pipedream_txt.is_pipedream, pipedream_txt.read_pipedream),
     Reader("placement JSON", placement_json.is_placement, placement_json.read_placement),

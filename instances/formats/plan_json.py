@@ -134,7 +134,7 @@ def read_certificate(
         return price_certificate(values, nodes, kinds)
     if origin == HUBS:
         return hub_certificate(values, nodes, kinds)
-    return sharding_certificate(values) if origin in CHECKED else None
+    return _read(values, ShardingCertificate) if origin in CHECKED else None
 
 
 def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> PriceCertificate:
@@ -166,11 +166,6 @@ def hub_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> Hub
     for rates, _ in found.points:
         _check_range("classes", found.classes, len(rates), "class")
     return found
-
-
-def sharding_certificate(values: Mapping[str, object]) -> ShardingCertificate:
-    """Return the certificate of a sharding; errors as of `price_certificate`."""
-    return _read(values, ShardingCertificate)
 
 
 def _read(values: Mapping[str, object], kind: type[Kind]) -> Kind:

@@ -81,7 +81,7 @@ def make(
         raise InputError(
             f"--batch: {reference} returns its inputs itself; give it a parameter `batch`"
         )
-    return _placed(model, inputs, dtype, device)
+    return made_of(model, inputs, dtype, device)
 
 
 def call_factory(reference: str) -> Any:
@@ -106,12 +106,10 @@ def _takes_batch(factory: Any) -> bool:
     return callable(factory) and "batch" in _parameters(factory)
 
 
-def made_of(model: nn.Module, inputs: Any) -> Made:
-    """Return a model with its inputs, or an iterator of them, as `make` does."""
-    return _placed(model, inputs, None, None)
-
-
-def _placed(model: nn.Module, inputs: Any, dtype: str | None, device: str | None) -> Made:
+def made_of(
+    model: nn.Module, inputs: Any, dtype: str | None = None, device: str | None = None
+) -> Made:
+    """Return a model with its inputs, or an iterator of them, converted and moved."""
     kind = None if dtype is None else getattr(torch, dtype, None)
     if dtype is not None and not isinstance(kind, torch.dtype):
         raise InputError(f"--dtype: {dtype!r} is none of torch's types, such as bfloat16")

@@ -333,7 +333,7 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
     """Record on fake tensors, or on real ones if `fake` is None."""
     storages = Storages()
     attributes, parameters, buffers = _attributes(traced, fake, storages)
-    given = [tree_map(lambda x: _as_fake(x, fake), x) for x in traced.inputs]
+    given = [tree_map(lambda x: as_fake(x, fake), x) for x in traced.inputs]
     places = tuple(storages.number(x) for x in given if isinstance(x, torch.Tensor))
     watch = KernelRecorder()
     run = _RecordedPass(traced.module, attributes, watch, storages)
@@ -377,7 +377,7 @@ def _attributes(
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in converted:
-            converted[id(tensor)] = _as_fake(tensor, fake)
+            converted[id(tensor)] = as_fake(tensor, fake)
             storages.alias(converted[id(tensor)], tensor)
         return converted[id(tensor)]
 
@@ -404,12 +404,6 @@ def _attributes(
         if isinstance(value, torch.Tensor) and storages.number(value) not in parameters:
             buffers.add(storages.number(value))
     return attributes, parameters, frozenset(buffers)
-
-
-def _as_fake(value: Any, fake: FakeTensorMode | None) -> Any:
-    if fake is None or not isinstance(value, torch.Tensor):
-        return value
-    return as_fake(value, fake)
 
 
 def _kind(n: fx.Node) -> str:

@@ -40,7 +40,6 @@ from .tracing.traced import (
     off_meta,
     on_inputs,
     own,
-    parameters_of,
     quiet,
     swapped_tensors,
     tensors,
@@ -301,7 +300,7 @@ def _watched(
             args, kwargs = tree_map(other, (args, dict(kwargs)))
             stack.enter_context(mode)
         inputs = [x for x in flat_inputs(args, kwargs) if isinstance(x, torch.Tensor)]
-        parameters = parameters_of(model)
+        parameters = list(model.named_parameters())
         run = _Run([*(value for _, value in parameters), *inputs])
         stack.enter_context(torch.set_grad_enabled(training))
         stack.enter_context(_attention_as_traced())

@@ -30,15 +30,14 @@ from ...common.errors import InputError
 from .traced import (
     Traced,
     fault,
-    flat_inputs,
     has_no_data,
     is_fixed,
     is_plain,
     look_into,
     mode_of,
-    parameters_of,
     quiet,
     tensors,
+    traced_as,
     why_of,
 )
 from .unchanged import unchanged
@@ -225,7 +224,7 @@ def export_around(
             path = getattr(error, "path", "")  # of a border; it may be that of a function
             if path not in dict(model.named_modules()):
                 path = ""
-            path = path or _at_fault(error, model)
+            path = path or (fault(error, model) or ("",))[0]
             if path in whole:
                 path = path.rpartition(".")[0]
             if not path:
@@ -276,10 +275,8 @@ def _exported(
     ):
         module = export()
     parts.put_in(module)
-    given = flat_inputs(args, kwargs)
-    return Traced(
-        module, given, parameters_of(model), "torch.export in parts", _reasons_text(parts)
-    )
+    how, because = "torch.export in parts", _reasons_text(parts)
+    return traced_as(module, model, (args, dict(kwargs)), how, because)
 
 
 def _rehearsed(
@@ -340,11 +337,6 @@ def _listed(names: list[str]) -> str:
     once = list(dict.fromkeys(names))
     more = f" and {len(once) - 3} more" if len(once) > 4 else ""
     return ", ".join(once[:3] if more else once) + more
-
-
-def _at_fault(error: Exception, model: nn.Module) -> str:
-    where = fault(error, model)
-    return "" if where is None else where[0]
 
 
 def _paths_of_class(model: nn.Module, path: str) -> list[str]:

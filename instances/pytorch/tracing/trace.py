@@ -29,16 +29,15 @@ from ...common.units import ON_NUMBERS
 from .around import BackwardLost, export_around, export_uncut, refused
 from .traced import (
     Traced,
-    flat_inputs,
     has_no_data,
     known,
     on_inputs,
     own,
-    parameters_of,
     quiet,
     reason_of,
     register,
     tensors,
+    traced_as,
     why_of,
 )
 from .unchanged import unchanged
@@ -79,16 +78,14 @@ def trace(
         try:
             with unchanged(model, (args, named)), quiet(), refused() if training else nullcontext():
                 module = export()
-            given, parameters = flat_inputs(args, named), parameters_of(model)
-            traced = Traced(module, given, parameters, "torch.export")
+            traced = traced_as(module, model, (args, named), "torch.export")
         except Exception as error:  # any code of the model may run here, and fail in any way
             parts = export_around(model, args, named, training, error, export)
             because = why_of(error, model)
             if parts is not None:
                 traced = parts
             elif isinstance(error, OperatorState):
-                given, parameters = flat_inputs(args, named), parameters_of(model)
-                traced = Traced(error.module, given, parameters, ON_NUMBERS, because)
+                traced = traced_as(error.module, model, (args, named), ON_NUMBERS, because)
             else:
                 traced = trace_on_numbers(model, args, named, training, because)
     check_operators(traced.module)
@@ -163,8 +160,7 @@ def trace_on_numbers(
         ) from None
     if because.startswith(BackwardLost.__name__):
         because += "; its backward pass is taken as autograd derives it from the operators"
-    given = flat_inputs(args, kwargs)
-    return Traced(graph, given, parameters_of(model), ON_NUMBERS, because)
+    return traced_as(graph, model, (args, dict(kwargs)), ON_NUMBERS, because)
 
 
 def _on_numbers(

@@ -101,9 +101,11 @@ def flat_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, 
     return tuple(tree_leaves((args, dict(kwargs))))
 
 
-def parameters_of(model: nn.Module) -> tuple[tuple[str, nn.Parameter], ...]:
-    """Return every learned tensor of the model under its first name."""
-    return tuple(model.named_parameters())
+def traced_as(
+    module: fx.GraphModule, model: nn.Module, inputs: Inputs, how: str, because: str = ""
+) -> Traced:
+    """Return the trace of a model for its inputs, given the graph."""
+    return Traced(module, flat_inputs(*inputs), tuple(model.named_parameters()), how, because)
 
 
 def reason_of(error: BaseException, model: nn.Module) -> str:
@@ -272,9 +274,9 @@ def mode_of(candidates: Iterable[torch.Tensor]) -> FakeTensorMode:
     return next(modes, None) or FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def as_fake(value: Any, mode: FakeTensorMode) -> Any:
+def as_fake(value: Any, mode: FakeTensorMode | None) -> Any:
     """Return a fake tensor for a tensor, on its device, or on the CPU for ``meta``."""
-    if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+    if mode is None or not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
         return value
     if not value.is_meta:
         return mode.from_tensor(value)
