@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..common.arrays import Bools, Floats, Ints, checked, frozen, rebuild
+from ..common.arrays import Bools, Floats, Ints, checked, rebuild
 from ..common.errors import InputError, quote
 from ..common.units import LARGEST, MOST_COUNT, SMALLEST
 
@@ -91,9 +91,9 @@ class Layers:
         put = object.__setattr__
         for key in ("node", "degree"):
             put(self, key, checked(getattr(self, key), np.int64, f"layers: {key}"))
-        put(self, "recomputes", frozen(self.recomputes, "bool"))
+        put(self, "recomputes", checked(self.recomputes, np.bool_, "layers: recomputes"))
         for key in ("time", "weight_bytes", "bytes_per_microbatch", "fixed_bytes", "edge_bytes"):
-            values = frozen(getattr(self, key), "float64")
+            values = checked(getattr(self, key), np.float64, f"layers: {key}")
             for value in values[~((values >= 0) & (values <= LARGEST))][:1].tolist():
                 raise InputError(
                     f"layers: {key} holds {quote(value)}; numbers must be from 0 to {LARGEST:g}"

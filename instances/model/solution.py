@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..common.arrays import Ints, frozen
+from ..common.arrays import Ints, checked, frozen
 from ..common.errors import InputError
 from .cluster import Cluster
 
@@ -34,7 +34,7 @@ class Placement:
     order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "device", frozen(self.device, "int64"))
+        object.__setattr__(self, "device", checked(self.device, np.int64, "device"))
         object.__setattr__(self, "order", tuple(int(d) for d in self.order))
 
 
@@ -60,7 +60,7 @@ class PipelinePlacement:
     devices: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stage", frozen(self.stage, "int64"))
+        object.__setattr__(self, "stage", checked(self.stage, np.int64, "stage"))
         object.__setattr__(self, "devices", tuple(int(d) for d in self.devices))
 
     @property
@@ -92,8 +92,8 @@ class CallPlacement:
     call: Ints
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "device", frozen(self.device, "int64"))
-        object.__setattr__(self, "call", frozen(self.call, "int64"))
+        object.__setattr__(self, "device", checked(self.device, np.int64, "device"))
+        object.__setattr__(self, "call", checked(self.call, np.int64, "call"))
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class StagePlacement:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))
-        object.__setattr__(self, "device", frozen(self.device, "int64"))
+        object.__setattr__(self, "device", checked(self.device, np.int64, "device"))
 
 
 def in_stages(stages: Iterable[Stage], cluster: Cluster) -> StagePlacement:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..common.arrays import Floats, Ints, frozen
+from ..common.arrays import Floats, Ints, checked, frozen
 from ..common.errors import InputError
 from ..common.units import TIME_UNITS
 from .cluster import Cluster
@@ -45,7 +45,7 @@ class StageCosts:
 
     def __post_init__(self) -> None:
         for key in ("compute_s", "forward_bytes", "backward_bytes", "parameter_bytes"):
-            values = frozen(getattr(self, key), np.float64)
+            values = checked(getattr(self, key), np.float64, f"stages: {key}")
             object.__setattr__(self, key, values)
             length = self.size - 1 if key.startswith(("forward", "backward")) else self.size
             if values.shape != (length,):

@@ -10,7 +10,7 @@ import pytest
 
 import stagecut
 from stagecut import DeviceMapping, InputError, Link, PipelineJob, Throughput, cli, topology
-from stagecut.instances import Assumptions, LayerRule, Split
+from stagecut.instances import Assumptions, LayerRule, Placement, Split
 from stagecut.instances.common.choices import Choice
 from stagecut.instances.common.units import parse_bytes
 from stagecut.runtime.schedules import Schedule
@@ -67,6 +67,10 @@ def test_texts_become_the_choices_that_they_name(
         (lambda: PipelineJob(bandwidth="25"), 'bandwidth is "25"; it must be a number'),
         (lambda: PipelineJob(weight_share="half"), 'weight_share is "half"; it must be a number'),
         (lambda: PipelineJob(degrees=4), "degrees: 4; it must be a list of whole numbers"),
+        (
+            lambda: Placement([0.5, 1.0]),
+            "device: it must be a list of whole numbers, not of float64",
+        ),
         (lambda: Assumptions(bandwidth="fast"), 'bandwidth is "fast"; it must be a number'),
         (lambda: parse_bytes("16iB", "memory"), 'memory: "16iB"; write a size'),
     ],
