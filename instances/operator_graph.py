@@ -186,7 +186,7 @@ class TracedOperator:
     kernels: tuple[KernelCall, ...]
     backward: bool = False
     partner: int = -1  # the forward operator of a backward operator, or −1
-    # names of the fx nodes that it stands for, in order of execution
+    # names of its fx nodes, in order of execution
     parts: list[str] = field(default_factory=list)
     parameters: float = 0.0
     weight_bytes: float = 0.0
@@ -395,7 +395,7 @@ def _gradients(draft: OperatorGraphBuilder, number: dict[int, int]) -> list[tupl
     Kernels that add it to the gradient of earlier microbatches are given to that operator.
     """
     pairs: list[tuple[int, int]] = []
-    source: dict[int, int] = {}  # the last operator before each step that hands on
+    source: dict[int, int] = {}  # the last operator before each step without kernels
     for i, step in enumerate(draft.recording.backward):
         giver = i if i in number else source.get(i, -1)
         for target, _, _ in step.feeds:
@@ -465,7 +465,7 @@ def hold_memory(draft: OperatorGraphBuilder) -> None:
         holder = draft.operators[owner]
         if storage in kept and storage not in recording.buffers:
             holder.activation_bytes += size
-        elif made < 0 and storage not in recording.inputs:
+        elif storage in recording.buffers or (made < 0 and storage not in recording.inputs):
             holder.constant_bytes += size
     if not draft.training:
         _kept_outputs(draft)
@@ -478,5 +478,5 @@ def _kept_outputs(draft: OperatorGraphBuilder) -> None:
         for f in draft.flows
         if f.target < 0 or draft.operators[f.source].modules != draft.operators[f.target].modules
     }
-    for storage in kept:
+    for storage in kept - draft.recording.buffers:
         draft.operators[draft.writer[storage]].activation_bytes += draft.recording.sizes[storage]
