@@ -149,7 +149,7 @@ def topology(text: str) -> Topology:
 
     ``KIND:SIDES[@KEY=VALUE,…]`` with the keys ``seed`` (random kinds, default 0), ``routing``
     (``hops`` or ``widest``) and ``exclude`` (numbers of devices, joined by +); ``nvidia:FILE``
-    for what ``nvidia-smi topo -m`` printed; or a file of ours.
+    for the output of ``nvidia-smi topo -m``; or a Stagecut topology file.
 
     Parameters
     ----------

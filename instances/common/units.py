@@ -48,7 +48,7 @@ def parse_bytes(
     """Return the bytes that a text states, or bytes per second of a rate; None without a text.
 
     In a rate such as ``400Gb/s`` a small b behind a capital letter stands for bits. InputError,
-    with the example of what to write, if the text is neither.
+    with the example, if the text is neither.
 
     Examples
     --------

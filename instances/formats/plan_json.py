@@ -96,11 +96,10 @@ class HubCertificate(Record):
     kind: int  # number of the kind of devices whose transfers count
     hubs: list[int]  # numbers of nodes
     classes: list[int]  # n: number of the class of each node
-    # prices of each class, for each unit of time that a node takes on that kind, and a slope of
-    # each case: what a unit of load is worth. Cases are in lexicographic order of what a device has
-    # of each hub: itself; not itself, nor what comes after it; not itself, nor what comes before
-    # it. The last two are one for a hub with nothing on one side, and where a split need not be
-    # contiguous.
+    # prices of each class, per unit of a node's time on that kind, and a slope for each case: the
+    # price of a unit of load. Cases are in lexicographic order of the states of hubs on a device:
+    # the hub is there; neither it nor its successors; neither it nor its predecessors. The last two
+    # are one state for a hub without successors or predecessors, and unless splits are contiguous.
     points: list[tuple[list[Number], list[NotNegative]]]
 
 

@@ -1,6 +1,6 @@
 """Problem files: TOML whose fields are those of the problems in Python.
 
-A table names the problem, and holds its fields; what is left out has its default::
+A table names the problem and has its fields; omitted ones have their defaults::
 
     [pipeline]
     microbatches = 8

@@ -64,7 +64,7 @@ def fetch(
 
     Files go under their own paths; only those whose path begins with `below`, such as
     ``placement/throughput``. InputError if nothing matches, the server, or mirror, cannot be
-    reached, or a file is not what it was when it was listed.
+    reached, or a file differs from the listed hash.
     """
     import pooch
     import requests

@@ -54,7 +54,7 @@ class Machine:
 _PAUSE_S = 0.9e-6
 
 #: Time until the first byte of a transfer arrives: the order of point-to-point messages between
-#: GPUs of one machine and of copies to and from the host. Ours; no sheet says it.
+#: GPUs of one machine and of copies to and from the host. Our estimate; no sheet gives it.
 _LATENCY_S = 10e-6
 
 #: One core of an Intel Xeon Platinum 8380: 2.3 GHz × 64 operations of AVX-512, and its 40th part

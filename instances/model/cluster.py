@@ -116,7 +116,7 @@ class PairLink:
 def link_table(links: Sequence[PairLink], named: Mapping[str, Sequence[int]], size: int) -> Ints:
     """Return the link that joins each pair of `size` devices; shape (D, D), −1 for none.
 
-    Of several links that name a pair the last one counts; a name stands for the devices in `named`.
+    Of several links that name a pair the last one counts; `named` has the devices of each name.
     InputError if an end does not exist, a link joins a device with itself only, a pair of ends is
     given twice, or there are more than `MAX_LINKED_DEVICES` devices.
     """

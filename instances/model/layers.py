@@ -34,7 +34,7 @@ class Layers:
     node
         Shape (C,): number of the node that each configuration belongs to.
     degree
-        Shape (C,): tensor-parallel degree: over how many devices one replica is spread.
+        Shape (C,): tensor-parallel degree, the number of devices of one replica.
     label
         Length C: the user's name of each configuration, such as ``vanilla``.
     recomputes

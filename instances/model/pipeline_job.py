@@ -109,8 +109,8 @@ class PipelineJob(ByFields):
         M of an iteration; of a stream N, in a batch, by default the workload's.
     schedule
         ``stream``; or ``1f1b``, ``gpipe``, ``interleaved``, ``zb-h1`` or ``zb-h2``, as
-        `make_schedule` makes it; or ``given``, by `actions`, which say how many stages there are
-        and which of them share a device. Default: ``stream`` for a workload with layer
+        `make_schedule` makes it; or ``given``, by `actions`, which state the number of stages and
+        their devices. Default: ``stream`` for a workload with layer
         configurations, else ``1f1b``.
     split
         ``contiguous``: a chain of stages. ``per-device``: each device's forward nodes are convex.

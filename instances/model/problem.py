@@ -55,16 +55,16 @@ class Throughput(ByFields):
     overlap
         Transfers run beside compute: a load is the larger of the two, not their sum.
     relayed
-        Data moves only from a stage to the next: what a later one needs is passed on by those
-        between, and at every boundary that it crosses both sides pay for it; gradients the same
-        way back. So runs `torch.distributed.pipelining`. For contiguous splits.
+        Data moves only from a stage to the next: data for a later stage passes through those
+        between, and both sides of every boundary that it crosses pay for it; gradients take the
+        same way back. `torch.distributed.pipelining` runs so. For contiguous splits.
     placement_rules
         Pins and other rules of the user's own; their numbers are devices.
 
     Raises
     ------
     InputError
-        If an option is none of its choices, or `relayed` goes with a split that is not contiguous.
+        If an option is none of its choices, or `relayed` is set for a split that is not contiguous.
 
     References
     ----------
@@ -103,8 +103,8 @@ class Latency(ByFields):
     of nodes that waits for all its inputs, moves them in, computes, and moves its outputs out;
     its results appear when the whole call ends, and what passes from one call to the next goes
     through host memory, on one accelerator too. Devices of a host kind are an unlimited pool:
-    wherever there is at least one, each node may start on it as soon as its inputs are there,
-    and how many there are does not matter. A backward node is a node like any other.
+    if there is at least one, each node may start on it as soon as its inputs are there, whatever
+    their number. Backward nodes are treated like any others.
 
     Parameters
     ----------

@@ -13,8 +13,7 @@ starts its backward passes after 2 (p − r − 1) + (v − 1) p forward passes.
 The model's 2p stages go down the p pipeline ranks and up again: rank r has stages r and
 2p − 1 − r, chunks 0 and 1, so that the first and the last stage share rank 0. F0 is a forward pass
 of chunk 0; a backward pass is whole (B), or split into I, gradients of the input, and W, gradients
-of the weights. Rank r's row, with n = max(M, 2p − 1) and what is of microbatches from M on left
-out:
+of the weights. Rank r's row, with n = max(M, 2p − 1) and without passes of microbatches from M on:
 
     ZB-V        (F0)^(2(p − r) − 1)  (F1 F0)^r  (F1 I1 W1)^(p − r)
                 (F0 I0 W0 F1 I1 W1)^(n − 2p + 1 + r)  (I0 W0 F1 I1 W1)^(p − 1 − r)

@@ -2,20 +2,20 @@
 
 With a *placement* parts of the program run on groups of devices, in phases between barriers.
 The groups are the devices with the same number along the first axis of the mesh. Parameters are
-placed by the innermost placed module that they are of. Operators follow, by the first of these
-rules that applies:
+placed by their innermost placed module. The group of an operator follows from the first of these
+rules that names a single group; where rule 1 applies, no other does:
 
-1. what reads parameters, or makes their gradients, itself or by a view, is where these are;
-2. what only gradients of one group depend on is there;
-3. what the backward pass computes from tensors of the forward pass is where those were made;
-4. anything else is where all that it reads was made.
+1. an operator that reads parameters, or makes their gradients, directly or by a view, is with them;
+2. one on which only gradients of one group depend is in that group;
+3. one of the backward pass that reads tensors of the forward pass is with the makers of those;
+4. any other is with the makers of all its inputs.
 
-What depends on no parameter does not count; it is where its readers are. Where these name more
-than one group, an operator is on all devices, as inputs are.
+Tensors that depend on no parameter are ignored; their operators are with their readers. Without a
+single group an operator is on all devices, as inputs are.
 
-Groups work beside each other within a phase. All wait for each other at an operator of all devices,
-before one that reads what another group has made, and after one that makes the gradient of a
-parameter that is not there: a phase ends.
+Groups work in parallel within a phase. A phase ends at an operator of all devices, before one that
+reads a tensor of another group, and after one that makes the gradient of a parameter of another
+group: all groups wait for each other there.
 """
 
 from __future__ import annotations
@@ -296,9 +296,9 @@ BUCKET_BYTES = 25.0 * 2**20
 class Sharding(ByFields):
     """Choose the signature of every operator, so that the total cost is least.
 
-    Every operator has one signature for each axis of the mesh. Where a tensor is read in another
-    property than it is made in, it is converted, once for all that read it so. A parameter lies in
-    one property, and its gradient arrives in that one.
+    Every operator has one signature for each axis of the mesh. A tensor that is read in another
+    property than it is made in is converted, once for all its readers in that property. The
+    gradient of a parameter arrives in the parameter's property.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ class Sharding(ByFields):
         The devices.
     objective
         ``time``: Σ times of operators on their parts + Σ times of conversions, by latency and
-        bandwidth of the axis that they run along, nothing overlapped unless asked for.
+        bandwidth of their axis, without overlap unless `overlap` is set.
         ``distpar``: the published cost, beta · Σ elements that operators read and make, per device,
         + Σ bytes of conversions, of all devices.
     beta
@@ -410,8 +410,8 @@ class Sharding(ByFields):
 def gradient_buckets(program: TensorProgram, problem: Sharding) -> list[list[int]]:
     """Return the gradients of each bucket, in the order in which they are made; none if no overlap.
 
-    A gradient that an operator reads, too, is in none: it is converted when it is made. Groups of
-    devices have buckets of their own, of what they make after the last barrier.
+    A gradient that an operator reads is in no bucket: it is converted when it is made. Each group
+    of devices has its own buckets, of the gradients that it makes after the last barrier.
     """
     if not problem.overlap:
         return []
@@ -452,8 +452,8 @@ def program_workload(
 ) -> Workload:
     """Return a tensor program as a workload with a node for each operator.
 
-    A node holds what it makes, unless that lies in the memory of what it reads; so a parameter or
-    an input of the program is a node that takes no time.
+    A node holds its outputs, unless they share the memory of its inputs. A parameter or an input
+    of the program is a node that takes no time.
 
     Parameters
     ----------

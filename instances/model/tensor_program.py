@@ -1,6 +1,6 @@
 """Tensor programs: operators, their tensors, and their signatures.
 
-Properties: how a tensor lies on the devices along each axis of a mesh.
+A *property* is the distribution of a tensor over the devices along each axis of a mesh.
 
 Along one axis a tensor is split, S(i), into equal parts of its axis i; a copy on each device, B; or
 partial, P: each device has a tensor of the whole shape, and their sum is the tensor. Along several
@@ -48,7 +48,7 @@ MOST_ELEMENTS = 1 << 53
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of a program, as one device would have it.
+    """A tensor of a program, with its shape on a single device.
 
     Parameters
     ----------
@@ -151,8 +151,8 @@ class Signature:
 class Operator:
     """An operator, or a source of tensors: a parameter or an input of the program.
 
-    Its time on one device is fixed + max(compute, memory). Split, compute shrinks with the work,
-    memory with the bytes of its tensors on a device, and what is fixed does not.
+    Its time on one device is fixed + max(compute, memory). If it is split, compute shrinks with the
+    work, memory with the bytes of its tensors on a device, and fixed does not.
 
     Parameters
     ----------

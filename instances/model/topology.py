@@ -35,7 +35,7 @@ MAX_LINKS = 12_000_000
 class Routes:
     """Point-to-point routes of D devices among N nodes, the same in both directions.
 
-    The tables are computed when first asked for, in O(D · E) time and O(D · N) memory.
+    The tables are computed at their first use, in O(D · E) time and O(D · N) memory.
     """
 
     devices: int  # D
@@ -211,7 +211,7 @@ class Topology(Summarised):
 
     @cached_property
     def routes(self) -> Routes:
-        """The routes between devices, whose tables are computed when first asked for.
+        """The routes between devices, whose tables are computed at their first use.
 
         Raises
         ------

@@ -517,8 +517,8 @@ def kept_bytes(workload: Workload) -> tuple[Floats, Floats, Floats]:
     outputs = np.zeros(workload.n) if workload.output_bytes is None else workload.output_bytes
     weights = workload.extra.get("weight_bytes", unknown)
     activations = workload.extra.get("activation_bytes", unknown)
-    told = ~np.isnan(activations)
-    activations = np.where(told, activations, outputs)
+    known = ~np.isnan(activations)
+    activations = np.where(known, activations, outputs)
     activations = np.where(workload.backward, 0.0, activations)
-    resident = np.where(told, np.maximum(memory - activations, 0.0), memory)
+    resident = np.where(known, np.maximum(memory - activations, 0.0), memory)
     return np.where(np.isnan(weights), memory, weights), resident, activations

@@ -99,8 +99,8 @@ class Profile:
     """A workload with its relation to the model: nodes, constants, recording."""
 
     workload: Workload  # to plan for
-    # names of the nodes of `traced.module` that each workload node stands for, by its id; those of
-    # backward nodes are autograd's
+    # names of the nodes of `traced.module` in each workload node, by its id; those of backward
+    # nodes are autograd's
     fx_nodes: Mapping[NodeId, tuple[str, ...]] = field(repr=False)
     # names of the nodes of `traced.module` that are constants: every device makes its own
     anywhere: tuple[str, ...] = field(repr=False)

@@ -45,7 +45,7 @@ class Rule:
     inputs: tuple[str, ...]  # inputs, outputs: the letters of each tensor
     outputs: tuple[str, ...]
     linear: tuple[tuple[int, ...], ...] = ()  # sets of inputs in which together it is linear
-    additive: tuple[int, ...] = ()  # inputs that are added to what is summed up
+    additive: tuple[int, ...] = ()  # inputs that are added to a sum
     # pairs of a letter and an output that is copied, not partial, if the letter is split
     apart: tuple[tuple[str, int], ...] = ()
     # pairs of a letter and the bytes that devices reduce if they split it

@@ -1,7 +1,7 @@
 """Language models: GPT-2 XL, Llama 3 8B, Mixtral 8x7B, BERT-Large, T5-Large.
 
 Layers are the halves of the transformer blocks (attention, feed-forward), each expert by itself.
-`deeper` is how many times as many blocks a network has as published.
+`deeper` multiplies the published number of blocks.
 """
 
 from __future__ import annotations

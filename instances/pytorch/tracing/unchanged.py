@@ -24,12 +24,11 @@ _LIBRARIES = (sys.stdlib_module_names | {"torch", "numpy"}) - {"__main__"}
 def unchanged(model: nn.Module, inputs: Any = ()) -> Iterator[None]:
     """Restore a model and the random state at the end of the block.
 
-    That is: its modules and what they hold (parameters, buffers, hooks, modes, all other
-    attributes), the containers and objects that lie in these, such as a configuration, and those in
-    the inputs; the numbers of buffers and inputs, copied meanwhile; gradients and hooks of
-    parameters, and whether they are trained; the random generators of torch, NumPy and Python.
-    Numbers of parameters that the forward pass itself changes (``max_norm`` of an embedding) stay
-    changed.
+    That is: its modules with parameters, buffers, hooks, modes and all other attributes; containers
+    and objects within these, such as a configuration, and within the inputs; the numbers of buffers
+    and inputs, copied meanwhile; gradients and hooks of parameters, and whether they are trained;
+    the random generators of torch, NumPy and Python. Numbers of parameters that the forward pass
+    itself changes (``max_norm`` of an embedding) stay changed.
     """
     undo: list[Callable[[], None]] = []
     tensors = _keep((model, inputs), undo)
