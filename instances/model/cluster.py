@@ -214,6 +214,8 @@ class DeviceKind:
             )
         for key in ("memory_bytes", "slowdown"):
             object.__setattr__(self, key, number(getattr(self, key), f"{self.name}: {key}"))
+        if not isinstance(self.host, bool | np.bool_):
+            raise InputError(f"{self.name}: host is {quote(self.host)}; it must be true or false")
         object.__setattr__(self, "host", bool(self.host))
         if self.link is not None and not isinstance(self.link, Link):
             raise InputError(f"{self.name}: link is {quote(self.link)}; it must be a Link")

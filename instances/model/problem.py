@@ -18,7 +18,7 @@ from ..common.choices import (
     Split,
     choose,
 )
-from ..common.errors import InputError
+from ..common.errors import InputError, quote
 from ..common.units import check_count, show_count
 from .cluster import Cluster
 from .costs import price
@@ -228,6 +228,10 @@ class DeviceMapping(ByFields):
             )
         for what in ("stages", "replicas", "microbatches"):
             check_count(what, getattr(self, what))
+        if not isinstance(self.topology, Topology):
+            raise InputError(
+                f"topology: {quote(self.topology)}; give a Topology, as topology makes"
+            )
         usable, used = len(self.topology.usable), self.stages * self.replicas
         if used > usable:
             raise InputError(

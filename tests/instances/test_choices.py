@@ -9,7 +9,16 @@ from collections.abc import Callable
 import pytest
 
 import stagecut
-from stagecut import DeviceMapping, InputError, Link, PipelineJob, Throughput, cli, topology
+from stagecut import (
+    DeviceKind,
+    DeviceMapping,
+    InputError,
+    Link,
+    PipelineJob,
+    Throughput,
+    cli,
+    topology,
+)
 from stagecut.instances import Assumptions, LayerRule, Placement, Split
 from stagecut.instances.common.choices import Choice
 from stagecut.instances.common.units import parse_bytes
@@ -71,6 +80,8 @@ def test_texts_become_the_choices_that_they_name(
             lambda: Placement([0.5, 1.0]),
             "device: it must be a list of whole numbers, not of float64",
         ),
+        (lambda: DeviceKind("gpu", 1, host="no"), 'gpu: host is "no"; it must be true or false'),
+        (lambda: DeviceMapping("ring:4", 2), 'topology: "ring:4"; give a Topology'),
         (lambda: Assumptions(bandwidth="fast"), 'bandwidth is "fast"; it must be a number'),
         (lambda: parse_bytes("16iB", "memory"), 'memory: "16iB"; write a size'),
     ],
