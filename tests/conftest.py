@@ -221,7 +221,7 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder, compile_here = tmp_path_factory.getbasetemp().parent, Kernel._compile
 
     def compile_alone(kernel: Kernel, arguments: tuple[Any, ...]) -> None:
-        with (folder / kernel._kept_as).open("w") as file:
+        with (folder / kernel._cache_name).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             compile_here(kernel, arguments)
 

@@ -51,7 +51,7 @@ from ..common.console import (
 )
 
 if TYPE_CHECKING:
-    from ...instances.topologies import Topology
+    from ...instances.model.topology import Topology
     from ...runtime import CallReport, DeviceReport, Report, StageReport
 if TYPE_CHECKING:
     import pandas as pd

@@ -82,8 +82,8 @@ def first_bounds(
     count = len(space)
     seconds, excess = np.zeros(count), np.zeros(count)
     rates, shown = _with_transfers(space, rates, prices)
-    beside = _beside(space, rates, prices)
-    beside = replace(beside, hooks=beside.hooks * shown, waits=beside.waits * shown)
+    outside = _outside_schedule(space, rates, prices)
+    outside = replace(outside, hooks=outside.hooks * shown, waits=outside.waits * shown)
     keys = np.stack((space.schedule, space.pipeline, space.chunks, space.microbatches), axis=1)
     order = np.lexsort(keys.T)
     edges = np.flatnonzero(np.any(np.diff(keys[order], axis=0) != 0, axis=1)) + 1
@@ -93,9 +93,11 @@ def first_bounds(
         schedule = space.schedules[space.schedule[group[0]]]
         excess[group] = _excess(space, rates, group)
         ranks = _of_ranks(space, rates, int(group[0]))
-        each = Beside(*(part[group] for part in (beside.seconds, beside.hooks, beside.waits)))
+        each = OutsideSchedule(
+            *(part[group] for part in (outside.seconds, outside.hooks, outside.waits))
+        )
         seconds[group] = _work(space, ranks, group, excess[group], schedule, each)
-    return np.where(np.isfinite(excess), (seconds + beside.seconds) * (1 - MARGIN), np.inf)
+    return np.where(np.isfinite(excess), (seconds + outside.seconds) * (1 - MARGIN), np.inf)
 
 
 def _with_transfers(space: JobSpace, rates: Rates, prices: LayerPrices) -> tuple[Rates, Floats]:
@@ -224,14 +226,14 @@ def _work(
     group: Ints,
     excess: Floats,
     schedule: JobSchedule,
-    beside: Beside,
+    outside: OutsideSchedule,
 ) -> Floats:
     """Return a lower bound on the seconds of a schedule's passes, for points that share it."""
     (on, sort), s = ranks, space.setting[group]
     p, m = int(space.pipeline[group[0]]), int(space.microbatches[group[0]])
     there = on[0].count > 0
     count = on[0].count[there]
-    layers, again, ends = _seconds(on, s, there, beside.hooks)
+    layers, again, ends = _seconds(on, s, there, outside.hooks)
     least, most = _forward_parts(layers, again, ends)
     layout = space.layout(int(group[0]))
     last = layout.stage_ranks[-1]
@@ -249,7 +251,7 @@ def _work(
         found = least @ count + more + (forced[:, sort] * factor).min(axis=1)
         return np.asarray(found + of_ends[:, 0] * factor[:, 0] + of_ends[:, 1] * factor[:, last])
 
-    busiest = mixed(np.full((len(group), p), m / p)) + m / p * beside.waits
+    busiest = mixed(np.full((len(group), p), m / p)) + m / p * outside.waits
     if p == 1:
         return np.asarray(busiest)
     alone = (both @ count)[:, sort]  # seconds of a rank that has all layers
@@ -325,7 +327,7 @@ def _alike(alone: Floats, counted: Floats, sorts: int) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class Beside:
+class OutsideSchedule:
     """Lower bounds on seconds of an iteration outside the passes of layers; shape (points,)."""
 
     seconds: Floats  # seconds outside the schedule
@@ -333,7 +335,7 @@ class Beside:
     waits: Floats  # seconds of all stages for sharded weights, per microbatch
 
 
-def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
+def _outside_schedule(space: JobSpace, rates: Rates, prices: LayerPrices) -> OutsideSchedule:
     """Return lower bounds on the seconds of traffic and optimizer, those of a mean rank."""
     in_v = np.array([schedule in V_SCHEDULES for schedule in space.schedules])
     columns = (
@@ -370,7 +372,7 @@ def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
         # The step is shortest if weights are distributed so that all ranks take equally long.
         seconds[k] = costs.constant + traffic + float(held @ (1 / (1 / costs.step).mean(axis=0)))
         hooks[k] = min(layer_hooks(layout, one) for one in on)
-    return Beside(seconds[place], hooks[place], waits[place])
+    return OutsideSchedule(seconds[place], hooks[place], waits[place])
 
 
 def _least(lines: Floats, held: Floats) -> float:

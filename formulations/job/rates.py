@@ -144,7 +144,7 @@ def _seconds(time: LayerTime) -> tuple[float, float, float]:
 
 def _time(out: Rates, space: JobSpace, prices: LayerPrices, stopped: Callable[[], bool]) -> None:
     """Set the seconds of passes and of their collectives, for every setting."""
-    further = prices.model.types_of_layers[prices.model.layers :]
+    mtp = prices.model.types_of_layers[prices.model.layers :]
     for i, setting in enumerate(space.settings):
         if stopped():
             raise NotPriced
@@ -157,9 +157,9 @@ def _time(out: Rates, space: JobSpace, prices: LayerPrices, stopped: Callable[[]
                 out.busy_again[i, k] = np.subtract(again.busy, plain.busy)
         out.ends[i] = _seconds(times.embedding), _seconds(times.head)
         out.ends_busy[i] = times.embedding.busy, times.head.busy
-        for k in further:
-            out.ends[i, 1] += np.add(_seconds(times.recomputed[k]), _seconds(times.further))
-            out.ends_busy[i, 1] += np.add(times.recomputed[k].busy, times.further.busy)
+        for k in mtp:
+            out.ends[i, 1] += np.add(_seconds(times.recomputed[k]), _seconds(times.mtp))
+            out.ends_busy[i, 1] += np.add(times.recomputed[k].busy, times.mtp.busy)
 
 
 def _memory(out: Rates, i: int, space: JobSpace, model: ModelDescription) -> None:

@@ -299,7 +299,7 @@ def _qwen(config: _Config) -> ModelDescription:
 
 def _qwen_windows(config: _Config) -> list[int | None]:
     window = config.window() if config.flag("use_sliding_window", default=False) else None
-    first = config.count("max_window_layers", default=0, least=0)
+    first = config.count("max_window_layers", default=28, least=0)
     return config.windows(window, lambda layer: layer >= first)
 
 
@@ -458,9 +458,8 @@ def _deepseek(config: _Config) -> ModelDescription:
         _either(attention, dense, experts, sparse=layer >= first and layer % step == 0)
         for layer in range(layers)
     ]
-    further = config.count("num_nextn_predict_layers", default=0, least=0)
-    mtp = (Block(attention, experts=experts),) * further
-    return _model(config, blocks, mtp=mtp)
+    predicted = config.count("num_nextn_predict_layers", default=0, least=0)
+    return _model(config, blocks, mtp=(Block(attention, experts=experts),) * predicted)
 
 
 def _gpt_oss(config: _Config) -> ModelDescription:

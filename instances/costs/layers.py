@@ -535,14 +535,14 @@ def _both(device: float, host: float, at: Setting) -> float:
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """Times of all components of stages: layer types, embedding, head and further predictions."""
+    """Times of the components of stages: layer types, embedding, head, multi-token prediction."""
 
     blocks: tuple[LayerTime, ...]  # by layer type of the model, without recomputation
     recomputed: tuple[LayerTime, ...]  # by layer type, with the layout's recomputation
     embedding: LayerTime  # embedding, head: all before the first and all after the last block
     head: LayerTime
-    # one further predicted token (multi-token prediction), without its block: projection and head
-    further: LayerTime
+    # one token of multi-token prediction, without its block: projection and head
+    mtp: LayerTime
 
 
 @dataclass(frozen=True)
@@ -635,11 +635,11 @@ class LayerPrices:
             priced.append(tuple(block_parts(at, block, model.hidden, encoded)))
         blocks = tuple(add_up(parts, plain) for parts in priced)
         head = add_up(list(head_parts(model, plain)), plain)
-        further = add_up(
+        mtp = add_up(
             [linear(plain, "mtp", model.hidden, 2 * model.hidden), *head_parts(model, plain)], plain
         )
         embedding = add_up(list(embedding_parts(model, plain)), plain)
-        return PricedParts(tuple(priced), LayerTimes(blocks, blocks, embedding, head, further))
+        return PricedParts(tuple(priced), LayerTimes(blocks, blocks, embedding, head, mtp))
 
 
 def _on_several(each: tuple[LayerPrices, ...]) -> LayerPrices:
@@ -668,7 +668,7 @@ def _longest(every: Sequence[LayerTimes]) -> LayerTimes:
         return both.index(max(both))
 
     kinds = [longest(of) for of in zip(*(times.blocks for times in every), strict=True)]
-    ends = ([getattr(times, name) for times in every] for name in ("embedding", "head", "further"))
+    ends = ([getattr(times, name) for times in every] for name in ("embedding", "head", "mtp"))
     return LayerTimes(
         tuple(every[kind].blocks[k] for k, kind in enumerate(kinds)),
         tuple(every[kind].recomputed[k] for k, kind in enumerate(kinds)),

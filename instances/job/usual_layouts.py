@@ -38,9 +38,9 @@ NONE = "none"
 class PublishedRecipe:
     """A published run of a shipped model."""
 
-    # name, further: name of the model, and number of its blocks for multi-token prediction
+    # name, mtp: name of the model, and number of its blocks for multi-token prediction
     name: str
-    further: int
+    mtp: int
     devices: str  # the cluster in one line, as for `training_cluster`
     layout: Layout  # layout of the run
     seconds: float  # measured seconds of one iteration
@@ -50,7 +50,7 @@ class PublishedRecipe:
     def model(self) -> ModelDescription:
         """Description of the trained model."""
         named = shipped_model(self.name)
-        return replace(named, mtp=(named.mtp or (named.blocks[-1],))[:1] * self.further)
+        return replace(named, mtp=(named.mtp or (named.blocks[-1],))[:1] * self.mtp)
 
     @property
     def cluster(self) -> TrainingCluster:
@@ -72,7 +72,7 @@ def published_recipes() -> tuple[PublishedRecipe, ...]:
     return tuple(
         PublishedRecipe(
             row.pop("model"),
-            int(row.pop("further")),
+            int(row.pop("mtp")),
             row.pop("cluster"),
             source=row.pop("source"),
             seconds=float(row.pop("seconds")),

@@ -37,7 +37,7 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 from ...instances import InputError
 from ...instances.formats.source import Record
-from ...instances.formats.writing import layout, why_not, write_whole
+from ...instances.formats.writing import json_text, why_not, write_whole
 from ..measure.group import of_all_ranks
 
 #: Exceptions of reading damaged files, of torch's own code too.
@@ -115,7 +115,7 @@ def write_checkpoint(
         files, names = ({k: v for each in all_of for k, v in each.items()}
                         for all_of in zip(*everyone, strict=True))  # fmt: skip
         manifest = Manifest(FORMAT, taken, plan, model, files, names)
-        write_whole(unfinished / MANIFEST, layout(msgspec.to_builtins(manifest)))
+        write_whole(unfinished / MANIFEST, json_text(msgspec.to_builtins(manifest)))
         before = final.parent / f".{final.name}.before"
         with _told(final):
             _to_disk(unfinished)

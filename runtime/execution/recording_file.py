@@ -25,7 +25,7 @@ from ...instances.formats.source import (
     read_file,
     read_source,
 )
-from ...instances.formats.writing import layout, write_whole
+from ...instances.formats.writing import json_text, write_whole
 from ..schedules.actions import Action, parse_action
 
 _parsed = lru_cache(maxsize=1 << 16)(parse_action)
@@ -224,4 +224,4 @@ def save_recording(recording: RunRecording | ShardedRecording, path: str | Path)
     recording.check()
     data: dict[str, Any] = msgspec.to_builtins(recording)
     head = {name: data.pop(name) for name in ("format", "version")}
-    write_whole(path, layout({**head, **data, "ranks": list(data["ranks"])}))
+    write_whole(path, json_text({**head, **data, "ranks": list(data["ranks"])}))

@@ -12,7 +12,7 @@ from ...instances.common.arrays import Floats, frozen
 from ...instances.common.choices import Choice
 from ...instances.common.units import show_percent
 from ...instances.model.cluster import ACCELERATOR
-from ...instances.topologies import Topology
+from ...instances.model.topology import Topology
 from .fit import Fit, fit_postal, fit_ring
 
 #: Largest typical error of a fit without a warning.

@@ -179,6 +179,16 @@ def test_our_own_files_keep_layers_and_plans(tmp_path: Path, seed: int) -> None:
     verify(read, again)
 
 
+def test_an_edge_listed_twice_has_no_clear_bytes(tmp_path: Path) -> None:
+    save(random_training_case(3)[0], tmp_path / "workload.json")
+    data = json.loads((tmp_path / "workload.json").read_text())
+    data["edges"].append(data["edges"][0])
+    data["layers"]["edge_bytes"].append(1.0)
+    (tmp_path / "workload.json").write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"edges: one is listed twice"):
+        load(tmp_path / "workload.json")
+
+
 def test_the_front_is_monotone_and_drawn() -> None:
     workload = _read(piper())
     front = pareto(workload, devices=[1, 2, 4], memory_bytes=[40.0, 100.0])

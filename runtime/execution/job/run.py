@@ -19,8 +19,7 @@ from ....instances import InputError
 from ....instances.common.arrays import Ints
 from ....instances.costs.layout import Layout
 from ....instances.formats.problem_toml import to_plain
-from ....instances.formats.writing import layout as written
-from ....instances.formats.writing import write_whole
+from ....instances.formats.writing import json_text, write_whole
 from ....instances.job.launchers import undivided
 from ....instances.job.plan import JobPlan
 from ....instances.pytorch.factory import call_factory
@@ -191,7 +190,7 @@ def train_job(
         raise InputError(_ONE_STEP)
     if options.record is not None and measured and dist.get_rank() == 0:
         ranks = [to_plain(one) for one in measured]
-        write_whole(options.record, written({"format": "stagecut-job-run", "ranks": ranks}))
+        write_whole(options.record, json_text({"format": "stagecut-job-run", "ranks": ranks}))
     return JobRun(tuple(step.loss for step in done), tuple(norms), tuple(measured))
 
 

@@ -160,6 +160,13 @@ def test_layers_see_a_window_where_the_architecture_says(
     assert [block.attention.window for block in blocks if block.attention] == windows
 
 
+def test_windows_of_qwen_begin_at_layer_28_by_default() -> None:
+    fields = config("qwen2-7b", use_sliding_window=True, sliding_window=64, num_hidden_layers=30)
+    fields |= dict.fromkeys(("max_window_layers", "layer_types"))
+    blocks = from_config(fields, name="qwen2").blocks
+    assert [block.attention.window for block in blocks if block.attention] == [None] * 28 + [64] * 2
+
+
 def test_layers_have_experts_where_the_architecture_says() -> None:
     def sparse(name: str) -> list[bool]:
         return [block.experts is not None for block in shipped_model(name).blocks]

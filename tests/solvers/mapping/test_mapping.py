@@ -231,9 +231,9 @@ def test_annealing_is_the_same_interpreted_and_compiled(
     target = 1.1 * float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max())
     monkeypatch.setattr(kernels, "_taken", 0)
     found = []
-    for turns in (kernels.TURNS, 0):
-        monkeypatch.setattr(kernels, "TURNS", turns)
-        monkeypatch.setattr(kernels, "TURNS_PER_BYTE", turns)
+    for turns in (kernels.ITERATIONS, 0):
+        monkeypatch.setattr(kernels, "ITERATIONS", turns)
+        monkeypatch.setattr(kernels, "ITERATIONS_PER_BYTE", turns)
         for cost in (
             violations(
                 costs,
