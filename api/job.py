@@ -359,7 +359,7 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
     found = []
     distinct: dict[str, Layout] = {}
     for layout in order:
-        distinct.setdefault(describe(layout), layout)
+        distinct.setdefault(describe(replace(layout, stage_layers=())), layout)
     for layout in list(distinct.values())[: 4 * LISTED]:
         time = iteration_time(costs.model, layout, costs.cluster, costs.prices.calibration)
         worst = sum(

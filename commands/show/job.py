@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from ...instances.costs.layout import describe
 from ...instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 from ...instances.formats.problem_toml import to_plain
 from ...instances.job.plan import Reason
@@ -75,7 +76,6 @@ def _usual(one: UsualChoice) -> dict[str, Any]:
 
 def print_result(found: JobResult) -> None:
     """Print the plan in one line, its bound, its time and memory, and what else is near."""
-    from ...instances.costs.layout import describe
     from ..estimate import print_estimate
 
     if found.plan is None:
@@ -83,8 +83,6 @@ def print_result(found: JobResult) -> None:
         return
     plan = found.plan
     OUT.say(f"plan: {describe(plan.layout)}")
-    if plan.layout.pipeline > 1 and plan.layout.stage_layers:
-        OUT.say(f"layers by stage: {', '.join(map(str, plan.layout.stage_layers))}")
     points = plan.certificate.points
     ruled = ", ".join(f"{points[key]:,} {label}" for key, label in REASONS.items() if key in points)
     OUT.say(
@@ -119,8 +117,6 @@ def _layouts(title: str, first: str, titles: Iterable[str]) -> Table:
 
 def _usual_table(usual: Iterable[UsualChoice], seconds: float) -> Table:
     """Return the table of what is usually done, against the seconds of a plan."""
-    from ...instances.costs.layout import describe
-
     table = _layouts("what is usually done", "choice", ("s", "slower", "most by"))
     table.columns[-1].no_wrap = False
     for one in usual:
@@ -154,8 +150,6 @@ def explanation_dict(why: JobExplanation, changes: Iterable[WhatIf]) -> dict[str
 
 def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
     """Print the value of each decision of a plan, the usual layouts, and helpful changes."""
-    from ...instances.costs.layout import describe
-
     plan = why.plan
     OUT.say(f"plan: {describe(plan.layout)}, {plan.seconds:.4g} s")
     table = _layouts(
@@ -250,8 +244,6 @@ def front_dict(found: JobFront) -> dict[str, Any]:
 
 def print_front(found: JobFront, rate: float | None = None) -> None:
     """Print the best plans by number of devices, and the fewest that fit and reach a rate."""
-    from ...instances.costs.layout import describe
-
     priced = any(one.price is not None for one in found.points)
     titles = ("s", "at least", "tokens/s", *(("per Mtoken",) if priced else ()), "layout")
     table = new_table("front", "GPUs", titles)
@@ -276,8 +268,6 @@ def print_front(found: JobFront, rate: float | None = None) -> None:
 
 def print_comparison(name: str, plan: JobPlan, usual: Iterable[UsualChoice]) -> None:
     """Print the usual layouts beside a plan, and its lead over the best of them."""
-    from ...instances.costs.layout import describe
-
     usual = tuple(usual)
     table = _usual_table(usual, plan.seconds)
     table.title = name
@@ -299,8 +289,6 @@ def comparison_rows(
     name: str, plan: JobPlan, usual: Iterable[UsualChoice]
 ) -> list[dict[str, object]]:
     """Return the rows of the CSV: the plan, and each usual choice."""
-    from ...instances.costs.layout import describe
-
     found: list[tuple[str, str, float | None, str]] = [
         ("planned", describe(plan.layout), plan.seconds, "")
     ]
