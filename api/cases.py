@@ -70,11 +70,11 @@ class RowRecord(Record, omit_defaults=True):
 
 
 class EntryRecord(Record):
-    """A line of the record; older ones have no `check`."""
+    """A line of the record: a case's key and row, with their checksum."""
 
     key: str
     row: RowRecord
-    check: str | None = None
+    check: str
 
 
 def read_record(record: Path) -> tuple[dict[str, Row], int]:
@@ -94,7 +94,7 @@ def read_record(record: Path) -> tuple[dict[str, Row], int]:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             damaged += 1
             continue
-        if entry.check in (None, _check(entry.key, row)):
+        if entry.check == _check(entry.key, row):
             rows[entry.key] = row
         else:
             damaged += 1

@@ -22,13 +22,12 @@ from ..instances.costs.memory import RankStages, passes_in_flight, rank_memory, 
 from ..instances.costs.stages import message_time, stage_times
 from ..instances.job.plan import JobPlan, Reason
 from ..instances.model.cluster import Link
-from ..runtime.estimate import iteration_time
 from ..runtime.simulate.network import point_to_point
 from ..runtime.simulate.result import Simulation
 from ..runtime.simulate.simulator import simulate_stages
 from ..runtime.simulate.stages import chain
 from ..solvers.job.search import search_job
-from .job import JobCosts, UsualChoice, job_costs, judge_usual
+from .job import UsualChoice, job_costs, judge_usual
 
 #: Fields of a layout that are decisions of their own.
 DECISIONS = (
@@ -86,7 +85,7 @@ def explain_job(
     begin = time.monotonic()
     costs = job_costs(plan.model, plan.cluster, plan.job, calibration=calibration)
     space = job_space(costs.model, costs.cluster, plan.job)
-    terms = _terms(costs, plan.layout)
+    terms = costs.time(plan.layout).terms
     columns = _columns(space)
     own = {name: _value(plan.layout, name, space) for name in DECISIONS}
     others = {name: columns[name] != own[name] for name in DECISIONS}
@@ -125,7 +124,7 @@ def explain_job(
     for name, other in others.items():
         best = best_other(name)
         took = np.inf if best is None else known[best]
-        behind = {} if best is None else _behind(_terms(costs, best), terms)
+        behind = {} if best is None else _behind(costs.time(best).terms, terms)
         bound = min(float(bounds[other].min()), took)
         decisions.append(TurnedDecision(name, best, took, bound, behind))
     decisions.sort(key=lambda one: (one.seconds, one.bound))
@@ -154,11 +153,6 @@ def _columns(space: JobSpace) -> dict[str, Any]:
         found[name] = getattr(space, name)
     found["schedule"] = np.array([str(one) for one in space.schedules])[space.schedule]
     return found
-
-
-def _terms(costs: JobCosts, layout: Layout) -> dict[str, float]:
-    table = costs.prices.calibration
-    return iteration_time(costs.model, layout, costs.cluster, table).terms
 
 
 def _behind(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
@@ -199,8 +193,9 @@ def diff_jobs(one: JobPlan, two: JobPlan) -> JobDifference:
         asked["cluster"] = (one.cluster.kinds, two.cluster.kinds)
     asked |= _fields(one.job, two.job)
     costs = [job_costs(plan.model, plan.cluster, plan.job) for plan in (one, two)]
-    terms = [_terms(own, plan.layout) for own, plan in zip(costs, (one, two), strict=True)]
-    memory = [vars(own.fullest(p.layout)[0]) for own, p in zip(costs, (one, two), strict=True)]
+    pairs = list(zip(costs, (one.layout, two.layout), strict=True))
+    terms = [own.time(layout).terms for own, layout in pairs]
+    memory = [vars(own.fullest(layout)[0]) for own, layout in pairs]
     return JobDifference(
         asked,
         _fields(*(without_counts(plan.model, plan.layout) for plan in (one, two))),

@@ -13,6 +13,7 @@ from ..formulations.sharding.costs import is_divided, sharding_costs
 from ..formulations.task import Task, pose
 from ..formulations.throughput.hypergraph import colour_units, merge_cycles, pipeline_units
 from ..instances import (
+    PipelineJob,
     Problem,
     Sharding,
     ShardingObjective,
@@ -113,7 +114,9 @@ def _open(result: Result, alone: float) -> str:
     return f"none was found; the bound leaves room for {alone / result.bound:.2f} × one device"
 
 
-def _reason(task: Task[Problem], result: Result, alone: float, fastest: int) -> str:
+def _reason(
+    task: Task[Throughput | PipelineJob], result: Result, alone: float, fastest: int
+) -> str:
     """Return the reason for no speed-up; `alone` is the time on one device of kind `fastest`."""
     if task.cluster.size == 1:
         return "there is one device"
@@ -134,9 +137,7 @@ def _reason(task: Task[Problem], result: Result, alone: float, fastest: int) -> 
             "costs what it saves"
         )
     if _proved(result, alone):
-        if (
-            isinstance(task.problem, Throughput) or is_iteration(task.problem)
-        ) and task.problem.placement_rules:
+        if task.problem.placement_rules:
             return "no plan that keeps the placement rules is faster"
         return (
             "whatever is moved to another device costs more in transfers and waiting than it saves"

@@ -30,7 +30,7 @@ from ..instances.job.plan import CertificateRow, JobCertificate, JobPlan, Reason
 from ..instances.job.problem import OPEN, TrainingJob, on_one_device
 from ..instances.job.usual_layouts import UsualLayout, usual_layouts
 from ..instances.model.summary import Summarised
-from ..runtime.estimate import iteration_time, iteration_times
+from ..runtime.estimate import IterationTime, iteration_times
 from ..solvers import Limits
 from ..solvers.job.search import JobProgress, JobSearch, even_plan, search_job
 from .estimate import Estimate, estimate
@@ -60,6 +60,10 @@ class JobCosts:
         seconds = np.full(len(layouts), np.inf)
         seconds[fits] = [time.seconds for time in iteration_times(chosen, self.prices)]
         return seconds
+
+    def time(self, layout: Layout) -> IterationTime:
+        """Return the seconds of an iteration under a layout, by term."""
+        return iteration_times([layout], self.prices)[0]
 
     def usual(self) -> tuple[UsualLayout, ...]:
         """Return the usual layouts for such a job."""
@@ -361,10 +365,9 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
     for layout in order:
         distinct.setdefault(describe(replace(layout, stage_layers=())), layout)
     for layout in list(distinct.values())[: 4 * LISTED]:
-        time = iteration_time(costs.model, layout, costs.cluster, costs.prices.calibration)
         worst = sum(
             seconds * (1 + TERM_ERRORS.get(term, OTHER_ERROR))
-            for term, seconds in time.terms.items()
+            for term, seconds in costs.time(layout).terms.items()
         )
         free = costs.fullest(layout)[1]
         found.append(JobCandidate(layout, judged[layout], float(worst), float(free)))
@@ -375,14 +378,13 @@ def judge_usual(
     costs: JobCosts, best: Layout, usual: Sequence[UsualLayout]
 ) -> tuple[UsualChoice, ...]:
     """Return the usual choices, judged by the same costs against a plan's layout."""
-    table = costs.prices.calibration
-    least = iteration_time(costs.model, best, costs.cluster, table).terms
+    least = costs.time(best).terms
     found = []
     for one in usual:
         if one.layout is None:
             found.append(UsualChoice(one.name, None, np.inf, one.reason))
             continue
-        time = iteration_time(costs.model, one.layout, costs.cluster, table)
+        time = costs.time(one.layout)
         term = max(time.terms, key=lambda name: time.terms[name] - least.get(name, 0.0))
         behind = time.terms[term] - least.get(term, 0.0)
         most = (term, behind) if behind > 0 else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +17,9 @@ from ..formulations.job.paths import JobPaths
 from ..formulations.job.program import ProgramBuilder, point_costs
 from ..formulations.job.rates import rates
 from ..formulations.job.space import JobSpace, job_space
+from ..formulations.linear import Linear
 from ..instances import InputError, Status
-from ..instances.common.arrays import Floats
+from ..instances.common.arrays import Floats, Ints
 from ..instances.costs.layout import Layout
 from ..instances.costs.stages import stage_times
 from ..instances.job.plan import JobPlan
@@ -30,13 +33,6 @@ from .model_state import described, rows_kept
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-import re
-from collections.abc import Mapping
-
-from ..formulations.linear import Linear
-from ..instances.common.arrays import Ints
 
 #: Most rounds of one solve, each with rows for the longest paths of the solution before it.
 ROUNDS = 40

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from ..instances.formats.outline import read_outline
+from .common import options
 from .common.console import OUT, print_json, show_count, show_gap, show_time
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ LISTED = 12
 def diff(
     first: Annotated[Path, typer.Argument(help="A plan file.")],
     second: Annotated[Path, typer.Argument(help="Another plan file for the same workload.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show two plans side by side: objectives, devices, and the nodes that moved.
 

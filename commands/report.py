@@ -36,22 +36,10 @@ def report(
     plan: options.PlanArgument,
     recording: Annotated[Path, typer.Argument(help="The file that stagecut run --record wrote.")],
     weight_share: options.WeightShare = None,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=options.one_of("host", "p2p", "bus"),
-            help="Network of the simulation: host, p2p or bus.",
-        ),
-    ] = None,
-    bandwidth: Annotated[
-        str | None, typer.Option(help="Bandwidth of p2p links or of the bus.")
-    ] = None,
-    latency: Annotated[
-        float, typer.Option(help="Latency of p2p links or of the bus, in seconds.")
-    ] = 0.0,
-    overlap: Annotated[
-        bool | None, typer.Option(help="Whether transfers run beside compute; default: the plan's.")
-    ] = None,
+    network: options.NetworkName = None,
+    bandwidth: options.LinkBandwidth = None,
+    latency: options.LinkLatency = 0.0,
+    overlap: options.Overlap = None,
     warm_up: Annotated[
         int | None,
         typer.Option(help="First steps that do not count; default: 1, if there are more."),
@@ -89,7 +77,7 @@ def report(
         _report_sharding(loaded, made, recording, given)
         return
     stages = stages_of(loaded, made)
-    moves = choose_network(stages, made, network or "host", bandwidth, latency, None, overlap)
+    moves = choose_network(stages, made, network, bandwidth, latency, None, overlap)
     comparison = compare_run(
         loaded,
         made,

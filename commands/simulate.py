@@ -27,7 +27,7 @@ from .common.console import (
     show_time,
     tell_written,
 )
-from .common.pose import NETWORKS, choose_network, named_plan, names_file
+from .common.pose import choose_network, named_plan, names_file
 
 if TYPE_CHECKING:
     from ..runtime.simulate.result import Simulation
@@ -51,33 +51,13 @@ def simulate(
         int | None, typer.Option(help="Number of microbatches; default: the plan's batch, else 8.")
     ] = None,
     weight_share: options.WeightShare = None,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=options.one_of(*NETWORKS),
-            help="host (default): as the plan's problem says, through host memory; p2p; bus: one "
-            "shared link; topology (default if mapped).",
-        ),
-    ] = None,
-    bandwidth: Annotated[
-        str | None,
-        typer.Option(
-            help="Bandwidth of p2p links or of the bus: 25GB/s; with host, of all-reduces."
-        ),
-    ] = None,
-    latency: Annotated[
-        float,
-        typer.Option(show_default=False, help="Latency of p2p links or of the bus, in seconds."),
-    ] = 0.0,
+    network: options.NetworkName = None,
+    bandwidth: options.LinkBandwidth = None,
+    latency: options.LinkLatency = 0.0,
     sharing: Annotated[
         Sharing | None, typer.Option(help="How messages share the bus; default: fair.")
     ] = None,
-    overlap: Annotated[
-        bool | None,
-        typer.Option(
-            help="Whether transfers run beside compute; default: the plan's, over links yes."
-        ),
-    ] = None,
+    overlap: options.Overlap = None,
     relayed: Annotated[
         bool | None,
         typer.Option(help="Whether stages send to their neighbours only; default: the plan's."),

@@ -18,6 +18,9 @@ from ...instances.common.choices import NAMED_SCHEDULES, PipelineSchedule
 
 Complete = Callable[[str], list[str]]
 
+#: Networks of a simulation.
+NETWORKS = ("host", "p2p", "bus", "topology")
+
 #: Formats and launchers that `stagecut export` writes placements for.
 LAUNCHERS = ("python", "csv", "torchtitan", "megatron", "deepspeed", "vllm", "accelerate")
 
@@ -166,6 +169,26 @@ WeightShare = Annotated[
         help="Share of a backward pass that computes weight gradients; default: the plan's, "
         "else 0.5."
     ),
+]
+
+NetworkName = Annotated[
+    str | None,
+    typer.Option(
+        autocompletion=one_of(*NETWORKS),
+        help="host (default): as the plan's problem says, through host memory; p2p; bus: one "
+        "shared link; topology (default if mapped).",
+    ),
+]
+LinkBandwidth = Annotated[
+    str | None,
+    typer.Option(help="Bandwidth of p2p links or of the bus: 25GB/s; with host, of all-reduces."),
+]
+LinkLatency = Annotated[
+    float, typer.Option(show_default=False, help="Latency of p2p links or of the bus, in seconds.")
+]
+Overlap = Annotated[
+    bool | None,
+    typer.Option(help="Whether transfers run beside compute; default: the plan's, over links yes."),
 ]
 
 # The model

@@ -54,6 +54,7 @@ from ...instances.model.placement_rules import NO_RULES, PlacementRules
 from ...instances.model.problem import suggested_cluster
 from ...instances.model.schedule import given_order
 from .console import ERR, file_of, parse_bytes, refuse, show_bytes
+from .options import NETWORKS
 
 if TYPE_CHECKING:
     from ...runtime.simulate.network import Network, Sharing
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
 #: Least memory of a device in bytes: of less, the unit was forgotten.
 LEAST_MEMORY = 2**20
 
-NETWORKS = ("host", "p2p", "bus", "topology")
 R = TypeVar("R")
 
 #: Tables of a problem file beside that of the problem: fields of `Limits` and of `Workers`.

@@ -51,11 +51,10 @@ from ..common.console import (
 )
 
 if TYPE_CHECKING:
-    from ...instances.topologies import Topology
-    from ...runtime import CallReport, DeviceReport, Report, StageReport
-if TYPE_CHECKING:
     import pandas as pd
 
+    from ...instances.topologies import Topology
+    from ...runtime import CallReport, DeviceReport, StageReport
     from ...solvers import Limits
 
 #: Devices named per stage; of more, the first ones and how many there are.
