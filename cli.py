@@ -94,7 +94,7 @@ for _name in _COMMANDS:
 
 def _show_version(asked: bool) -> None:
     if asked:
-        OUT.say(f"stagecut {installed('stagecut')}")
+        OUT.print_line(f"stagecut {installed('stagecut')}")
         raise typer.Exit
 
 
@@ -123,26 +123,26 @@ def run_command(arguments: Sequence[str]) -> int:
     try:
         code = app(list(arguments), prog_name="stagecut", standalone_mode=False)
         if code == INTERRUPTED:  # Typer's for Ctrl-C
-            ERR.say("interrupted")
+            ERR.print_line("interrupted")
         return code if isinstance(code, int) else 0
     except StagecutError as error:
-        ERR.say(f"error: {error}", style="red")
+        ERR.print_line(f"error: {error}", style="red")
         return INFEASIBLE if isinstance(error, InfeasibleError) else BAD_INPUT
     except UsageError as error:
         text = error.format_message().replace("Value error, ", "")  # of pydantic, which checks
         if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands, and none named
-            ERR.say(text)
+            ERR.print_line(text)
         else:
-            ERR.say(f"error: {one_line(text)}", style="red")
+            ERR.print_line(f"error: {one_line(text)}", style="red")
         return BAD_INPUT
     except OSError as error:  # of the machine: a full disk, no folder for temporary files
         where = "" if error.filename is None else f"{error.filename}: "
         text = one_line(f"error: {where}{error.strerror or error}")
-        ERR.say(text, style="red")
+        ERR.print_line(text, style="red")
         return BAD_INPUT
     except MemoryError:
         text = "error: there is not enough memory; give the process more (see ulimit -v)"
-        ERR.say(text, style="red")
+        ERR.print_line(text, style="red")
         return BAD_INPUT
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -46,7 +46,7 @@ from ..runtime.verify.report import Load, loads_of
 from ..solvers import Limits
 from ..solvers.core.search import OPTIMAL_GAP
 from .common import with_defaults
-from .explanation import Crossing, Explanation, Move, MoveGains
+from .explanation import Crossing, Explanation, Move, NodeMoves
 from .gain import units_of
 from .remedies import made_feasible, remedies
 from .solve import solve
@@ -427,7 +427,7 @@ def _size(workload: Workload, node: int) -> float | None:
     return None if workload.output_bytes is None else float(workload.output_bytes[node])
 
 
-def moves(workload: Workload, plan: Plan, node: object) -> MoveGains:
+def moves(workload: Workload, plan: Plan, node: object) -> NodeMoves:
     """Return the cost of moving a node, with its colour, to each other place.
 
     Where that breaks a rule, all that the node leads to, or all that leads to it, on its device
@@ -451,7 +451,7 @@ def moves(workload: Workload, plan: Plan, node: object) -> MoveGains:
             objective = math.inf if broken else report.objective
             tried.append(Move(name, objective, broken, len(together) - len(alone)))
         found.append(tried[0] if tried[0].broken == "" else min(tried, key=_better))
-    return MoveGains(
+    return NodeMoves(
         node=workload.ids[v],
         where=places.names[here],
         together=tuple(workload.ids[u] for u in alone if u != v),

@@ -37,11 +37,11 @@ DECISIONS = (
 #: Decisions that one pipeline rank does not have.
 OF_PIPELINES = ("schedule", "chunks")
 #: Relative gap at which a search with another decision ends.
-TURNED_GAP = 5e-3
+ALTERNATIVE_GAP = 5e-3
 
 
 @dataclass(frozen=True)
-class TurnedDecision:
+class DecisionAlternative:
     """A field of a plan's layout, and the best layout known in which it has another value."""
 
     field: str  # of `Layout`
@@ -59,7 +59,7 @@ class JobExplanation:
     plan: JobPlan
     terms: Mapping[str, float]  # seconds of its iteration
     memory: Mapping[str, float]  # bytes of its fullest rank by term, and what is free
-    decisions: tuple[TurnedDecision, ...]  # what costs least to decide otherwise is first
+    decisions: tuple[DecisionAlternative, ...]  # what costs least to decide otherwise is first
     usual: tuple[UsualChoice, ...]  # what is usually done
     points: Mapping[Reason, int]  # outer points of the space by the reason for which none is better
 
@@ -95,7 +95,7 @@ def explain_job(
     usual = costs.usual()
     search = partial(search_job, space, costs.prices, costs.judge)
     again = search(
-        [plan.layout, *costs.starts(usual)], gap=TURNED_GAP, deadline=begin + seconds / 4
+        [plan.layout, *costs.starts(usual)], gap=ALTERNATIVE_GAP, deadline=begin + seconds / 4
     )
     known, bounds = dict(again.tried), again.bound.copy()  # what all searches have found
 
@@ -112,21 +112,21 @@ def explain_job(
         start = best_other(name)
         now = time.monotonic()
         deadline = now + (begin + seconds - now) / (len(others) - done)
-        turned = search(
+        alternative = search(
             [] if start is None else [start],
-            gap=TURNED_GAP,
+            gap=ALTERNATIVE_GAP,
             deadline=deadline,
             known=np.where(other, bounds, np.inf),
         )
-        known.update(turned.tried)
-        bounds[other] = turned.bound[other]
+        known.update(alternative.tried)
+        bounds[other] = alternative.bound[other]
     decisions = []
     for name, other in others.items():
         best = best_other(name)
         took = np.inf if best is None else known[best]
         behind = {} if best is None else _behind(costs.time(best).terms, terms)
         bound = min(float(bounds[other].min()), took)
-        decisions.append(TurnedDecision(name, best, took, bound, behind))
+        decisions.append(DecisionAlternative(name, best, took, bound, behind))
     decisions.sort(key=lambda one: (one.seconds, one.bound))
     most, free = costs.fullest(plan.layout)
     return JobExplanation(

@@ -46,7 +46,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class MoveGains:
+class NodeMoves:
     """Costs of moving a node, with what must move along, to every other place."""
 
     node: NodeId  # its id
@@ -107,7 +107,7 @@ def _change(new: float, old: float) -> str:
     return show_percent(change, 2, signed=True)
 
 
-def moves_text(node: MoveGains, old: float, unit: str) -> str:
+def moves_text(node: NodeMoves, old: float, unit: str) -> str:
     """Return the table of costs of moving a node."""
     if not node.moves:
         return f"Node {node.node} is in {node.where}; there is no other place in use."
@@ -172,7 +172,7 @@ class Explanation:
     reasons: tuple[str, ...]
     crossings: tuple[Crossing, ...] = ()
     remedies: tuple[Remedy, ...] = ()
-    node: MoveGains | None = None
+    node: NodeMoves | None = None
 
     def __str__(self) -> str:
         return "\n\n".join(plain(part) for part in self._paragraphs())

@@ -184,7 +184,7 @@ def solve(
     if start is not None:
         start = plan_of(start)
         start.check_made_for(workload)
-        start = _on(start, cluster)
+        start = _start_on(start, cluster)
     name, options = split_argument(problem.name, method)
     task = pose(workload, cluster, problem, start, options)
     chosen_method = supported_method(task, name)
@@ -194,14 +194,14 @@ def solve(
     search = Search(limits, judge, on_progress, limits.since, ties)
     search.method = name
     if is_iteration(problem):
-        _say_exchanges(workload, problem, search)
+        _note_exchanges(workload, problem, search)
     run_session(task, chosen_method, search, start, workers)
     if name == "auto" and is_iteration(problem):
-        _say_pieces(task, problem, search)
+        _note_pieces(task, problem, search)
     return result_of(workload, cluster, problem, search)
 
 
-def _say_exchanges(workload: Workload, problem: PipelineJob, search: Search[Solution]) -> None:
+def _note_exchanges(workload: Workload, problem: PipelineJob, search: Search[Solution]) -> None:
     """Add a note if gradients of tied weights are exchanged with every microbatch."""
     if problem.batch > 1 and are_copied(workload) and any(tie.exchange for tie in workload.ties):
         once = tied_as(workload, Tied.COPIES, problem.batch)
@@ -212,7 +212,7 @@ def _say_exchanges(workload: Workload, problem: PipelineJob, search: Search[Solu
             )
 
 
-def _on(start: Plan, cluster: Cluster) -> Plan:
+def _start_on(start: Plan, cluster: Cluster) -> Plan:
     """Return a start for a cluster that has its devices, with other numbers or memories perhaps."""
     if start.cluster == cluster:
         return start
@@ -223,7 +223,7 @@ def _on(start: Plan, cluster: Cluster) -> Plan:
     return replace(start, cluster=cluster, solution=solution)
 
 
-def _say_pieces(task: Task[Problem], problem: PipelineJob, search: Search[Solution]) -> None:
+def _note_pieces(task: Task[Problem], problem: PipelineJob, search: Search[Solution]) -> None:
     """Add a note on a faster plan in pieces, if a short search finds one."""
     chain, seconds = search.best, PIECES_SHARE * search.seconds
     plain = problem.chunks_per_device == 1 and not (problem.order or problem.relayed)

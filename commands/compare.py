@@ -146,7 +146,7 @@ def _compare_jobs(
     others: Mapping[str, object],
 ) -> None:
     """Compare planned models, or plans in files, with the usual layouts."""
-    from .job import SAID, compare_jobs, state_job
+    from .job import PLAN_SAYS, compare_jobs, state_job
 
     global_batch, sequence = batch
     if global_batch is not None:
@@ -159,7 +159,7 @@ def _compare_jobs(
         other = next(name for name in names if name not in files)
         raise InputError(f"{other}: it is no plan of a training job, and others are")
     ended = {"--sequence": sequence, "--time-limit": ends[0], "--gap": ends[1]}
-    refuse({**others, **ended, **dict.fromkeys(requested.words()[::2], True)}, SAID)
+    refuse({**others, **ended, **requested.given}, PLAN_SAYS)
     compare_jobs(names, None, ends, output)
 
 
@@ -246,7 +246,7 @@ def _finish(
     units = {case.name: loaded[case.workload].time_unit for case in todo}
     result = _run(todo, output, jobs, scheduler, set(units.values()))
     for line in summaries(result, units):
-        OUT.say(line)
+        OUT.print_line(line)
     if plot is not None:
         from ..runtime.pictures.charts import draw_comparison
 
@@ -282,7 +282,7 @@ def _run(
     if not ERR.is_terminal:
         ERR.line()  # a file gets the last table alone, which rich leaves without an end of line
     for notice in notices:
-        ERR.say(notice)
+        ERR.print_line(notice)
     return result
 
 

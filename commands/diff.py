@@ -84,8 +84,8 @@ def _print(result: PlanDiff, first: str, second: str) -> None:
         table.add_row(f"{pair.common} alike", *cells)
     OUT.print(table)
     moved = len(result.moved)
-    OUT.tell(f"{show_count(moved, 'node')} moved" + (":" if moved else ""))
+    OUT.print_wrapped(f"{show_count(moved, 'node')} moved" + (":" if moved else ""))
     for v, source, target in result.moved[:LISTED]:
-        OUT.tell(f"  {v}: {source} → {target}")
+        OUT.print_wrapped(f"  {v}: {source} → {target}")
     if moved > LISTED:
-        OUT.tell(f"  … and {moved - LISTED} more (--json lists all)")
+        OUT.print_wrapped(f"  … and {moved - LISTED} more (--json lists all)")

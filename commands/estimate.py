@@ -154,7 +154,7 @@ def estimate(
     else:
         print_estimate(found)
         if plot is not None:
-            OUT.say(f"written: {plot}")
+            OUT.print_line(f"written: {plot}")
 
 
 def usual_sequence(model: ModelDescription) -> int:
@@ -187,9 +187,11 @@ def print_estimate(found: Estimate) -> None:
             time.add_row(label, f"{seconds:.4g}", show_percent(seconds / found.seconds))
     time.add_row("an iteration", f"{found.seconds:.4g}", "")
     OUT.print(time)
-    OUT.say(_summary(found))
+    OUT.print_line(_summary(found))
     if any(block.profiled is not None for block in found.model.blocks):
-        OUT.say(f"layers take what the {found.model.source} says, whatever the cluster's devices")
+        OUT.print_line(
+            f"layers take what the {found.model.source} says, whatever the cluster's devices"
+        )
     ranks = _few(found)
     memory = new_table("memory of a device (GiB)", "", (f"rank {rank}" for rank in ranks))
     for term, label in MEMORY_TERMS.items():
@@ -202,13 +204,13 @@ def print_estimate(found: Estimate) -> None:
     OUT.print(memory)
     most = found.memory[found.fullest].needed
     verdict = "it fits" if found.fits else "it does not fit"
-    OUT.say(f"{verdict}: {show_bytes(most)} needed, of {show_bytes(found.memory_limit)}")
+    OUT.print_line(f"{verdict}: {show_bytes(most)} needed, of {show_bytes(found.memory_limit)}")
     if found.nearly_full:
         why = "PyTorch's allocator may slow down a device that is so full"
         if fused(layout):
             why = "less is free than the error of predicted peaks"
         room = show_bytes(found.safe_memory).replace(" ", "")
-        OUT.say(f"{why}: have a layout ready that needs less (solve --memory {room})")
+        OUT.print_line(f"{why}: have a layout ready that needs less (solve --memory {room})")
 
 
 def _summary(found: Estimate) -> str:

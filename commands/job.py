@@ -120,7 +120,7 @@ def state_job(
 
 
 #: Why options that pose a problem are refused beside a plan.
-SAID = "the plan of a training job says it, or has none"
+PLAN_SAYS = "the plan of a training job says it, or has none"
 
 
 def _posed(job: TrainingJob, cluster: str, front: Mapping[str, Any]) -> PosedJob:
@@ -258,7 +258,7 @@ def verify_job(model: str | None, path: Path, *, bound: bool, as_json: bool) -> 
         )
         return
     proved = f"proved, {programs} points by a program" if bound else "claimed"
-    OUT.say(
+    OUT.print_line(
         f"verified: {plan.seconds:.4g} s, bound {plan.bound:.4g} s ({proved}), "
         f"gap {show_percent(plan.gap)}"
     )
@@ -277,7 +277,7 @@ def export_job(path: Path, launcher: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         write_whole(folder / name, text)
-        OUT.say(f"written: {folder / name}")
+        OUT.print_line(f"written: {folder / name}")
 
 
 def explain_job_plan(
@@ -344,7 +344,7 @@ def compare_jobs(
         else:
             found = _planned(name, posed.cluster, posed.job, ends)
             if found.plan is None:
-                OUT.say(found.reason)
+                OUT.print_line(found.reason)
                 rows.append({"plan": name, "choice": "planned", "reason": found.reason})
                 continue
             plan, usual = found.plan, found.usual

@@ -147,7 +147,9 @@ def learn(
                 resumable=not weights_only,
                 report=show_update,
             )
-        OUT.tell(f"{show_count(done.steps, 'update')} on {show_count(len(on.tasks), 'task')}")
+        OUT.print_wrapped(
+            f"{show_count(done.steps, 'update')} on {show_count(len(on.tasks), 'task')}"
+        )
         tell_written(output, log)
 
     if rare.model is None:

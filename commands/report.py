@@ -166,13 +166,13 @@ def print_report(comparison: Comparison) -> None:
             _ms(row["measured_s"]), "", show_percent(row["error"], signed=True),
         )  # fmt: skip
     OUT.print(table)
-    OUT.say(
+    OUT.print_line(
         f"step: predicted {_ms(comparison.predicted_iteration_s)}, measured "
         f"{_ms(comparison.measured_iteration_s)}, error "
         f"{show_percent(comparison.error, signed=True)}"
     )
     if comparison.optimizer_s:
-        OUT.tell(
+        OUT.print_wrapped(
             f"the optimizer's {_ms(comparison.optimizer_s)} come on top; they are not predicted"
         )
 
@@ -182,13 +182,13 @@ def print_calibration(calibration: WorkloadCalibration, plan: Plan, comparison: 
     from ..runtime.accuracy.comparison import predicted_after
 
     after = predicted_after(calibration, plan, comparison)
-    OUT.say(
+    OUT.print_line(
         f"calibrated: predicted {_ms(after.predicted_iteration_s)}, error "
         f"{show_percent(after.error, signed=True)}; what is left is waiting and moving data. "
         "Plan again with the new workload."
     )
     if calibration.weight_share is not None:
-        OUT.tell(f"measured --weight-share {calibration.weight_share:.3f}")
+        OUT.print_wrapped(f"measured --weight-share {calibration.weight_share:.3f}")
 
 
 def _ms(seconds: float) -> str:
@@ -212,7 +212,7 @@ def print_sharded_run(comparison: ShardedComparison) -> None:
             "" if measured is None else f"{1e3 * measured.seconds:.3g}",
         )
     OUT.print(table)
-    OUT.say(
+    OUT.print_line(
         f"step: predicted {_ms(comparison.predicted_s)}, measured {_ms(comparison.measured_s)}, "
         f"error {show_percent(comparison.error, signed=True)}; optimizer "
         f"{_ms(comparison.optimizer_s)} on top"

@@ -96,13 +96,13 @@ def simulate(
     }  # fmt: skip
     if is_job_plan(plan):
         from ..api.explain_job import simulate_job
-        from .job import SAID, plan_of
+        from .job import PLAN_SAYS, plan_of
 
-        refuse({**others, "--graph": graph}, SAID)
+        refuse({**others, "--graph": graph}, PLAN_SAYS)
         job = plan_of(model, plan)
         _show(simulate_job(job), job.model.name, plan.name, trace, plot, csv, as_json=as_json)
         if not as_json:
-            OUT.say(
+            OUT.print_line(
                 f"an iteration takes {job.seconds:.4g} s, with what comes after the schedule: "
                 "traffic of replicas, optimizer step"
             )
@@ -226,9 +226,9 @@ def print_simulation(name: str, run: Simulation) -> None:
             ", by messages without all-reduces" if alone else ""
         )
     for name, value in rows.items():
-        OUT.tell(f"{name:>12}  {value}")
+        OUT.print_wrapped(f"{name:>12}  {value}")
     for line in run.over_memory:
-        OUT.say(f"warning: {line}", style="yellow")
+        OUT.print_line(f"warning: {line}", style="yellow")
 
 
 def show_sharded_timeline(
@@ -286,5 +286,5 @@ def show_sharded_timeline(
     for kind, time in times.items():
         table.add_row(kind, f"{time:.6g}", show_bytes(sizes[kind]) if sizes[kind] else "")
     OUT.print(table)
-    OUT.tell(f"makespan  {show_time(timeline.makespan, timeline.time_unit)}")
+    OUT.print_wrapped(f"makespan  {show_time(timeline.makespan, timeline.time_unit)}")
     tell_written(trace, plot, graph)

@@ -108,7 +108,7 @@ def solve(
 
     stated = state(requested, loaded)
     fit = narrow_for_launcher(launcher, stated.name, loaded, NarrowedProblem(stated.fields, cpus))
-    stated, ranked = _without_all(replace(stated, fields=fit.fields))
+    stated, ranked = _split_ranking(replace(stated, fields=fit.fields))
     if stated.name == "mapping" and method in ("milp", "joint"):  # which know rings alone
         stated = replace(stated, fields={"collective": "ring", **stated.fields})
     loaded = choose_ties(loaded, fit.tied, stated.name, stated.fields.get("microbatches"))
@@ -160,7 +160,7 @@ def solve(
     end_with(result.status)
 
 
-def _without_all(stated: Statement) -> tuple[Statement, Table | None]:
+def _split_ranking(stated: Statement) -> tuple[Statement, Table | None]:
     """Return an iteration under ``--schedule all`` without what schedules differ in, and that.
 
     Of all other problems nothing is left out, and None returned.

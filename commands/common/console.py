@@ -55,11 +55,11 @@ class _Plain(Console):
         """Return a text as it is printed, in tables too."""
         return super().render_str(plain(text), **options)
 
-    def say(self, text: str, style: str = "") -> None:
+    def print_line(self, text: str, style: str = "") -> None:
         """Print a text without colours of its own, its lines as long as they are."""
         self.print(text, style=style, highlight=False, soft_wrap=True)
 
-    def tell(self, text: str, style: str = "") -> None:
+    def print_wrapped(self, text: str, style: str = "") -> None:
         """Print a text without colours of its own, wrapped between words."""
         self.print(text, style=style, highlight=False)
 
@@ -197,7 +197,7 @@ def tell_written(*paths: Path | None) -> None:
     """Print which files were written; None stands for none."""
     for path in paths:
         if path is not None:
-            OUT.say(f"written: {path}")
+            OUT.print_line(f"written: {path}")
 
 
 def need(package: str, extra: str) -> None:

@@ -36,25 +36,25 @@ def one_of(*names: str) -> Complete:
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
-def later(module: str, names: Callable[[Any], Iterable[str]]) -> Complete:
+def on_request(module: str, names: Callable[[Any], Iterable[str]]) -> Complete:
     """Return a completion of names from a module of the package, imported at the first request."""
     return lambda incomplete: one_of(*names(import_module(f"stagecut.{module}")))(incomplete)
 
 
-complete_method = later(
+complete_method = on_request(
     "solvers", lambda m: dict.fromkeys(name for methods in m.METHODS.values() for name in methods)
 )
-complete_simulated = later("runtime.schedules", lambda m: m.SCHEDULES)
-complete_topology = later(
+complete_simulated = on_request("runtime.schedules", lambda m: m.SCHEDULES)
+complete_topology = on_request(
     "instances.topologies",
     lambda m: (f"{kind}:" for kind in (*m.REGULAR, *m.RANDOM, "nvidia")),
 )
-complete_workload = later("instances.generate.catalogue", lambda m: sorted(m.CATALOGUE))
-complete_machine = later(
+complete_workload = on_request("instances.generate.catalogue", lambda m: sorted(m.CATALOGUE))
+complete_machine = on_request(
     "instances.costs.clusters", lambda m: (device.name for device in m.accelerators())
 )
-complete_description = later("instances.costs.models", lambda m: m.shipped_models())
-complete_recipe = later("instances.costs.layout", lambda m: m.RECIPES)
+complete_description = on_request("instances.costs.models", lambda m: m.shipped_models())
+complete_recipe = on_request("instances.costs.layout", lambda m: m.RECIPES)
 
 
 def complete_methods(incomplete: str) -> list[str]:

@@ -97,6 +97,11 @@ class ProblemOptions:
     mesh: str | None = None
     launcher: str | None = None  # of ``--for``
 
+    @property
+    def given(self) -> dict[str, bool]:
+        """Options that are given, each with the value True."""
+        return dict.fromkeys(self.words()[::2], True)
+
     def words(self) -> list[str]:
         """Return the options as typed."""
         typed = {"settings": "--set", "launcher": "--for"}
@@ -119,7 +124,7 @@ class Statement:
     files: Sequence[str] = field(default=())  # all files that were read
 
     @property
-    def has_devices(self) -> str:
+    def device_field(self) -> str:
         """The field that says the devices, of a problem that has them; else empty."""
         known = PROBLEMS[self.name].__dataclass_fields__
         return next((name for name in ("topology", "mesh") if name in known), "")
@@ -308,7 +313,7 @@ def build(
         placed = rules["fixed"]
         fields["placement_rules"] = {key: rules[key] for key in rules if key != "fixed"}
     problem = make_record(kind, fields, statement.file, _texts(workload))
-    if statement.has_devices:
+    if statement.device_field:
         _refuse_devices(statement, requested)
         if isinstance(problem, DeviceMapping) and requested.memory is not None:
             size = parse_bytes(requested.memory, "--memory")
@@ -350,7 +355,7 @@ def _refuse_devices(statement: Statement, requested: ProblemOptions) -> None:
     said: dict[str, object] = {"--accelerators": requested.accelerators, "--cpus": requested.cpus}
     said |= {} if "topology" in known else {"--cluster": requested.cluster}
     said |= {} if {"memory_bytes", "topology"} & known.keys() else {"--memory": requested.memory}
-    refuse(said, f"{statement.name} is planned for the devices of its {statement.has_devices}")
+    refuse(said, f"{statement.name} is planned for the devices of its {statement.device_field}")
 
 
 def _with_rules(
@@ -454,7 +459,7 @@ def choose_cluster(
         cluster = accelerators_and_cpus(1, 0)
     if memory_bytes is not None and memory_bytes < LEAST_MEMORY:
         text = f"--memory: {show_bytes(memory_bytes)} on each device; for GiB write 16GiB"
-        ERR.tell(text, style="dim")
+        ERR.print_wrapped(text, style="dim")
     return cluster.with_counts(accelerators, cpus, memory_bytes)
 
 

@@ -79,13 +79,13 @@ def print_result(found: JobResult) -> None:
     from ..estimate import print_estimate
 
     if found.plan is None:
-        OUT.say(found.reason)
+        OUT.print_line(found.reason)
         return
     plan = found.plan
-    OUT.say(f"plan: {describe(plan.layout)}")
+    OUT.print_line(f"plan: {describe(plan.layout)}")
     points = plan.certificate.points
     ruled = ", ".join(f"{points[key]:,} {label}" for key, label in REASONS.items() if key in points)
-    OUT.say(
+    OUT.print_line(
         f"bound: no layout of the declared space takes less than {plan.bound:.4g} s "
         f"(gap {show_percent(plan.gap)}); of {sum(points.values()):,}: {ruled}"
     )
@@ -103,9 +103,11 @@ def print_result(found: JobResult) -> None:
     if found.usual:
         OUT.print(_usual_table(found.usual, plan.seconds))
     if len(found.close) > 1:
-        OUT.say(f"{len(found.close)} layouts are within the costs' known error; run these first:")
+        OUT.print_line(
+            f"{len(found.close)} layouts are within the costs' known error; run these first:"
+        )
         for one in found.close[:3]:
-            OUT.say(f"  {describe(one.layout)}")
+            OUT.print_line(f"  {describe(one.layout)}")
 
 
 def _layouts(title: str, first: str, titles: Iterable[str]) -> Table:
@@ -151,7 +153,7 @@ def explanation_dict(why: JobExplanation, changes: Iterable[WhatIf]) -> dict[str
 def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
     """Print the value of each decision of a plan, the usual layouts, and helpful changes."""
     plan = why.plan
-    OUT.say(f"plan: {describe(plan.layout)}, {plan.seconds:.4g} s")
+    OUT.print_line(f"plan: {describe(plan.layout)}, {plan.seconds:.4g} s")
     table = _layouts(
         "decided otherwise", "decision and best known", ("s", "slower", "at least", "most by")
     )
@@ -172,7 +174,7 @@ def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
     if why.decisions:
         OUT.print(table)
     OUT.print(_usual_table(why.usual, plan.seconds))
-    OUT.say(f"free memory: {show_bytes(why.memory['free'])}")
+    OUT.print_line(f"free memory: {show_bytes(why.memory['free'])}")
     table = _layouts("what would help", "change and best plan", ("s", "saves", "at most"))
     for change in changes:
         if change.layout is None:
@@ -211,7 +213,7 @@ def print_difference(found: JobDifference, names: tuple[str, str]) -> None:
     table.add_row("s per iteration", *(f"{seconds:.4g}" for seconds in found.seconds))
     OUT.print(table)
     if not (found.terms or found.memory):
-        OUT.say("both take the same seconds and bytes by term")
+        OUT.print_line("both take the same seconds and bytes by term")
         return
     terms = new_table("more in the second", "term", ("s or bytes",))
     rows = [(TIME_TERMS[name], s, f"{abs(s):.4g} s") for name, s in found.terms.items()]
@@ -257,13 +259,13 @@ def print_front(found: JobFront, rate: float | None = None) -> None:
         table.add_row(str(one.gpus), *row, describe(one.layout))
     OUT.print(table)
     if found.fewest is not None:
-        OUT.say(f"fewest of these that a plan was found for: {found.fewest.gpus}")
+        OUT.print_line(f"fewest of these that a plan was found for: {found.fewest.gpus}")
     if rate is not None:
         enough = found.fewest_for(rate)
         many = "none of these" if enough is None else str(enough.gpus)
-        OUT.say(f"fewest of these that reach {rate:,.0f} tokens/s: {many}")
+        OUT.print_line(f"fewest of these that reach {rate:,.0f} tokens/s: {many}")
     if priced and (cheapest := found.cheapest) is not None:
-        OUT.say(f"least price: {cheapest.price:.4g} per million tokens, on {cheapest.gpus}")
+        OUT.print_line(f"least price: {cheapest.price:.4g} per million tokens, on {cheapest.gpus}")
 
 
 def print_comparison(name: str, plan: JobPlan, usual: Iterable[UsualChoice]) -> None:
@@ -279,7 +281,7 @@ def print_comparison(name: str, plan: JobPlan, usual: Iterable[UsualChoice]) -> 
         gain = 1 - plan.seconds / best.seconds
         word = "faster" if gain >= 0 else "slower"
         ahead = f", {show_percent(abs(gain))} {word} than {best.name}, the best usual choice"
-    OUT.say(
+    OUT.print_line(
         f"{name}: {describe(plan.layout)}: {plan.seconds:.4g} s{ahead}; "
         f"bound {plan.bound:.4g} s, gap {show_percent(plan.gap)}"
     )

@@ -188,15 +188,15 @@ def _print_end(
 ) -> None:
     """Print notes, objective (`what` it is of), bound, gap, method, time and `more`; or why not."""
     for note in result.notes:
-        OUT.tell(note, style="dim")
+        OUT.print_wrapped(note, style="dim")
     if report is None:
         if result.status == "infeasible":
-            ERR.say(f"infeasible: {result.reason}")
+            ERR.print_line(f"infeasible: {result.reason}")
         else:
             within, remedy = f" within the limit ({result.limit})", "give more time, or "
             if result.limit == "none":
                 within, remedy = f" by {result.method}, though there may be one", "take "
-            ERR.say(
+            ERR.print_line(
                 f"no plan found{within}; bound {show_time(result.bound, unit)}: "
                 f"{remedy}another method"
             )
@@ -212,7 +212,7 @@ def _print_end(
         **more,
     }
     for name, value in rows.items():
-        OUT.tell(f"{name:>9}  {value}")
+        OUT.print_wrapped(f"{name:>9}  {value}")
 
 
 def _device_table(report: Report, title: str, of_unit: str) -> Table:
@@ -342,7 +342,7 @@ def _print_mapping(
     if report.busiest_link is not None:
         a, b = (node_name(topology, node) for node in report.busiest_link)
         seconds = show_time(report.busiest_link_s / scale, unit)
-        OUT.tell(f"busiest link: {a} → {b}, {seconds} per batch")
+        OUT.print_wrapped(f"busiest link: {a} → {b}, {seconds} per batch")
 
 
 def _sharding(
@@ -415,14 +415,14 @@ def _print_sharding(workload: Workload, problem: Sharding, report: ShardingRepor
     for (name, axis), (number, size, seconds) in collectives(report).items():
         table.add_row(name, str(axis), str(number), show_bytes(size), f"{1e3 * seconds:.4g}")
     OUT.print(table)
-    OUT.say(
+    OUT.print_line(
         f"a device holds {show_bytes(report.memory_bytes)}: parameters, gradients and state "
         f"{show_bytes(report.parameter_bytes)}, activations kept "
         f"{show_bytes(report.activation_bytes)}"
     )
     if program.unruled:
         kinds = ", ".join(sorted({o.kind for o in program.unruled}))
-        OUT.say(
+        OUT.print_line(
             f"without a rule, on every device: {show_count(len(program.unruled), 'operator')}, "
             f"{kinds}"
         )
@@ -592,9 +592,9 @@ def rank(
         OUT.print(schedule_table(ranked, title, unit))
         for row in ranked[~ranked["fits"].astype(bool)].to_dict("records"):
             why = row["reason"] or "no plan found that fits; what is shown needs more memory"
-            OUT.say(f"{row['schedule']}: {why}")
+            OUT.print_line(f"{row['schedule']}: {why}")
         if best["fits"] and output is not None:
-            OUT.say(f"written: {output}, {best['schedule']}")
+            OUT.print_line(f"written: {output}, {best['schedule']}")
     if not best["fits"]:
         infeasible = (ranked["status"] == "infeasible").all()
         end(INFEASIBLE if infeasible else NO_PLAN)
