@@ -1,4 +1,4 @@
-"""Python interface: solve, simulate, run and compare, a module for each."""
+"""Python interface, with a module per task: solve, explain, compare, plan a model, run."""
 
 from __future__ import annotations
 

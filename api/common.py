@@ -36,7 +36,7 @@ from .versions import installed
 def with_defaults(
     workload: Workload | str | Path, cluster: Cluster | None, problem: Problem | None
 ) -> tuple[Workload, Cluster, Problem]:
-    """Return workload, cluster and problem, by default usual ones; InputError if none is known."""
+    """Return workload, cluster and problem, with defaults for None; InputError if there is none."""
     if not isinstance(cluster, Cluster | None):
         raise InputError(
             f"cluster: {quote(cluster)}; give a Cluster, such as accelerators_and_cpus(4); names "
@@ -60,12 +60,12 @@ def with_defaults(
 
 
 def default_problem(workload: Workload) -> Problem:
-    """Return the problem that is solved where none is given."""
+    """Return the default problem of a workload."""
     return Throughput() if workload.layers is None else PipelineJob()
 
 
 def devices_of(topology: Topology) -> Cluster:
-    """Return the devices of a topology as a cluster: neighbours that are alike are of a kind."""
+    """Return the devices of a topology as a cluster; successive identical devices form a kind."""
     memory, slow = topology.memory_bytes, topology.slowdown
     changes = (memory[1:] != memory[:-1]) | (slow[1:] != slow[:-1])
     first = [0, *(np.flatnonzero(changes) + 1).tolist()]
@@ -123,9 +123,9 @@ def result_of(
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """Objectives of a task's solutions, by definition."""
+    """Verifier of a task's solutions: their objectives by definition."""
 
-    workload: Workload  # workload, cluster, problem: what the solutions are for
+    workload: Workload  # workload, cluster, problem: of the task
     cluster: Cluster
     problem: Problem
 
@@ -152,11 +152,11 @@ def plan_from_split(
     path
         The split file.
     workload
-        What it splits; nodes that the file leaves out follow their colour.
+        The workload that it splits; nodes that the file leaves out follow their colour.
     cluster
-        Whose devices it numbers; default: the one that the workload suggests.
+        Devices, in the order of the file's numbers; default: those that the workload suggests.
     problem
-        What it is judged by; default: `Throughput()`.
+        Problem that defines the objective; default: `Throughput()`.
 
     Returns
     -------

@@ -1,8 +1,8 @@
 """Explanation of a training job's plan, decision by decision, and differences of two plans.
 
-A plan wins because of every decision in it, so each is turned around alone: the best layout that is
-known with another tensor degree, another ZeRO stage, and so on, and a bound for all of those. Plans
-are compared by the terms of their seconds and of their fullest rank's bytes.
+For each decision of a plan (tensor degree, ZeRO stage, …) alone: the best layout known with another
+value, and a bound for all such layouts. Two plans are compared by the terms of their seconds and of
+their fullest rank's bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..runtime.simulate.stages import chain
 from ..solvers.job.search import search_job
 from .job import UsualChoice, job_costs, judge_usual
 
-#: Fields of a layout that are decisions of their own.
+#: Fields of a layout that are explained, a decision each.
 DECISIONS = (
     "tensor", "context", "pipeline", "chunks", "data", "expert", "zero", "microbatch", "schedule",
     "recompute", *OFFLOAD,
@@ -42,13 +42,13 @@ ALTERNATIVE_GAP = 5e-3
 
 @dataclass(frozen=True)
 class DecisionAlternative:
-    """A field of a plan's layout, and the best layout known in which it has another value."""
+    """Best layout known with another value of one field of a plan's layout, and a bound."""
 
     field: str  # of `Layout`
-    layout: Layout | None  # the best that was found with another value; None if none fits
-    seconds: float  # of its iteration; infinite if there is none
+    layout: Layout | None  # the best layout found with another value; None if none was found
+    seconds: float  # of its iteration; infinite without a layout
     bound: float  # no layout of the declared space with another value takes fewer seconds
-    # seconds by term that it takes longer than the plan, the largest first; negative where less
+    # seconds by term that it takes longer than the plan, the largest first; negative if shorter
     behind: Mapping[str, float]
 
 
@@ -59,19 +59,19 @@ class JobExplanation:
     plan: JobPlan
     terms: Mapping[str, float]  # seconds of its iteration
     memory: Mapping[str, float]  # bytes of its fullest rank by term, and what is free
-    decisions: tuple[DecisionAlternative, ...]  # what costs least to decide otherwise is first
-    usual: tuple[UsualChoice, ...]  # what is usually done
-    points: Mapping[Reason, int]  # outer points of the space by the reason for which none is better
+    decisions: tuple[DecisionAlternative, ...]  # the fastest alternative first
+    usual: tuple[UsualChoice, ...]  # layouts by common rules
+    points: Mapping[Reason, int]  # number of outer points by the reason that rules them out
 
 
 def explain_job(
     plan: JobPlan, *, calibration: Calibration | None = None, seconds: float = 20.0
 ) -> JobExplanation:
-    """Return the explanation of a plan: terms, and each decision turned around alone.
+    """Return the explanation of a plan: its terms, and the alternatives to each decision alone.
 
     `calibration` are the efficiencies that it was made with; default: the shipped ones. `seconds`
-    are those of all searches together; what is not found or proved by then is what they know so
-    far. With 0 no decision is turned around.
+    is the time of all searches together, whose results so far count when it is up; 0: no
+    alternatives.
 
     Examples
     --------
@@ -136,7 +136,7 @@ def explain_job(
 
 
 def _value(layout: Layout, name: str, space: JobSpace) -> object:
-    """Return a decision; of recomputation which modules, empty if layers of a stage count."""
+    """Return a decision's value; of recomputation the modules, empty if layers are counted."""
     if name == "recompute":
         by_layer = space.job.counts_layers(layout)
         return "" if by_layer else " ".join(sorted(layout.recompute))
@@ -156,7 +156,7 @@ def _columns(space: JobSpace) -> dict[str, Any]:
 
 
 def _behind(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """Return by how much each term of `one` is longer than of `other`, the largest first."""
+    """Return the differences of terms, `one` less `other`, the largest first."""
     found = {name: one[name] - other[name] for name in one if one[name] != other[name]}
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
@@ -165,7 +165,7 @@ def _behind(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, f
 class JobDifference:
     """Differences of two plans of training jobs: fields, seconds and bytes."""
 
-    # asked, layout: fields that differ, as both have them
+    # asked, layout: both values of each field that differs
     asked: Mapping[str, tuple[object, object]]
     layout: Mapping[str, tuple[object, object]]
     seconds: tuple[float, float]  # of an iteration of each

@@ -1,4 +1,4 @@
-"""Gains of plans: the speed-up over one device, and why there is none."""
+"""Speed-up of plans over one device, and the reason where there is none."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def gain(workload: Workload, result: Result) -> Gain | None:
 
 
 def _over(alone: float, result: Result, reason: Callable[[], str]) -> Gain:
-    """Return the speed-up of a result's plan over the time `alone` on one device."""
+    """Return the speed-up of a result's plan over one device, which takes the time `alone`."""
     objective = result.objective
     assert objective is not None
     if not 0 < objective < math.inf:

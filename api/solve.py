@@ -1,4 +1,4 @@
-"""Solving of problems: from a workload to a verified plan."""
+"""Solving of problems: from a workload, a cluster and a problem to a verified plan."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from .formulation import Formulation
     from .job import JobResult
 
-#: Part of the time of a search that looking for a faster plan in pieces may take.
+#: Largest share of a search's time for the short search for a faster plan in pieces.
 PIECES_SHARE = 0.05
 
-#: Least relative gain of a plan in pieces that is worth a note.
+#: Least relative gain of a plan in pieces that a note reports.
 WORTH_SAYING = 1e-3
 
 
@@ -98,22 +98,22 @@ def solve(
     Parameters
     ----------
     workload
-        What runs; or its file, or the name of a shipped workload, as for `load`. Of a training job
-        a model, as for `estimate`.
+        A workload, its file, or the name of a shipped one, as for `load`; for a training job a
+        model, as for `estimate`.
     cluster
-        Where it can run, of a training job as for `estimate`; default: for a mapping the devices of
-        its topology, else the cluster that the workload's file suggests, for an iteration without
-        its CPUs.
+        Available devices; for a training job as for `estimate`. Default: for a mapping the devices
+        of its topology, else the cluster that the workload's file suggests, for an iteration
+        without its CPUs.
     problem
-        What to minimise, and which splits are allowed, or the `TrainingJob`; default:
-        `PipelineJob()` for a workload with layer configurations, else `Throughput()`.
+        Objective and allowed splits, or the `TrainingJob`; default: `PipelineJob()` for a workload
+        with layer configurations, else `Throughput()`.
     method
-        ``auto`` chooses and says what it chose; others: `stagecut.METHODS`. What some read
-        follows a colon: ``milp:gurobi`` (a solver that Pyomo knows, in place of HiGHS),
+        ``auto``, which reports its choice, or one of `stagecut.METHODS`. A colon separates the
+        argument of a method: ``milp:gurobi`` (a solver that Pyomo knows, in place of HiGHS),
         ``deepspeed-type:REGEX``, ``learned:FILE`` (a policy), ``learned:fine-tune=SECONDS``.
     limits
-        How long and how well; default: 60 s and a gap of 1 %, or of 0.01 % while that is cheap
-        (`Limits.patience`), for mappings of 0, as `stagecut.solvers.DEFAULT_LIMITS` says.
+        Time and gap at which to stop; default: 60 s and a gap of 1 %, or of 0.01 % while that is
+        cheap (`Limits.patience`), of 0 for mappings (`stagecut.solvers.DEFAULT_LIMITS`).
         ``Limits()`` is without limits.
     start
         A plan to start from, or the result that holds it, for this cluster or another one whose
@@ -121,20 +121,19 @@ def solve(
     on_progress
         Called with every better incumbent or bound.
     workers
-        How many processes search at a time, and where: see `Workers`. Default: one per core; those
-        beside this one start after `START_AFTER_S` seconds, for methods that have something for
-        them to do.
+        Number and place of the processes that search: see `Workers`. Default: one per core; those
+        beside this one start after `START_AFTER_S` seconds, for methods that have work for them.
     constrain
-        Adds constraints to the program that ``milp`` states (``joint`` for mappings), which
-        ``auto`` takes then; other methods are refused. What it returns, if anything, tells whether
-        a solution is one that is asked for. The bound holds under these constraints.
+        Function that adds constraints to the program of ``milp`` (of ``joint`` for mappings), which
+        ``auto`` then uses; other methods are refused. It may return a function that says whether a
+        solution is accepted. The bound holds under these constraints.
 
     Returns
     -------
     Result
-        With the plan, if there is one, evaluated from its definition. Running out of time or
-        Ctrl-C end the search with what it has. Of a training job a `JobResult`: see `solve_job`,
-        which takes more.
+        With the plan, if there is one, evaluated from its definition. A time limit or Ctrl-C ends
+        the search with its results so far. For a training job a `JobResult`: see `solve_job`, which
+        has more parameters.
 
     Raises
     ------
@@ -213,7 +212,7 @@ def _note_exchanges(workload: Workload, problem: PipelineJob, search: Search[Sol
 
 
 def _start_on(start: Plan, cluster: Cluster) -> Plan:
-    """Return a start for a cluster that has its devices, with other numbers or memories perhaps."""
+    """Return a start moved to another cluster, which has all of its devices in use."""
     if start.cluster == cluster:
         return start
     try:

@@ -54,7 +54,7 @@ def rank_schedules(
     workload, cluster, method, on_progress
         As in `solve`. The workload has a backward pass.
     problem
-        What is asked for besides the schedule.
+        The problem, whose schedule is replaced.
     microbatches
         In place of a problem: `PipelineJob(microbatches)`.
     schedules

@@ -1,7 +1,8 @@
 """Layer configurations per tensor degree, from shardings of each layer.
 
-Every layer of a profiled model is cut out, and its operators sharded over t devices at least cost,
-with whole tensors at its ends; layers alike are sharded once. What `PipelineJob` then chooses from:
+Every layer of a profiled model is cut out, and its operators are sharded over t devices at least
+cost, with whole tensors at its ends; identical layers are sharded once. `PipelineJob` then chooses
+among:
 
     label            time of a microbatch            of the memory of one device
     tensor           of the fastest sharding         what that holds
@@ -98,10 +99,10 @@ def layers_by_degree(
     degrees
         Devices that a layer may be spread over. Those of 1 are as from `training_layers`.
     estimate
-        The accelerator that was profiled for, if one was: whose roofline tells what splitting an
-        operator saves. Else that of a CPU core does.
+        The accelerator of an estimated profile, whose roofline gives the saving of splitting an
+        operator; default: the roofline of a CPU core.
     link
-        Between the devices of a layer; default: that of the workload's cluster.
+        Link between the devices of a layer; default: that of the workload's cluster.
 
     Returns
     -------
