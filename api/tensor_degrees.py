@@ -47,8 +47,8 @@ from ..solvers import Limits
 from .solve import solve
 
 
-class _Configuration(NamedTuple):
-    """A configuration of a layer: the fields of `Layers` at one place."""
+class _LayerRow(NamedTuple):
+    """Row of `Layers`: a layer in one configuration."""
 
     node: int
     degree: int
@@ -263,9 +263,9 @@ def _with(
     one: bool,
 ) -> Layers:
     """Return the layers with the configurations found, layer by layer; those of degree 1 first."""
-    rows: list[_Configuration] = []
+    rows: list[_LayerRow] = []
     for v, by_degree in enumerate(found):
-        plain, again = (_configuration(before, 2 * v + k) for k in range(2))
+        plain, again = (_layer_row(before, 2 * v + k) for k in range(2))
         rows += [plain, again] if one else []
         for t, splits in zip(degrees, by_degree, strict=True):
             for s in splits:
@@ -290,12 +290,10 @@ def _with(
                         fixed_bytes=fixed + live,
                     ),
                 ]
-    columns: dict[str, Any] = dict(
-        zip(_Configuration._fields, zip(*rows, strict=True), strict=True)
-    )
+    columns: dict[str, Any] = dict(zip(_LayerRow._fields, zip(*rows, strict=True), strict=True))
     columns |= {key: np.array(columns[key]) for key in columns.keys() - {"label", "sharding"}}
     return replace(before, **columns, sync_bytes=({},) * len(rows))
 
 
-def _configuration(layers: Layers, c: int) -> _Configuration:
-    return _Configuration._make(getattr(layers, name)[c] for name in _Configuration._fields)
+def _layer_row(layers: Layers, c: int) -> _LayerRow:
+    return _LayerRow._make(getattr(layers, name)[c] for name in _LayerRow._fields)
