@@ -145,7 +145,7 @@ def _compare_jobs(
     output: Path | None,
     others: Mapping[str, object],
 ) -> None:
-    """Compare planned models, or plans in files, with the usual layouts."""
+    """Compare planned models, or plans in files, with layouts by common rules."""
     from .job import PLAN_SAYS, compare_jobs, state_job
 
     global_batch, sequence = batch
@@ -171,8 +171,8 @@ class _Posed:
     stream: bool  # whether some workload is planned for a stream of microbatches
     words: Sequence[str]  # the options of `solve` that pose it, as typed
     seconds: float  # for each case
-    given: Mapping[str, str]  # by workload, all that is said of problem and devices, as text
-    files: Sequence[str]  # that were read for it
+    given: Mapping[str, str]  # by workload, the problem's fields and the devices, as text
+    files: Sequence[str]  # files read for it
 
 
 def _pose(
@@ -214,7 +214,7 @@ def _pose(
 
 
 def _labels(posed: Sequence[_Posed], problems: Sequence[str] | None) -> list[str]:
-    """Return each problem's name in the table: of several files, their names."""
+    """Return each problem's name in the table; of several problem files, the files' names."""
     if len(posed) == 1:
         return [posed[0].name]
     labels = [Path(name).stem for name in problems or ()]
@@ -224,7 +224,7 @@ def _labels(posed: Sequence[_Posed], problems: Sequence[str] | None) -> list[str
 
 
 def _methods(problem: str, listed: Sequence[str] | None, *, stream: bool) -> list[str]:
-    """Return those methods of a problem that are asked for; or its usual ones."""
+    """Return the requested methods that a problem has, or its default ones."""
     usual = {
         "pipeline": DEFAULT_METHODS if stream else ("auto", *pipeline.RULES),
         "sharding": ("auto", *(r for r in sharding.RULES if r != "communication-only")),
@@ -242,7 +242,7 @@ def _finish(
     scheduler: str | None,
     plot: Path | None,
 ) -> None:
-    """Run the cases, and say and draw what came of them."""
+    """Run the cases, and print and draw the results."""
     units = {case.name: loaded[case.workload].time_unit for case in todo}
     result = _run(todo, output, jobs, scheduler, set(units.values()))
     for line in summaries(result, units):
@@ -261,7 +261,7 @@ def _run(
     scheduler: str | None,
     units: Set[str],
 ) -> pd.DataFrame:
-    """Run the cases and show the table as it grows; without output nothing of it is kept."""
+    """Run the cases and show the growing table; without `output` it is not written."""
     if output is None:
         with TemporaryDirectory() as folder:
             return _run(todo, Path(folder) / "table.csv", jobs, scheduler, units)
@@ -287,7 +287,7 @@ def _run(
 
 
 def _table(rows: Sequence[Row], cases: int, units: Set[str]) -> Group:
-    """Return the table so far, and below it why methods have no plan, each reason once."""
+    """Return the table so far, and below it each reason why methods have no plan."""
     found = tabulate(rows).to_dict("records") if rows else []
     columns = [name for name in ("workload", "problem") if len({row[name] for row in found}) > 1]
     alone = [name for name in ("workload", "problem") if found and name not in columns]
@@ -310,7 +310,7 @@ def _table(rows: Sequence[Row], cases: int, units: Set[str]) -> Group:
 
 
 def _alike(rows: Iterable[Mapping[Hashable, Any]]) -> list[list[Mapping[Hashable, Any]]]:
-    """Return the rows, those together that end alike and have no plan for one reason."""
+    """Return the rows in groups; rows without a plan for the same reason share one."""
     found: dict[tuple[str, ...], list[Mapping[Hashable, Any]]] = {}
     for row in rows:
         reason = _reason(row)
@@ -328,7 +328,7 @@ def _reason(row: Mapping[Hashable, Any]) -> str:
 
 
 def _cells(alike: Sequence[Mapping[Hashable, Any]]) -> list[str]:
-    """Return the cells of rows that are shown as one; what none has is empty."""
+    """Return the cells of rows that are shown as one; missing values are empty."""
     row = alike[0]
     seconds = [float(one["seconds"]) for one in alike if not math.isnan(one["seconds"])]
 

@@ -158,7 +158,7 @@ def estimate(
 
 
 def usual_sequence(model: ModelDescription) -> int:
-    """Return the tokens of a sequence: as learned positions or a profile say, else 4096."""
+    """Return the default tokens of a sequence: 1 of a profile, the learned positions, or 4096."""
     if any(block.profiled is not None for block in model.blocks):
         return 1
     return model.positions or 4096
@@ -222,7 +222,7 @@ def _summary(found: Estimate) -> str:
 
 
 def _few(found: Estimate) -> list[int]:
-    """Return up to four ranks; of more the first, the last and the fullest: a table has no room."""
+    """Return all ranks up to four; of more the first, the last and the fullest, to fit a table."""
     count = len(found.memory)
     if count <= 4:
         return list(range(count))

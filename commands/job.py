@@ -55,14 +55,14 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class PosedJob:
-    """A job and its cluster as options state them, and what a front is asked for."""
+    """Training job and cluster that options state, with the arguments of a front."""
 
     job: TrainingJob
     cluster: str  # as `training_cluster` takes it; of a front without the number of devices
     # numbers of devices of a front; empty if there is one number, that of the cluster
     gpus: tuple[int, ...] = ()
     price: float | None = None  # of a device for an hour
-    rate: float | None = None  # tokens per second to be reached
+    rate: float | None = None  # tokens per second to reach
 
 
 def state_job(
@@ -74,9 +74,9 @@ def state_job(
 ) -> PosedJob:
     """Return the job that options and ``--set`` state.
 
-    The first model says how long sequences are where nothing else does. `others` are options of
-    other problems, by name. InputError if a field is unknown, of another type or given twice,
-    another problem's option is not at its default, or there is no cluster.
+    The default length of sequences is the first model's. `others` are options of other problems, by
+    name. InputError if a field is unknown, of another type or given twice, an option of another
+    problem is given, or there is no cluster.
     """
     stated: dict[str, Any] = {"global_batch": global_batch}
     launcher = "stagecut" if requested.launcher == "run" else requested.launcher
@@ -119,12 +119,12 @@ def state_job(
     return _posed(job, requested.cluster, front)
 
 
-#: Why options that pose a problem are refused beside a plan.
+#: Reason for refusing options of a problem beside the plan of a training job.
 PLAN_SAYS = "the plan of a training job says it, or has none"
 
 
 def _posed(job: TrainingJob, cluster: str, front: Mapping[str, Any]) -> PosedJob:
-    """Return a job on a cluster, or on numbers of devices where the cluster leaves them open."""
+    """Return a job on a cluster, or on several numbers of devices if the cluster gives none."""
     from ..api.job_front import GPUS, leaves_number_open
 
     if not leaves_number_open(cluster) and "gpus" not in front:
@@ -158,14 +158,14 @@ MOST_DOUBLINGS = 24
 def _planned(
     model: str, cluster: str, job: TrainingJob, ends: tuple[float | None, float | None]
 ) -> JobResult:
-    """Return the result of a search that stops after so many seconds, or at a gap."""
+    """Return the result of a search; `ends` are the seconds and the gap at which it stops."""
     from ..api.job import JOB_LIMITS, solve_job
 
     return solve_job(model, cluster, job, limits=_limits(JOB_LIMITS, ends))
 
 
 def _limits(usual: Limits, ends: tuple[float | None, float | None]) -> Limits:
-    """Return limits with those seconds and that gap which are given."""
+    """Return limits with the given seconds and gap in place of the usual ones."""
     seconds, gap = ends
     return replace(
         usual,
@@ -183,7 +183,7 @@ def plan_job(
     *,
     as_json: bool,
 ) -> None:
-    """Plan a training job, print what comes out, and end with the exit code that says how.
+    """Plan a training job, print the result, and end with the exit code of its status.
 
     `ends` are seconds and gap at which to stop; None for the default.
     """
@@ -214,7 +214,7 @@ def _plan_front(
     *,
     as_json: bool,
 ) -> None:
-    """Plan a job on several numbers of devices; its table goes into a CSV file."""
+    """Plan a job on several numbers of devices; print the front and write it as CSV."""
     from ..api.job_front import FRONT_LIMITS, front
 
     if output is not None and output.suffix != ".csv":
@@ -283,9 +283,9 @@ def export_job(path: Path, launcher: str, folder: Path) -> None:
 def explain_job_plan(
     model: str | None, path: Path, seconds: float, plot: Path | None, *, as_json: bool
 ) -> None:
-    """Print what each decision of a plan is worth, and what a change would bring.
+    """Print the alternatives to each decision of a plan, and the effects of changes.
 
-    Half of the seconds, which began with the process, are for other decisions; 0: none.
+    Half of `seconds`, counted from the start of the process, are for the alternatives; 0: neither.
     """
     from ..api.explain_job import explain_job
     from ..api.job import what_would_help
@@ -306,7 +306,7 @@ def explain_job_plan(
 
 
 def diff_plans(first: Path, second: Path, *, as_json: bool) -> None:
-    """Print what tells the plans in two files apart."""
+    """Print the differences of the plans in two files."""
     from ..api.explain_job import diff_jobs
     from ..instances.job.plan import load_job_plan
 
@@ -323,10 +323,10 @@ def compare_jobs(
     ends: tuple[float | None, float | None],
     output: Path | None,
 ) -> None:
-    """Print models' plans, or those in files, beside the usual layouts; write rows as CSV.
+    """Print plans of models, or plans in files, beside layouts by common rules; write a CSV file.
 
-    Models are planned as `posed`; where that is None, names are files of plans. `ends` are seconds
-    and gap at which each search stops.
+    Models are planned as `posed`; without it, names are files of plans. `ends` are the seconds and
+    the gap at which each search stops.
     """
     import pandas as pd
 
@@ -356,13 +356,7 @@ def compare_jobs(
 
 
 def plan_of(model: str | None, path: Path) -> JobPlan:
-    """Return the plan in a file, which must be of a model if one is named.
-
-    Raises
-    ------
-    InputError
-        If it is of another.
-    """
+    """Return the plan in a file; InputError if it is for another model than the one named."""
     from ..instances.costs.models import model_description
     from ..instances.job.plan import load_job_plan
 

@@ -105,7 +105,7 @@ def report(
 def _report_sharding(
     workload: Workload, plan: Plan, recording: Path, given: Mapping[str, object]
 ) -> None:
-    """Print a recorded run of a sharding beside what was predicted; no option is for it."""
+    """Print a recorded run of a sharding beside its prediction; refuse all options."""
     from ..runtime.accuracy.comparison import compare_sharded_run
     from ..runtime.execution.recording_file import load_sharded_recording
 
@@ -178,7 +178,7 @@ def print_report(comparison: Comparison) -> None:
 
 
 def print_calibration(calibration: WorkloadCalibration, plan: Plan, comparison: Comparison) -> None:
-    """Print the error that is left with measured times."""
+    """Print the error of a prediction with the measured times."""
     from ..runtime.accuracy.comparison import predicted_after
 
     after = predicted_after(calibration, plan, comparison)

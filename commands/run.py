@@ -206,9 +206,9 @@ def run_job_plan(
     asked: RunOptions,
     others: Mapping[str, object],
 ) -> None:
-    """Train under a job's plan, print each step, and write or print the last one by term.
+    """Train under a job's plan and print each step, and the last one by term if asked.
 
-    `others` are options of other plans by name, which must be left out.
+    `others` are options of other plans by name, which are refused.
     """
     from ..instances.job.plan import load_job_plan
     from ..runtime.execution.job.run import planned_model, run_made, token_batches
@@ -236,7 +236,7 @@ def show_step(step: StepResult) -> None:
     )
 
 
-#: Terms of an estimate by those that are measured.
+#: Measured term → the terms of an estimate that it covers.
 _TERMS = {
     "compute": ("products", "attention", "pointwise", "layers", "recomputation", "host"),
     "tensor": ("tensor",), "context": ("context",), "expert": ("experts",),
@@ -245,7 +245,7 @@ _TERMS = {
 
 
 def print_measured(plan: JobPlan, steps: tuple[MeasuredStep, ...]) -> None:
-    """Print the rank that computes longest beside the plan: seconds, collectives, memory."""
+    """Print the step of the rank that computes longest beside the plan: time, traffic, memory."""
     from ..instances.costs.memory import rank_memory
     from ..instances.costs.traffic import collectives
 

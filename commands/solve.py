@@ -161,9 +161,9 @@ def solve(
 
 
 def _split_ranking(stated: Statement) -> tuple[Statement, Table | None]:
-    """Return an iteration under ``--schedule all`` without what schedules differ in, and that.
+    """Return an iteration under ``--schedule all`` without its schedule's fields, and those.
 
-    Of all other problems nothing is left out, and None returned.
+    Any other problem is returned as it is, with None.
     """
     if stated.name != "pipeline" or stated.fields.get("schedule") != "all":
         return stated, None

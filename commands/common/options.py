@@ -1,7 +1,7 @@
-"""Options that several commands share, each with its one help text, and names to complete.
+"""Options that several commands share, each with its help text, and completion of names.
 
-A command takes them as annotations of its parameters; what only one command has stays with it. Help
-answers at once, so what is slow to import is imported when the shell completes a name.
+Commands annotate their parameters with them; options of one command alone stand with it. Modules
+that are slow to import are imported when the shell completes a name, so that help is immediate.
 """
 
 from __future__ import annotations

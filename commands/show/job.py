@@ -1,4 +1,4 @@
-"""Output of training jobs: plans, usual choices beside them, fronts."""
+"""Output of training jobs: plans, layouts by common rules beside them, explanations, fronts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _usual(one: UsualChoice) -> dict[str, Any]:
 
 
 def print_result(found: JobResult) -> None:
-    """Print the plan in one line, its bound, its time and memory, and what else is near."""
+    """Print the plan in one line, its bound, time and memory, and other good layouts."""
     from ..estimate import print_estimate
 
     if found.plan is None:
@@ -118,7 +118,7 @@ def _layouts(title: str, first: str, titles: Iterable[str]) -> Table:
 
 
 def _usual_table(usual: Iterable[UsualChoice], seconds: float) -> Table:
-    """Return the table of what is usually done, against the seconds of a plan."""
+    """Return the table of layouts by common rules, against the seconds of a plan."""
     table = _layouts("what is usually done", "choice", ("s", "slower", "most by"))
     table.columns[-1].no_wrap = False
     for one in usual:
@@ -151,7 +151,7 @@ def explanation_dict(why: JobExplanation, changes: Iterable[WhatIf]) -> dict[str
 
 
 def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
-    """Print the value of each decision of a plan, the usual layouts, and helpful changes."""
+    """Print the alternatives to each decision, layouts by common rules, and helpful changes."""
     plan = why.plan
     OUT.print_line(f"plan: {describe(plan.layout)}, {plan.seconds:.4g} s")
     table = _layouts(
@@ -204,7 +204,7 @@ def difference_dict(found: JobDifference) -> dict[str, Any]:
 
 
 def print_difference(found: JobDifference, names: tuple[str, str]) -> None:
-    """Print what tells two plans apart: fields, seconds and bytes by term."""
+    """Print the differences of two plans: fields, seconds and bytes by term."""
     table = new_table("differences", "", names)
     for column in table.columns[1:]:
         column.no_wrap = False
@@ -245,7 +245,7 @@ def front_dict(found: JobFront) -> dict[str, Any]:
 
 
 def print_front(found: JobFront, rate: float | None = None) -> None:
-    """Print the best plans by number of devices, and the fewest that fit and reach a rate."""
+    """Print the best plans by number of devices, and the least numbers with a plan or a rate."""
     priced = any(one.price is not None for one in found.points)
     titles = ("s", "at least", "tokens/s", *(("per Mtoken",) if priced else ()), "layout")
     table = new_table("front", "GPUs", titles)
@@ -269,7 +269,7 @@ def print_front(found: JobFront, rate: float | None = None) -> None:
 
 
 def print_comparison(name: str, plan: JobPlan, usual: Iterable[UsualChoice]) -> None:
-    """Print the usual layouts beside a plan, and its lead over the best of them."""
+    """Print layouts by common rules beside a plan, and its lead over the best of them."""
     usual = tuple(usual)
     table = _usual_table(usual, plan.seconds)
     table.title = name
@@ -290,7 +290,7 @@ def print_comparison(name: str, plan: JobPlan, usual: Iterable[UsualChoice]) -> 
 def comparison_rows(
     name: str, plan: JobPlan, usual: Iterable[UsualChoice]
 ) -> list[dict[str, object]]:
-    """Return the rows of the CSV: the plan, and each usual choice."""
+    """Return the rows of the CSV file: the plan, and each layout by a common rule."""
     found: list[tuple[str, str, float | None, str]] = [
         ("planned", describe(plan.layout), plan.seconds, "")
     ]

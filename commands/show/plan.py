@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ...runtime import CallReport, DeviceReport, StageReport
     from ...solvers import Limits
 
-#: Devices named per stage; of more, the first ones and how many there are.
+#: Largest number of devices named per stage.
 NAMED = 4
 
 
@@ -70,7 +70,7 @@ def as_dict(
 ) -> dict[str, Any]:
     """Return the object for `--json`; times in the workload's unit, sizes in bytes.
 
-    Its keys are the same for all problems, and those of each.
+    Keys that all problems share come first, then those of the problem.
     """
     answer: dict[str, Any] = {
         "workload": workload.name,
@@ -144,7 +144,7 @@ def print_result(
 ) -> None:
     """Print the tables of a plan, then objective, bound, gap, method, time; or why there is none.
 
-    `exports` says which launchers can take the plan; empty for no such line.
+    `exports` is a line on the launchers that can take the plan; empty: none.
     """
     unit = workload.time_unit
     what = "per microbatch as profiled"
@@ -186,7 +186,10 @@ def print_result(
 def _print_end(
     unit: str, result: Result, report: Report | None, what: str, more: Mapping[str, str]
 ) -> None:
-    """Print notes, objective (`what` it is of), bound, gap, method, time and `more`; or why not."""
+    """Print notes, then objective and its span `what`, bound, gap, method, time and `more`.
+
+    Without a report, print the reason for no plan.
+    """
     for note in result.notes:
         OUT.print_wrapped(note, style="dim")
     if report is None:
@@ -396,7 +399,7 @@ def _sharding(
 
 
 def _print_sharding(workload: Workload, problem: Sharding, report: ShardingReport) -> None:
-    """Print how parameters lie, and a row per collective."""
+    """Print the properties of parameters, and a row per collective."""
     program = program_of(workload)
     lies: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
@@ -429,7 +432,7 @@ def _print_sharding(workload: Workload, problem: Sharding, report: ShardingRepor
 
 
 def collectives(report: ShardingReport) -> dict[tuple[str, int], tuple[int, float, float]]:
-    """Return number, bytes and seconds of the steps that send something, by name and axis."""
+    """Return number, bytes and seconds of the collectives that send data, by name and axis."""
     found: dict[tuple[str, int], tuple[int, float, float]] = {}
     for one in report.converted:
         for step in one.steps:
@@ -450,13 +453,13 @@ class Facts:
     gain: Gain  # over one device
     # of an iteration: the share of the devices' time in which they are idle
     bubble: float | None = None
-    streams: bool = False  # whether to say what a plan of least max-load is good for
+    streams: bool = False  # whether to print that a plan of least max-load is for streams
 
 
 def facts_of(workload: Workload, result: Result, *, objective_given: bool) -> Facts | None:
     """Return the facts of a result's plan; None for other problems, and without a plan.
 
-    A user who asked for this objective need not be told what it is good for.
+    `objective_given`: the user named the problem, and needs no line on its use.
     """
     gained = gain(workload, result)
     if gained is None or result.plan is None:
