@@ -17,15 +17,12 @@ from ..formulations.job.rates import rates
 from ..formulations.job.space import JobSpace, job_space
 from ..instances import InputError, Status
 from ..instances.common.arrays import Floats
-from ..instances.costs import calibration as calibrations
-from ..instances.costs.calibration import Calibration, load_measurements, with_measurements
-from ..instances.costs.clusters import training_cluster
+from ..instances.costs.calibration import Calibration
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.layers import LayerPrices
 from ..instances.costs.layout import OFFLOAD, Layout, describe
 from ..instances.costs.memory import RankMemory, fullest_rank
-from ..instances.costs.models import model_description
 from ..instances.job.plan import CertificateRow, JobCertificate, JobPlan, Reason, costs_hash
 from ..instances.job.problem import OPEN, TrainingJob, on_one_device
 from ..instances.job.usual_layouts import UsualLayout, usual_layouts
@@ -33,7 +30,7 @@ from ..instances.model.summary import Summarised
 from ..runtime.estimate import IterationTime, iteration_times
 from ..solvers import Limits
 from ..solvers.job.search import JobProgress, JobSearch, even_plan, search_job
-from .estimate import Estimate, estimate
+from .estimate import Estimate, estimate, layer_prices
 from .versions import installed
 
 if TYPE_CHECKING:
@@ -102,16 +99,8 @@ def job_costs(
     measured: str | Path | None = None,
 ) -> JobCosts:
     """Return the costs of a job; parameters as of `solve_job`."""
-    if not isinstance(model, ModelDescription):
-        model = model_description(model)
-    if not isinstance(cluster, TrainingCluster):
-        cluster = training_cluster(cluster)
-    table = calibration
-    if table is None:
-        table = calibrations.calibration(cluster.accelerator.family, job.settings.software)
-    if measured is not None:
-        table = with_measurements(table, load_measurements(Path(measured)), cluster)
-    return JobCosts(model, cluster, job, LayerPrices(model, cluster, table))
+    prices = layer_prices(model, cluster, job.settings.software, calibration, measured)
+    return JobCosts(prices.model, prices.cluster, job, prices)
 
 
 #: Limits of a job's search, where none are given.
