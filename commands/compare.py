@@ -104,9 +104,8 @@ def compare(
         others = {"--methods": methods, "--problem": problems, "--jobs": jobs, "--plot": plot,
                   "--scheduler": scheduler}  # fmt: skip
         check_outputs(output, inputs=workloads)
-        _compare_jobs(
-            workloads, files, requested, (global_batch, sequence), (time_limit, gap), output, others
-        )
+        ends = {"seconds": time_limit, "gap": gap}
+        _compare_jobs(workloads, files, requested, (global_batch, sequence), ends, output, others)
         return
     if sequence is not None:
         raise InputError("--sequence: it is for training jobs; give --global-batch, too")
@@ -141,7 +140,7 @@ def _compare_jobs(
     files: Sequence[str],
     requested: ProblemOptions,
     batch: tuple[int | None, int | None],
-    ends: tuple[float | None, float | None],
+    ends: Mapping[str, float | None],
     output: Path | None,
     others: Mapping[str, object],
 ) -> None:
@@ -152,15 +151,15 @@ def _compare_jobs(
     if global_batch is not None:
         if files:
             raise InputError(f"{files[0]}: it is a plan; leave --global-batch out")
-        posed = state_job(names, requested, global_batch, sequence, others)
-        compare_jobs(names, posed, ends, output)
+        posed = state_job(names, requested, global_batch, sequence, ends, others)
+        compare_jobs(names, posed, output)
         return
     if len(files) < len(names):
         other = next(name for name in names if name not in files)
         raise InputError(f"{other}: it is no plan of a training job, and others are")
-    ended = {"--sequence": sequence, "--time-limit": ends[0], "--gap": ends[1]}
+    ended = {"--sequence": sequence, "--time-limit": ends["seconds"], "--gap": ends["gap"]}
     refuse({**others, **ended, **requested.given}, PLAN_SAYS)
-    compare_jobs(names, None, ends, output)
+    compare_jobs(names, None, output)
 
 
 @dataclass(frozen=True)

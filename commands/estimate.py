@@ -55,10 +55,7 @@ def estimate(
     context: Annotated[int, typer.Option("--cp", help="Context-parallel degree.")] = 1,
     expert: Annotated[int, typer.Option("--ep", help="Expert-parallel degree.")] = 1,
     microbatch: Annotated[int, typer.Option(help="Sequences per microbatch.")] = 1,
-    sequence: Annotated[
-        int | None,
-        typer.Option(help="Tokens per sequence; default: the model's positions, else 4096."),
-    ] = None,
+    sequence: options.SequenceTokens = None,
     chunks: Annotated[int, typer.Option(help="Model stages per pipeline rank.")] = 1,
     schedule: Annotated[
         JobSchedule | None,

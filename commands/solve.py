@@ -95,9 +95,10 @@ def solve(
         from .job import plan_job, state_job
 
         others: dict[str, object] = {"--start": start, "--method": method}
-        job = state_job([workload], requested, global_batch, sequence, others)
+        ends = {"seconds": time_limit, "gap": gap}
+        job = state_job([workload], requested, global_batch, sequence, ends, others)
         check_outputs(output, pictures=[plot], inputs=[workload, job.cluster])
-        plan_job(workload, job, (time_limit, gap), output, plot, as_json=as_json)
+        plan_job(workload, job, output, plot, as_json=as_json)
         return
     if sequence is not None:
         raise InputError("--sequence: it is for training jobs; give --global-batch, too")

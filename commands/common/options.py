@@ -136,7 +136,8 @@ GlobalBatch = Annotated[
     typer.Option(help="Training job: sequences per iteration."),
 ]
 SequenceTokens = Annotated[
-    int | None, typer.Option(help="Training job: tokens per sequence; default: 4096.")
+    int | None,
+    typer.Option(help="Tokens per sequence of a job; default: the model's positions, else 4096."),
 ]
 
 # The devices
