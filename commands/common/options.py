@@ -156,10 +156,12 @@ Cpus = Annotated[
 Memory = Annotated[str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")]
 
 # The search
-TimeLimit = Annotated[float | None, typer.Option(help="Seconds; default: 60.")]
+TimeLimit = Annotated[
+    float | None, typer.Option(help="Seconds; default: 60; of each search of a front 20.")
+]
 Gap = Annotated[
     float | None,
-    typer.Option(help="Stop at this gap; default: 0.01, or less where cheap."),
+    typer.Option(help="Stop at this gap; default: 0.01 or less; of training jobs 0.001."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
 

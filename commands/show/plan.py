@@ -6,14 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from ...api.gain import Gain, gain
 from ...instances import (
-    Cluster,
     DeviceMapping,
     PipelineJob,
     PipelinePlacement,
@@ -35,14 +33,9 @@ from ...runtime.verify.report import MappingReport
 from ...solvers import Result
 from ..common.console import (
     ERR,
-    INFEASIBLE,
-    NO_PLAN,
     OUT,
-    end,
     fold_titles,
     new_table,
-    print_json,
-    progress,
     show_bytes,
     show_count,
     show_gap,
@@ -55,7 +48,6 @@ if TYPE_CHECKING:
 
     from ...instances.topologies import Topology
     from ...runtime import CallReport, DeviceReport, StageReport
-    from ...solvers import Limits
 
 #: Largest number of devices named per stage.
 NAMED = 4
@@ -555,50 +547,3 @@ def schedules_json(ranked: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the objects for `--json` of each schedule."""
     rows = ranked.drop(columns="plan").to_dict("records")
     return [{str(key): value for key, value in row.items()} for row in rows]
-
-
-def rank(
-    workload: Workload,
-    cluster: Cluster,
-    problem: PipelineJob,
-    chunks: int | None,
-    method: str,
-    limits: Limits,
-    output: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Plan an iteration under every schedule, show the table, and write the best plan that fits."""
-    from ...api.sweeps import rank_schedules
-    from ...instances.formats.files import save
-
-    with progress(workload.time_unit) as on_progress:
-        ranked = rank_schedules(
-            workload,
-            cluster,
-            problem,
-            chunks=chunks,
-            method=method,
-            limits=limits,
-            on_progress=on_progress,
-        )
-    best = ranked.iloc[0]
-    if best["fits"] and output is not None:
-        save(best["plan"], output, workload)
-    if as_json:
-        rows = schedules_json(ranked)
-        head = {"workload": workload.name, "problem": problem.name, "time_unit": workload.time_unit}
-        print_json({**head, "microbatches": problem.batch, "schedules": rows})
-    else:
-        title = f"{workload.name}: {show_count(problem.batch, 'microbatch')}"
-        unit = "" if workload.time_unit == "unspecified" else f" ({workload.time_unit})"
-        OUT.print(schedule_table(ranked, title, unit))
-        for row in ranked[~ranked["fits"].astype(bool)].to_dict("records"):
-            why = row["reason"] or "no plan found that fits; what is shown needs more memory"
-            OUT.print_line(f"{row['schedule']}: {why}")
-        if best["fits"] and output is not None:
-            OUT.print_line(f"written: {output}, {best['schedule']}")
-    if not best["fits"]:
-        infeasible = (ranked["status"] == "infeasible").all()
-        end(INFEASIBLE if infeasible else NO_PLAN)
-    end(0)
