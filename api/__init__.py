@@ -8,6 +8,7 @@ from ..instances.common.lazy import loader, names_of
 _MODULES = {
     "best_schedule": "BestSchedule",
     "estimate": "Estimate",
+    "job": "JobResult solve_job",
     "explanation": "Explanation",
     "plan_model": "PlannedModel",
     "relaxation": "Relaxation relax_schedule",

@@ -163,8 +163,8 @@ class JobResult(Summarised):
     candidates
         The best plans that differ, the best first.
     close
-        Those that the costs' known error cannot tell from the best, in the order in which to try
-        them: by their worst case, then by free memory, fewer pipeline and tensor ranks.
+        At most ten that the costs' known error cannot tell from the best, in the order in which to
+        try them: by their worst case, then by free memory, fewer pipeline and tensor ranks.
     usual
         Layouts by common rules: ZeRO-3 over all devices, tensor parallelism inside nodes with a
         pipeline across, published guides, NVIDIA's recipe where the model has one.
@@ -177,6 +177,12 @@ class JobResult(Summarised):
         Numbers of points whose relaxation, and whose program, was solved.
     calibration
         Efficiencies of all costs; None: the shipped ones.
+
+    Examples
+    --------
+    >>> found = solve_job("llama3.2-1b", "h100:8", TrainingJob(global_batch=64, sequence=4096))
+    >>> found.status, len(found.candidates) >= len(found.close) > 0
+    ('optimal', True)
     """
 
     plan: JobPlan | None
