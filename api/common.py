@@ -42,8 +42,8 @@ def with_defaults(
             f"cluster: {quote(cluster)}; give a Cluster, such as accelerators_and_cpus(4); names "
             "such as h100:8 are of a TrainingJob(global_batch=…)"
         )
-    if not isinstance(problem, Problem | None):
-        raise InputError(f"problem: {quote(problem)}; give one, such as Throughput()")
+    if problem is not None:
+        checked_problem(problem)
     if not isinstance(workload, Workload):
         workload = load(workload)
     if cluster is None and isinstance(problem, DeviceMapping):
@@ -57,6 +57,13 @@ def with_defaults(
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
     return workload, cluster, problem
+
+
+def checked_problem(problem: Problem) -> Problem:
+    """Return a problem; InputError if it is none on a workload, such as a training job."""
+    if not isinstance(problem, Problem):
+        raise InputError(f"problem: {quote(problem)}; give one, such as Throughput()")
+    return problem
 
 
 def default_problem(workload: Workload) -> Problem:
@@ -178,19 +185,16 @@ def plan_from_split(
     >>> stagecut.api.plan_from_split("split.json", workload).method
     'split file'
     """
-    cluster = cluster or workload.cluster
-    if cluster is None:
-        raise InputError(f"{workload.name}: it suggests no cluster; give one")
-    problem = problem or Throughput()
+    _, cluster, posed = with_defaults(workload, cluster, problem or Throughput())
     placement = load_split(path, workload, cluster)
-    report = evaluate(workload, cluster, problem, placement)
+    report = evaluate(workload, cluster, posed, placement)
     if report.violations:
         raise InputError(f"{path}: {report.violations[0]}; correct the split")
     return Plan(
         workload_name=workload.name,
         workload_fingerprint=workload.fingerprint,
         cluster=cluster,
-        problem=problem,
+        problem=posed,
         solution=placement,
         objective=report.objective,
         bound=-math.inf,
