@@ -47,7 +47,7 @@ from ..solvers import Limits
 from ..solvers.core.search import OPTIMAL_GAP
 from .common import with_defaults
 from .explanation import Crossing, Explanation, Move, NodeMoves
-from .gain import units_of
+from .gain import largest_part
 from .remedies import made_feasible, remedies
 from .solve import solve
 
@@ -247,24 +247,18 @@ def _busy(load: Load, report: Report, problem: Problem, unit: str) -> str:
 
 def _parts(workload: Workload, plan: Plan, load: Load) -> Iterator[str]:
     """Yield a sentence on the indivisible part of the device's work, if it is most of it."""
+    own = np.array([workload.index[node] for node in load.nodes])
     if is_stream(plan.problem):
-        own = [workload.index[node] for node in load.nodes]
         if len(own) == 1:
             yield f"It has one layer alone, {workload.ids[own[0]]}, which cannot be cut."
         return
-    task: Task[Problem] = pose(workload, plan.cluster, plan.problem)
-    own = [workload.index[node] for node in load.nodes]
-    if not own:
+    if not len(own):
         return
-    units = units_of(task)[own]
+    task: Task[Problem] = pose(workload, plan.cluster, plan.problem)
     kind = next(device.kind for device in plan.cluster.devices if device.name == load.name)
-    work = np.bincount(units, task.costs.compute[kind, own])
-    largest = int(work.argmax())
-    share = work[largest] / work.sum() if work.sum() else 0.0
+    nodes, share, colours = largest_part(task, task.costs.compute[kind], own)
     if share < LARGE:
         return
-    nodes = [v for v, u in zip(own, units.tolist(), strict=True) if u == largest]
-    colours = sorted({str(workload.colour_labels[c]) for c in workload.colours[nodes] if c >= 0})
     what = f"node {workload.ids[nodes[0]]}"
     if len(nodes) > 1:
         what = f"{len(nodes)} nodes that must be together"
