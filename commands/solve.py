@@ -194,7 +194,7 @@ def _rank_schedules(
     """Plan an iteration under every schedule, show the table, and write the best plan that fits."""
     from ..api.sweeps import rank_schedules
     from ..instances.formats.files import save
-    from .show.plan import schedule_table, schedules_json
+    from .show.plan import schedule_table
 
     with progress(workload.time_unit) as on_progress:
         ranked = rank_schedules(
@@ -210,7 +210,7 @@ def _rank_schedules(
     if best["fits"] and output is not None:
         save(best["plan"], output, workload)
     if as_json:
-        rows = schedules_json(ranked)
+        rows = ranked.drop(columns="plan").to_dict("records")
         head = {"workload": workload.name, "problem": problem.name, "time_unit": workload.time_unit}
         print_json({**head, "microbatches": problem.batch, "schedules": rows})
     else:

@@ -541,9 +541,3 @@ def schedule_table(ranked: pd.DataFrame, title: str, of_unit: str) -> Table:
         )
     fold_titles(table)
     return table
-
-
-def schedules_json(ranked: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the objects for `--json` of each schedule."""
-    rows = ranked.drop(columns="plan").to_dict("records")
-    return [{str(key): value for key, value in row.items()} for row in rows]
