@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +17,9 @@ from ..formulations.job.paths import JobPaths
 from ..formulations.job.program import ProgramBuilder, point_costs
 from ..formulations.job.rates import rates
 from ..formulations.job.space import JobSpace, job_space
+from ..formulations.linear import Linear
 from ..instances import InputError, Status
-from ..instances.common.arrays import Floats
+from ..instances.common.arrays import Floats, Ints
 from ..instances.costs.layout import Layout
 from ..instances.costs.stages import stage_times
 from ..instances.job.plan import JobPlan
@@ -31,23 +34,16 @@ from .model_state import described, rows_kept
 if TYPE_CHECKING:
     import pandas as pd
 
-
-import re
-from collections.abc import Mapping
-
-from ..formulations.linear import Linear
-from ..instances.common.arrays import Ints
-
 #: Most rounds of one solve, each with rows for the longest paths of the solution before it.
 ROUNDS = 40
 
 
 @dataclass(frozen=True)
 class StagesResult:
-    """The best stages that a `JobFormulation` has, with a bound on all of them."""
+    """Best stages under a `JobFormulation`, with a bound on all of them."""
 
     layout: Layout | None  # the best layout; None if none was found
-    # seconds, bound: of an iteration; the bound is that of the model under what was added to it
+    # seconds, bound: of an iteration; the bound holds under the constraints that were added
     seconds: float
     bound: float
     status: Status  # as of `solve`
@@ -56,7 +52,7 @@ class StagesResult:
 
 
 def job_formulation(plan: JobPlan) -> JobFormulation:
-    """State the program of a job's stages, all else of the layout as in a plan.
+    """State the program of a job's stages, with the other fields of the layout as in a plan.
 
     Parameters
     ----------
@@ -66,7 +62,7 @@ def job_formulation(plan: JobPlan) -> JobFormulation:
     Returns
     -------
     JobFormulation
-        With the Pyomo model: layers of every stage, and how many of them are recomputed.
+        With the Pyomo model: numbers of layers, and of recomputed layers, of every stage.
 
     Raises
     ------
@@ -136,7 +132,7 @@ class JobFormulation:
     scale
         Seconds per unit of the model's objective.
     costs, builder, paths
-        Of the job, of its rows, and of its schedule.
+        Costs of the job, builder of the rows, paths of the schedule.
     message
         Seconds of a message between two ranks.
     as_stated
@@ -165,7 +161,7 @@ class JobFormulation:
         return (stated.__doc__ or "").strip()
 
     def layers(self, stage: int) -> pyo.Expression:
-        """Return a linear expression: how many layers a stage has."""
+        """Return a linear expression: the number of layers of a stage."""
         return sum(self.model.n[stage, k] for k in range(self.builder.kinds))
 
     def describe(self) -> pd.DataFrame:
@@ -268,8 +264,9 @@ def linear_model(
 ) -> pyo.ConcreteModel:
     """State a minimisation as a Pyomo model without rows, which `add_rows` adds.
 
-    `columns` has a number, or an array of the shape of its indices, for each variable by name,
-    `said` what each family of rows says; the objective is in units of `scale`.
+    `columns` has for each variable, by name, an array of column numbers in the shape of its
+    indices; `meanings` has a sentence for each family of rows; the objective is in units of
+    `scale`.
     """
     m = pyo.ConcreteModel(name)
     m.column = {}

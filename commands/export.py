@@ -121,7 +121,7 @@ def export(
             text, notes = _for_launcher(loaded, made, to)
     write_whole(output, text)
     for line in notes:
-        OUT.say(line)
+        OUT.print_line(line)
     tell_written(output)
 
 

@@ -38,6 +38,7 @@ from .hardware import (
     Nodes,
     NumberFormat,
     Positive,
+    Ratio,
     TrainingCluster,
 )
 
@@ -325,7 +326,7 @@ class NetworkRecord(Record):
 
     bandwidth: Positive | None = None
     latency: Positive | None = None
-    oversubscription: Positive | None = None
+    oversubscription: Ratio | None = None
     leaf: Count | None = None
 
 

@@ -277,16 +277,18 @@ def _reason(error: str, data: object, kind: type[Any]) -> str:
     message, _, path = error.partition(" - at `")
     steps = re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", path.rstrip("`"))
     where: list[str] = []
-    value, known = data, True
+    value, known, free = data, True, ""
     for key, position in steps:
-        known = known and position != "..."
+        if position == "..." and known and isinstance(value, dict):  # the value of some key
+            key = free = _wrong_key(data, kind, value, error)
+        known = known and (key != "" or position != "...")
         if key:
             where.append(key)
             value = value.get(key) if known and isinstance(value, dict) else None
         elif known:
             value = value[int(position)] if isinstance(value, list) else None
             plural = where.pop() if where else "item"
-            name = label(value)
+            name = "" if plural == free else label(value)
             if plural == "kinds" and isinstance(value, dict) and isinstance(value.get("name"), str):
                 name = f"device kind {quote(value['name'])}"
             where.append(name or f"{plural}[{position}]")
@@ -313,6 +315,24 @@ def _reason(error: str, data: object, kind: type[Any]) -> str:
     name = where[-1] if where else "the file"
     begin = f"{': '.join(where[:-1])}: " if where[:-1] else ""
     return f"{begin}{name} is{found}; it must be {wanted}"
+
+
+def _wrong_key(data: object, kind: type[Any], values: dict[str, Any], error: str) -> str:
+    """Return the first key of an object within `data` whose value is the one that does not fit."""
+    whole, left = dict(values), list(values)
+    while len(left) > 1:
+        half = left[: len(left) // 2]
+        values.clear()
+        values.update((key, whole[key]) for key in half)
+        try:
+            msgspec.convert(data, kind, str_keys=True)
+            wrong = False
+        except msgspec.ValidationError as other:
+            wrong = str(other) == error
+        left = half if wrong else left[len(half) :]
+    values.clear()
+    values.update(whole)
+    return left[0]
 
 
 def _choices(kind: Type, steps: Sequence[tuple[str, str]]) -> list[str]:

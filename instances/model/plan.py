@@ -180,14 +180,13 @@ def gap_between(objective: float, bound: float) -> float:
 
 def plan_of(given: Plan | Planned) -> Plan:
     """Return a plan, or the one that a `Result`, say, holds; InputError if there is none."""
-    if isinstance(given, Plan):
-        return given
-    if not hasattr(given, "plan"):
-        raise InputError(
-            f"plan: this is of type {type(given).__name__}; give a Plan, or the Result that holds "
-            "it; of a file, what load_plan returns"
-        )
-    if given.plan is None:
+    plan = getattr(given, "plan", given)
+    if plan is None:
         why = ": ".join(str(getattr(given, key, "")) for key in ("status", "reason"))
         raise InputError(f"plan: the result has none ({why.strip(': ')})")
-    return given.plan
+    if not isinstance(plan, Plan):
+        raise InputError(
+            f"plan: this is of type {type(plan).__name__}; give a Plan, or the Result that holds "
+            "it; of a file, what load_plan returns"
+        )
+    return plan

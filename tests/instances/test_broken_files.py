@@ -100,7 +100,7 @@ WORKLOAD: list[tuple[Damage, str]] = [
     (put("nodes", 1, "times", "gpu", to=1.0), "node 7: times has other kinds than that of node in"),
     (
         put("nodes", 1, "times", "cpu", to="x"),
-        "node 7: times is a wrong value; it must be a number",
+        'node 7: times: cpu is "x"; it must be a number',
     ),
     (put("nodes", 1, "memory_bytes", to=-1), "node 7: memory_bytes is -1; it must be a number of"),
     (put("nodes", 1, "extra", to={"held_bytes": -1}), 'node 7: extra "held_bytes" is -1; it must'),

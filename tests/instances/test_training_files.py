@@ -51,13 +51,13 @@ PIPER: list[tuple[Damage, str]] = [
     ),
     (
         put("nodes", 0, "TMPCs", "1", 0, "timePerSample", to=-1),
-        "TMPCs: timePerSample is a wrong value; it must be at least 0",
+        "TMPCs: 1[0]: timePerSample is -1; it must be at least 0",
     ),
     (put("nodes", 0, "TMPCs", "1", 0, "timePerSample", to="a"), "must be a number"),
     (drop("nodes", 0, "TMPCs", "1", 0, "parameterSize"), "parameterSize is missing"),
     (
         put("nodes", 0, "TMPCs", "1", 0, "memoryUsageA", to=float("nan")),
-        "node 5: TMPCs: memoryUsageA is",
+        "node 5: TMPCs: 1[0]: memoryUsageA is NaN",
     ),
     (put("nodes", 0, "TMPCs", "2", 0, "syncTimeFw", to={"6": 1.0}), "no such edge"),
     (put("nodes", 0, "TMPCs", "2", 0, "syncTimeBw", to={"99": 1.0}), "no such edge"),
