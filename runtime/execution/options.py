@@ -126,10 +126,6 @@ class RunOptions:
         if self.schedule in ASYNCHRONOUS:
             self._check_asynchronous()
 
-    def is_due(self, step: int) -> bool:
-        """Return whether a checkpoint is due when so many steps are done, before the last."""
-        return self.every is not None and step % self.every == 0
-
     def leave_out(self, names: Sequence[str], why: str) -> None:
         """Raise InputError if one of these options is given."""
         for what in names:

@@ -189,10 +189,10 @@ def mean_loss(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
     The stand-in is the sum of the means of its outputs that have a gradient: enough to time a
     run, not to learn anything.
     """
-    found = loss_of(outputs)
-    if len(found) == 1 and found[0].numel() == 1:
-        return found[0].reshape(())
-    means = [t.float().mean() for t in found or outputs if t.is_floating_point()]
+    found = loss_of(outputs) or [t for t in outputs if t.is_floating_point()]
+    if single := [t for t in found if t.numel() == 1]:
+        return single[0].reshape(())
+    means = [t.float().mean() for t in found if t.is_floating_point()]
     return torch.stack(means).sum() if means else torch.zeros(())
 
 

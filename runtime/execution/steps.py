@@ -123,7 +123,8 @@ def take_steps(
                     on_step(steps[-1])
             if guard is not None:
                 guard.tick()
-            if options.is_due(done):
+            every = options.every  # several steps at a time may pass a multiple of it
+            if every is not None and done // every > last // every:
                 last = keep()
         if last < done:  # the data may have ended early
             keep()

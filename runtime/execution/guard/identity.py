@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from ....instances import Plan
+from ....instances import InputError, Plan
 from ....instances.costs.layout import Layout
 from ....instances.pytorch.tensor_trace import TrainingGraph
 from ....instances.pytorch.tracing.traced import Traced
@@ -65,10 +65,17 @@ def _name(function: Any) -> str:
 
 
 def weights_hash(model: nn.Module) -> str:
-    """Return a hash of some numbers of every parameter: those of another seed differ."""
+    """Return a hash of some numbers of every parameter: those of another seed differ.
+
+    Raises InputError if a parameter has no numbers.
+    """
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
-        some = parameter.detach().reshape(-1)[:SAMPLE].to("cpu", torch.float64)
+        if parameter.is_meta:
+            raise InputError(
+                f"{name}: it is on the device meta; make the model on the CPU to run it"
+            )
+        some = parameter.detach().reshape(-1)[:SAMPLE].cpu().view(torch.uint8)
         digest.update(name.encode() + some.numpy().tobytes())
     return digest.hexdigest()
 

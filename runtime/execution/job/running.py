@@ -295,10 +295,16 @@ class RunningJob:
             Euclidean norm before; what several ranks have counts once, and so does a tied weight.
         """
         again = {name for first, *others in self.ties for name in others}
+        counted = {
+            id(parameter)
+            for stage in self.stages.values()
+            for name, parameter in stage.named_parameters(remove_duplicate=False)
+            if name not in again
+        }
         square = torch.zeros((), device=self.device)
-        for name, parameter in self.named_parameters():
+        for _, parameter in self.named_parameters():
             gradient = parameter.grad
-            if gradient is None or name in again:
+            if gradient is None or id(parameter) not in counted:
                 continue
             copies = self.layout.devices // self.layout.pipeline
             if isinstance(gradient, DTensor):

@@ -94,7 +94,7 @@ class P2PTransport:
         if message not in self.routed:
             self.here[message] = tensors
             return
-        parts = [_raw(tensor.contiguous()) for tensor in tensors if tensor.numel()]
+        parts = [bytes_of(tensor) for tensor in tensors if tensor.numel()]
         for to in self.targets.get(message, ()) if parts else ():
             group = self.groups[self.rank, to]
             sends = [dist.P2POp(dist.isend, part, to, group) for part in parts]
@@ -130,13 +130,13 @@ class P2PTransport:
             if value.grad or not message.backward
         ]
         group = self.groups[source, self.rank]
-        receives = [dist.P2POp(dist.irecv, _raw(x), source, group) for x in made if x.numel()]
+        receives = [dist.P2POp(dist.irecv, bytes_of(x), source, group) for x in made if x.numel()]
         self.posted[message] = made, dist.batch_isend_irecv(receives) if receives else []
 
 
-def _raw(tensor: Tensor) -> Tensor:
-    """Return the bytes of a contiguous tensor: backends do not move numbers of all types."""
-    return tensor.view(-1).view(torch.uint8)
+def bytes_of(tensor: Tensor) -> Tensor:
+    """Return the bytes of a tensor, its own if it is contiguous: backends lack some types."""
+    return tensor.resolve_conj().contiguous().view(-1).view(torch.uint8)
 
 
 #: Tensors that are on their way, and what to wait for.

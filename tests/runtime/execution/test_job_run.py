@@ -31,6 +31,7 @@ from job_cases import (  # noqa: E402
     job_rank,
     killed,
     make_transformer,
+    norm_of_head_before_embedding,
     of_two_microbatches,
     random_numbers_kept,
     resumed,
@@ -270,6 +271,11 @@ def test_another_batch_goes_on_behind_the_tokens_that_were_taken(tmp_path: Path)
 def test_random_numbers_go_on_under_the_same_layout(tmp_path: Path) -> None:
     (found,) = on_ranks(1, random_numbers_kept, str(tmp_path))
     assert found == [True, False]
+
+
+def test_a_tied_weight_counts_once_whichever_name_is_first() -> None:
+    (norm,) = on_ranks(1, norm_of_head_before_embedding)
+    assert norm == pytest.approx(expected(True, False)["norms"][0], rel=1e-5)
 
 
 def test_another_number_of_processes_is_refused() -> None:

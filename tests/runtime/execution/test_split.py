@@ -142,6 +142,26 @@ def test_what_a_model_returns_twice_keeps_both_places() -> None:
     assert all(map(torch.equal, found, (first, other, again)))
 
 
+class Keywords(nn.Module):
+    """Names of a module and of a parameter that Python keeps for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_module("lambda", nn.Linear(4, 4))
+        self.register_parameter("global", nn.Parameter(torch.ones(4)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.get_submodule("lambda")(x) * self.get_parameter("global")
+
+
+def test_names_may_be_keywords_of_python() -> None:
+    model, x = Keywords(), torch.randn(2, 4)
+    done = profile(model, (x,), training=True, estimate="h100")
+    assert done.traced.how == "torch.export"
+    pieces = copy.deepcopy(split(done, contiguous(done, 2)))
+    assert torch.equal(run_pieces(pieces, (x,))[0], model(x))
+
+
 class Viewed(nn.Module):
     """Changes a tensor in place while a view of it is in use."""
 

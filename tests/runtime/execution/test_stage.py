@@ -111,6 +111,11 @@ def test_a_weight_in_many_places_gets_its_gradient_once() -> None:
     check(whole, alone)
 
 
+def test_an_inference_has_the_models_loss() -> None:
+    with torch.no_grad():
+        assert mean_loss((torch.ones(3, dtype=torch.long), torch.ones(3), torch.tensor(5.0))) == 5
+
+
 def test_a_failure_names_piece_and_action() -> None:
     model, inputs = MODELS["mlp"]()
     stages = stages_of(model, inputs, 0, 1)

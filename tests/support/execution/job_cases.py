@@ -398,6 +398,15 @@ def run_rank(rank: int, devices: int, alike: bool = True, together: bool = True)
     return seen, run.losses
 
 
+def norm_of_head_before_embedding(_rank: int) -> float:
+    """Return the norm of the first step of a model that makes its tied head first."""
+    model = make_transformer(tied=True)
+    model._modules = {n: model._modules[n] for n in ("head", "embedding", "layers", "norm")}
+    job = RunningJob(model, PLAN, Layout(**BATCHES), device=rank_device())
+    job.step(*batches()[0])
+    return job.clip_gradients(1e9)
+
+
 def unlike_rates(rank: int) -> str:
     """Return why a job is refused of which each rank has a learning rate of its own."""
     layout = Layout(data=2, global_batch=BATCH, sequence=TOKENS, recipe="fp32")
