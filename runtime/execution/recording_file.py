@@ -31,7 +31,7 @@ from ..schedules.actions import Action, parse_action
 _parsed = lru_cache(maxsize=1 << 16)(parse_action)
 
 
-class Done(Record):
+class RecordedAction(Record):
     """Recorded action of the optimizer step `step`, from `start_s` to `end_s`."""
 
     step: int
@@ -54,7 +54,7 @@ class RankRecording(Record):
     rank: int
     host: str  # host, device: where it ran, such as ``node7`` and ``cuda:1``
     device: str
-    actions: tuple[Done, ...]
+    actions: tuple[RecordedAction, ...]
 
 
 class RunRecording(Record):
@@ -78,7 +78,7 @@ class RunRecording(Record):
         """Numbers of the steps, increasing."""
         return tuple(sorted({done.step for rank in self.ranks for done in rank.actions}))
 
-    def done(self, step: int) -> Iterator[Done]:
+    def done(self, step: int) -> Iterator[RecordedAction]:
         """Yield the actions of all ranks in a step."""
         for rank in self.ranks:
             yield from (done for done in rank.actions if done.step == step)

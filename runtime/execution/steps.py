@@ -27,7 +27,7 @@ from .guard.failures import Guard
 from .options import RunOptions, StepResult
 
 #: Inputs of a microbatch, by position and by name.
-Given = tuple[tuple[Any, ...], Mapping[str, Any]]
+Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
 #: Largest error of a gradient, relative to its norm, in 32 bits and more, and in fewer: sums are in
 #: another order. A wrong operator or a lost part of a sum is off by tenths and more.
 TOLERANCE, COARSE = 1e-3, 5e-2
@@ -154,7 +154,7 @@ class FirstStep(NamedTuple):
 
 
 def by_one_process(
-    model: nn.Module, microbatches: Sequence[Given], device: torch.device
+    model: nn.Module, microbatches: Sequence[Inputs], device: torch.device
 ) -> FirstStep:
     """Return loss and gradients of a batch, and leave model and random numbers as they were.
 

@@ -22,10 +22,10 @@ from .chain import ASYNCHRONOUS, executed_schedule
 from .checkpoint import Trained, named_tensors, state_held
 from .options import RunOptions
 from .own_loop.loop import Loop
-from .own_loop.teams import join_teams
+from .own_loop.tensor_groups import join_tensor_group
 from .own_loop.transport import Ranks
 from .prepare import Prepared
-from .recording_file import Done, RankRecording, RunRecording, save_recording
+from .recording_file import RankRecording, RecordedAction, RunRecording, save_recording
 from .sharded.parts import LocalShards, own_parts
 from .sharded.stage import ShardedStage
 from .split import PieceModule
@@ -63,7 +63,7 @@ class PipelineTrainer:
         self.schedule = _schedule(prepared, name, options.microbatches * self.at_once)
         self.recorder = Recorder(self.device) if options.record is not None else None
         whole, ranks = _replicated(self.schedule, prepared.ranks, replicas)
-        first = prepared.teams.of(dist.get_rank())[0]
+        first = prepared.tensor_groups.of(dist.get_rank())[0]
         own = [p for p, ring in enumerate(ranks) if first in ring]
         held = (named_tensors(piece.module) for piece in prepared.pieces)
         self.whole = state_held(prepared.model, chain.from_iterable(held))
@@ -79,7 +79,7 @@ class PipelineTrainer:
             recompute=again,
             device=self.device,
             recorder=self.recorder,
-            teams=prepared.teams,
+            tensor_groups=prepared.tensor_groups,
         )
         self.pieces = [pieces[p] for p in own]
 
@@ -122,7 +122,7 @@ class PipelineTrainer:
         if isinstance(prepared.plan.solution, StagePlacement):
             number = {piece.index: piece.device for piece in prepared.pieces}
         actions = tuple(
-            Done(
+            RecordedAction(
                 d.step,
                 str(Action(number[stage], kind, microbatch // replicas)),
                 d.start_s - zero_s,
@@ -150,14 +150,14 @@ class PipelineTrainer:
             save_recording(recording, path)
 
     def give_back(self, model: nn.Module) -> None:
-        """Write the teams' parameters, as whole tensors, into the model; all ranks call this."""
+        """Write parameters of tensor degrees above 1, whole, to the model; all ranks call this."""
         parts = self.parts
         if parts is not None:
             parts.give_back(model)
 
     @property
     def parts(self) -> LocalShards | None:
-        """Return this rank's parts, if it is in a team: then it has one piece."""
+        """Return this rank's parts if it is in a tensor group, where it has one piece."""
         (module, *_) = [piece.module for piece in self.pieces]
         return module.parts if isinstance(module, ShardedStage) else None
 
@@ -202,12 +202,12 @@ def _replicated(schedule: Schedule, ranks: Ranks, replicas: int) -> tuple[Schedu
 
 def _placed(prepared: Prepared, own: Sequence[int], device: torch.device) -> list[PieceModule]:
     """Return the pieces, those of this rank on its device, or its part of them."""
-    here = join_teams(prepared.teams, device)
+    here = join_tensor_group(prepared.tensor_groups, device)
     pieces = list(prepared.pieces)
     for p in own:
         if here is None:
             place(pieces[p].module, device)
             continue
-        stage = ShardedStage(pieces[p], prepared.layers[p], prepared.teams.tied, here)
+        stage = ShardedStage(pieces[p], prepared.layers[p], prepared.tensor_groups.tied, here)
         pieces[p] = replace(pieces[p], module=stage, parameters=stage.parts.parameters)
     return pieces

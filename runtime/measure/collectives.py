@@ -14,11 +14,11 @@ import torch.distributed as dist
 from ...instances import DeviceMesh, InputError, Link
 from ...instances.common.arrays import Floats
 from ...instances.model.tensor_program import COPIED, FIRST, PARTIAL
-from ..execution.sharded.collectives import Place, join_mesh, step
+from ..execution.sharded.collectives import MeshPosition, join_mesh, step
 from ..verify.sharding import collective_rounds
 from .fit import Fit, fit_postal
 from .group import idle_at, of_all_ranks
-from .measurement import Timed
+from .measurement import MessageTimes
 from .timing import timed_together
 
 #: Properties of a tensor before and after each collective.
@@ -43,7 +43,7 @@ class MeasuredAxis:
 
     devices: int  # along the axis
     # for each collective what tensors of so many bytes (whole ones) take
-    timed: Mapping[str, Timed]
+    timed: Mapping[str, MessageTimes]
 
     @cached_property
     def fits(self) -> Mapping[str, Fit]:
@@ -103,13 +103,13 @@ def measure_collectives(
             # root, the others may be done after it, or before
             ends = np.max if name in _ROOTED else np.min
             least = tuple(ends(times, axis=0) for times in zip(*(r for _, r in each), strict=True))
-            timed[name] = Timed(whole, least)
+            timed[name] = MessageTimes(whole, least)
         found.append(MeasuredAxis(devices, timed))
     return tuple(found)
 
 
 def _times(
-    name: str, sizes: Sequence[int], budget: float, axis: int, place: Place
+    name: str, sizes: Sequence[int], budget: float, axis: int, place: MeshPosition
 ) -> tuple[list[float], list[Floats]]:
     """Return whole bytes, and for each size the seconds that this rank took part."""
     before, after = COLLECTIVES[name]

@@ -18,7 +18,7 @@ from .fit import Fit, fit_postal, fit_ring
 #: Largest typical error of a fit without a warning.
 BAD_FIT = 0.25
 #: Largest ratio of the bandwidths of pairs with one kind of link.
-MUCH = 2.0
+WIDE_SPREAD = 2.0
 
 
 class LinkDetail(Choice):
@@ -27,10 +27,11 @@ class LinkDetail(Choice):
     Examples
     --------
     >>> import stagecut
-    >>> from stagecut.runtime.measure.measurement import Measurement, RankMachine, RankPair, Timed
+    >>> from stagecut.runtime.measure.measurement import Measurement, MessageTimes
+    >>> from stagecut.runtime.measure.measurement import RankMachine, RankPair
     >>> ranks = tuple(RankMachine("host", f"cuda:{r}", "H100", 80e9) for r in range(2))
     >>> sizes = np.array([1e3, 1e6, 1e9])
-    >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
+    >>> timed = MessageTimes(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
     >>> measurement = Measurement("nccl", ranks, (RankPair(0, 1, timed),), timed)
     >>> cluster = stagecut.runtime.measure.to_cluster(measurement, LinkDetail.EACH)
     >>> len(cluster.links)
@@ -53,7 +54,7 @@ class RankMachine:
 
 
 @dataclass(frozen=True, eq=False)
-class Timed:
+class MessageTimes:
     """Times of messages of K sizes."""
 
     size_bytes: Floats  # (K,)
@@ -83,7 +84,7 @@ class RankPair:
 
     first: int
     second: int
-    timed: Timed
+    timed: MessageTimes
 
     @cached_property
     def fit(self) -> Fit:
@@ -98,7 +99,7 @@ class Measurement:
     backend: str  # of torch.distributed: ``gloo`` or ``nccl``
     ranks: tuple[RankMachine, ...]  # where each runs; at least two
     pairs: tuple[RankPair, ...]  # each pair once
-    all_reduce: Timed  # of all ranks together
+    all_reduce: MessageTimes  # of all ranks together
 
     @cached_property
     def ring(self) -> Fit:
@@ -153,8 +154,8 @@ def to_cluster(measurement: Measurement, links: LinkDetail | str = LinkDetail.AU
     links
         ``typical``: the link of every kind is the typical pair's; who moves a tensor through it is
         busy as long as the message takes. ``each``: every pair has its own link besides.
-        ``auto``: ``each`` if the fastest pair has more than `MUCH` times the bandwidth of the
-        slowest.
+        ``auto``: ``each`` if the fastest pair has more than `WIDE_SPREAD` times the bandwidth of
+        the slowest.
 
     Returns
     -------
@@ -169,10 +170,11 @@ def to_cluster(measurement: Measurement, links: LinkDetail | str = LinkDetail.AU
     Examples
     --------
     >>> import stagecut
-    >>> from stagecut.runtime.measure.measurement import Measurement, RankMachine, RankPair, Timed
+    >>> from stagecut.runtime.measure.measurement import Measurement, MessageTimes
+    >>> from stagecut.runtime.measure.measurement import RankMachine, RankPair
     >>> ranks = tuple(RankMachine("host", f"cuda:{r}", "H100", 80e9) for r in range(2))
     >>> sizes = np.array([1e3, 1e6, 1e9])
-    >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
+    >>> timed = MessageTimes(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
     >>> measurement = Measurement("nccl", ranks, (RankPair(0, 1, timed),), timed)
     >>> cluster = stagecut.runtime.measure.to_cluster(measurement)
     >>> cluster.kinds[0].name, f"{cluster.kinds[0].link.bytes_per_s:.3g}"
@@ -200,7 +202,9 @@ def to_cluster(measurement: Measurement, links: LinkDetail | str = LinkDetail.AU
             )
         )
     cluster = Cluster(tuple(kinds))
-    if links == LinkDetail.TYPICAL or (links == LinkDetail.AUTO and measurement.spread <= MUCH):
+    if links == LinkDetail.TYPICAL or (
+        links == LinkDetail.AUTO and measurement.spread <= WIDE_SPREAD
+    ):
         return cluster
     names = [device.name for device in cluster.devices]
     return Cluster(

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ...instances import InputError
 from ...instances.common.arrays import Floats
 from .group import idle_at, of_all_ranks
-from .measurement import Measurement, RankMachine, RankPair, Timed
+from .measurement import Measurement, MessageTimes, RankMachine, RankPair
 
 #: Bytes of messages: 64 B to 16 MiB, four times as many each.
 SIZES = tuple(64 * 4**k for k in range(10))
@@ -99,11 +99,11 @@ def measure(
         backend=dist.get_backend(),
         ranks=tuple(machine for machine, _, _ in found),
         pairs=tuple(
-            RankPair(a, b, Timed(size_bytes, tuple(both / 2 for both in timed[a, b])))
+            RankPair(a, b, MessageTimes(size_bytes, tuple(both / 2 for both in timed[a, b])))
             for a, b in pairs
         ),
         # the rank that came last did not wait for others: its time is the all-reduce's
-        all_reduce=Timed(
+        all_reduce=MessageTimes(
             size_bytes,
             tuple(np.min(times, axis=0) for times in zip(*(r for _, _, r in found), strict=True)),
         ),

@@ -26,7 +26,7 @@ from ..options import MakeOptimizer
 from ..sharded.stage import ShardedStage
 from ..split import PieceModule
 from ..stage import Recorder, StageRunner, Tensors
-from .teams import Teams
+from .tensor_groups import TensorGroups
 from .transport import Message, P2PTransport, Ranks, routes_of
 from .versions import Weights, check_two_versions, round_sizes, with_updates
 
@@ -61,7 +61,7 @@ class Loop:
         Of the tensors; default: this rank's, by the backend of its process group.
     recorder
         Notes when each action began and ended.
-    teams
+    tensor_groups
         Ranks that do a row together.
 
     Raises
@@ -104,15 +104,15 @@ class Loop:
         recompute: frozenset[int] = frozenset(),
         device: torch.device | None = None,
         recorder: Recorder | None = None,
-        teams: Teams | None = None,
+        tensor_groups: TensorGroups | None = None,
     ) -> None:
-        teams = teams or Teams()
-        team = teams.of(dist.get_rank())
-        rank = team[0]
+        tensor_groups = tensor_groups or TensorGroups()
+        group = tensor_groups.of(dist.get_rank())
+        rank = group[0]
         self.first = rank == dist.get_rank()
         device = device or rank_device()
         self.last = len(pieces) - 1
-        self.ranks, self.teams = tuple(map(tuple, ranks)), teams
+        self.ranks, self.tensor_groups = tuple(map(tuple, ranks)), tensor_groups
         self.schedule = schedule
         self.training = training
         self.recorder = recorder
@@ -127,11 +127,11 @@ class Loop:
                 check_two_versions(rows, self.sizes)
             self.row = rows[rank]
 
-        routes = teams.routes(routes_of(schedule, self.ranks))
+        routes = tensor_groups.routes(routes_of(schedule, self.ranks))
         self.transport = P2PTransport(pieces, routes, device)
         names = [list(piece.parameters) for piece in pieces]
-        held = teams.holders(names, self.ranks)
-        self.sums = GradientSums(held[team.index(dist.get_rank())], held)
+        held = tensor_groups.holders(names, self.ranks)
+        self.sums = GradientSums(held[group.index(dist.get_rank())], held)
         holding = Counter(name for own in names for name in own)
         self.several = {name for name, count in holding.items() if count > 1}
         self.stages: dict[int, StageRunner] = {}
@@ -160,7 +160,7 @@ class Loop:
     def losses(self) -> Mapping[int, Tensor]:
         """Losses of the last pass, by microbatch, as far as they were computed on this rank.
 
-        Of a team all have them.
+        Of a group all have them.
         """
         return self.stages[self.last].losses if self.last in self.stages else {}
 
@@ -219,11 +219,11 @@ class Loop:
             The norm before.
         """
         own = {n: x for parameters in self.parameters.values() for n, x in parameters.items()}
-        holders, team = dict(self.sums.holders), self.teams.of(dist.get_rank())
+        holders, group = dict(self.sums.holders), self.tensor_groups.of(dist.get_rank())
         for stage in self.stages.values():
             module = stage.piece.module
             if isinstance(module, ShardedStage):
-                holders |= {name: holders[name].union(team) for name in module.copied}
+                holders |= {name: holders[name].union(group) for name in module.copied}
         return clip_norm(own, holders, max_norm)
 
     def _forward(self, p: int, j: int, data: Data) -> None:

@@ -32,7 +32,7 @@ class Sent(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class MeshPosition:
     """This process on a mesh: devices along each axis, its coordinates, and where it computes.
 
     `groups` names the group of the devices that differ from this one along each axis alone, and
@@ -46,16 +46,16 @@ class Place:
     devices: DeviceMesh | None = None
 
 
-def join_mesh(shape: tuple[int, ...], device: torch.device | None = None) -> Place:
+def join_mesh(shape: tuple[int, ...], device: torch.device | None = None) -> MeshPosition:
     """Make the groups of a mesh; all ranks of the process group call it."""
     device = device or rank_device()
     names = tuple(str(axis) for axis in range(len(shape)))
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
     groups = tuple(mesh.get_group(axis).group_name for axis in range(len(shape)))
-    return Place(shape, tuple(mesh.get_coordinate()), groups, device, mesh)
+    return MeshPosition(shape, tuple(mesh.get_coordinate()), groups, device, mesh)
 
 
-def part_of(whole: Tensor, how: Property, place: Place) -> Tensor:
+def part_of(whole: Tensor, how: Property, place: MeshPosition) -> Tensor:
     """Return this device's shard of a tensor with the properties `how`, where it computes.
 
     It is zero of what is on another group of devices.
@@ -68,7 +68,7 @@ def part_of(whole: Tensor, how: Property, place: Place) -> Tensor:
     return whole.contiguous().to(place.device)
 
 
-def distributed_as(part: Tensor, how: Property, place: Place) -> Tensor | None:
+def distributed_as(part: Tensor, how: Property, place: MeshPosition) -> Tensor | None:
     """Return the tensor of which this device has a part; None if it is on another group."""
     mesh = place.devices
     assert mesh is not None
@@ -83,7 +83,7 @@ def distributed_as(part: Tensor, how: Property, place: Place) -> Tensor | None:
     return made
 
 
-def is_elsewhere(how: Property, place: Place) -> bool:
+def is_elsewhere(how: Property, place: MeshPosition) -> bool:
     """Return whether a tensor is on another group of devices along the first axis."""
     return how[0] <= FIRST and place.at[0] != FIRST - how[0]
 
@@ -93,7 +93,9 @@ def nothing(like: Tensor, shape: Sequence[int]) -> Tensor:
     return like.new_zeros(()).expand(shape)
 
 
-def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tuple[Tensor, Sent]:
+def step(
+    part: Tensor, before: int, after: int, axis: int, place: MeshPosition
+) -> tuple[Tensor, Sent]:
     """Convert a shard along an axis of the mesh; return the new one and the collective."""
     count, group, size = place.mesh[axis], place.groups[axis], _bytes(part)
     part = part.contiguous()
@@ -118,7 +120,7 @@ def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tupl
 
 
 def begin_sums(
-    parts: Sequence[Tensor], after: Sequence[int], axis: int, place: Place
+    parts: Sequence[Tensor], after: Sequence[int], axis: int, place: MeshPosition
 ) -> Callable[[], list[Tensor]]:
     """Begin to add tensors up along an axis of the mesh, in one collective.
 
@@ -143,13 +145,15 @@ def begin_sums(
     return wait
 
 
-def sent_by_sum(part: Tensor, after: int, axis: int, place: Place) -> Sent:
+def sent_by_sum(part: Tensor, after: int, axis: int, place: MeshPosition) -> Sent:
     """Return what a device sends to add a tensor up along an axis of the mesh."""
     size = (place.mesh[axis] - 1) / place.mesh[axis] * _bytes(part)
     return Sent("all-reduce", 2 * size) if after == COPIED else Sent("reduce-scatter", size)
 
 
-def _rooted(part: Tensor, before: int, after: int, axis: int, place: Place) -> tuple[Tensor, Sent]:
+def _rooted(
+    part: Tensor, before: int, after: int, axis: int, place: MeshPosition
+) -> tuple[Tensor, Sent]:
     """Gather or reduce to one device along an axis, or scatter or broadcast from it.
 
     A device that then has nothing has zeros of the whole shape.
@@ -180,7 +184,7 @@ def _rooted(part: Tensor, before: int, after: int, axis: int, place: Place) -> t
     return nothing(part, whole), Sent("gather", _bytes(part))
 
 
-def combine(exchange: Exchange, place: Place) -> tuple[Tensor, Sent]:
+def combine(exchange: Exchange, place: MeshPosition) -> tuple[Tensor, Sent]:
     """Reduce an operator's exchanged values over the devices along an axis."""
     group, count = place.groups[exchange.axis], place.mesh[exchange.axis]
     part = exchange.tensor.contiguous()
@@ -188,7 +192,7 @@ def combine(exchange: Exchange, place: Place) -> tuple[Tensor, Sent]:
     return made, Sent("all-reduce", 2 * (count - 1) / count * _bytes(part))
 
 
-def total(part: Tensor, how: Property, place: Place) -> float:
+def total(part: Tensor, how: Property, place: MeshPosition) -> float:
     """Return the sum of all elements of a tensor; every device calls it."""
     value = part.detach().to(torch.float64).sum()
     if is_elsewhere(how, place):
@@ -199,7 +203,9 @@ def total(part: Tensor, how: Property, place: Place) -> float:
     return float(value)
 
 
-def _without_sending(part: Tensor, before: int, after: int, axis: int, place: Place) -> Tensor:
+def _without_sending(
+    part: Tensor, before: int, after: int, axis: int, place: MeshPosition
+) -> Tensor:
     if after >= 0:
         return _slice(part, after, axis, place).contiguous()
     if before <= FIRST or before == COPIED:  # of one device, which keeps it
@@ -213,7 +219,7 @@ def _without_sending(part: Tensor, before: int, after: int, axis: int, place: Pl
     return padded
 
 
-def _slice(whole: Tensor, tensor_axis: int, axis: int, place: Place) -> Tensor:
+def _slice(whole: Tensor, tensor_axis: int, axis: int, place: MeshPosition) -> Tensor:
     extent = whole.shape[tensor_axis] // place.mesh[axis]
     return whole.narrow(tensor_axis, place.at[axis] * extent, extent)
 

@@ -16,7 +16,7 @@ from ...measure.group import idle_at
 from ...verify.sharding import ConversionStep
 from ..recording_file import RecordedEvent
 from .collectives import (
-    Place,
+    MeshPosition,
     Sent,
     begin_sums,
     combine,
@@ -26,14 +26,14 @@ from .collectives import (
     step,
 )
 from .local import Call, compute
-from .program import Held, ShardedProgram, TracedOperation, property_of
+from .program import PlacedTensor, ShardedProgram, TracedOperation, property_of
 
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
     """Gradients that one collective adds up, begun at a time, and what waits for it."""
 
-    gradients: Sequence[Held]
+    gradients: Sequence[PlacedTensor]
     sent: Sequence[Sent]
     begun: float
     wait: Callable[[], list[Tensor]]
@@ -46,9 +46,11 @@ class Operators:
     the number of the step, if `record`.
     """
 
-    def __init__(self, sharded: ShardedProgram, place: Place, *, record: bool = False) -> None:
+    def __init__(
+        self, sharded: ShardedProgram, place: MeshPosition, *, record: bool = False
+    ) -> None:
         self.sharded, self.place, self.record = sharded, place, record
-        self.held: dict[Held, Tensor] = {}
+        self.held: dict[PlacedTensor, Tensor] = {}
         self.events: list[RecordedEvent] = []
         self._sums: list[_Sums] = []
         self.done = 0
@@ -72,7 +74,7 @@ class Operators:
             for held in [held for held in self.held if held[0] == t]:
                 del self.held[held]
 
-    def _nothing(self, held: Held) -> Tensor:
+    def _nothing(self, held: PlacedTensor) -> Tensor:
         """Return zeros in place of a tensor that is on other devices."""
         tensor = self.sharded.program.tensors[held[0]]
         like = torch.empty((), dtype=getattr(torch, tensor.dtype), device=self.place.device)
@@ -121,7 +123,7 @@ class Operators:
             self._note(name, sent.collective, asked.axis, begun, sent.bytes, within=True)
             begun = time.perf_counter()
 
-    def part(self, held: Held) -> Tensor:
+    def part(self, held: PlacedTensor) -> Tensor:
         """Return a tensor as it is needed: converted when it is first needed so."""
         if held not in self.held:
             how = self.sharded.lying(held[0])
@@ -140,9 +142,9 @@ class Operators:
                 self._convert(held, part, property_of(first.after), more)
         self._sums = []
 
-    def _begin(self, bucket: Sequence[Held]) -> None:
+    def _begin(self, bucket: Sequence[PlacedTensor]) -> None:
         """Begin to add up the gradients of a bucket, those along the same axis together."""
-        alike: dict[Any, list[tuple[Held, int]]] = {}
+        alike: dict[Any, list[tuple[PlacedTensor, int]]] = {}
         for held in bucket:
             how = self.sharded.lying(held[0])
             if held in self.held:
@@ -166,7 +168,7 @@ class Operators:
             self._sums.append(_Sums([held for held, _ in pairs], sent, begun, wait))
 
     def _convert(
-        self, held: Held, part: Tensor, how: Property, steps: Sequence[ConversionStep]
+        self, held: PlacedTensor, part: Tensor, how: Property, steps: Sequence[ConversionStep]
     ) -> None:
         """Hold a tensor as it is needed, which lies as `how` says."""
         name = self.sharded.program.tensors[held[0]].name

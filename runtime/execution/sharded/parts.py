@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ....instances import Role
 from ....instances.model.tensor_program import COPIED, FIRST, Property
 from ..checkpoint import ModelState, Trained, named_tensors
-from .collectives import Place, distributed_as, part_of, step
-from .program import Held, ShardedProgram
+from .collectives import MeshPosition, distributed_as, part_of, step
+from .program import PlacedTensor, ShardedProgram
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class LocalShards:
     parameters: Mapping[str, nn.Parameter]
     buffers: Mapping[str, Tensor]
     lying: Mapping[str, Property]
-    place: Place
+    place: MeshPosition
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -46,15 +46,15 @@ class LocalShards:
 
 
 def resting_parts(
-    sharded: ShardedProgram, module: nn.Module, place: Place
-) -> tuple[dict[str, Property], dict[Held, Tensor]]:
+    sharded: ShardedProgram, module: nn.Module, place: MeshPosition
+) -> tuple[dict[str, Property], dict[PlacedTensor, Tensor]]:
     """Return how parameters and buffers lie between steps, and parts that no step changes.
 
     These are of constants, and of buffers for those who read them otherwise than what changes them.
     """
     constants = sharded.graph.constants
     lying = sharded.resting() | dict.fromkeys(sharded.graph.counted, (COPIED,) * len(sharded.mesh))
-    fixed: dict[Held, Tensor] = {}
+    fixed: dict[PlacedTensor, Tensor] = {}
     for operator, held in sharded.sources(Role.PARAMETER):
         name = str(operator.name)
         if name in constants or held[1] != lying[name]:
@@ -63,7 +63,7 @@ def resting_parts(
     return {name: how for name, how in lying.items() if name not in constants}, fixed
 
 
-def parts_of(model: nn.Module, lying: Mapping[str, Property], place: Place) -> LocalShards:
+def parts_of(model: nn.Module, lying: Mapping[str, Property], place: MeshPosition) -> LocalShards:
     """Return this device's parts of those parameters and buffers of a model that `lying` names."""
     parameters: dict[str, nn.Parameter] = {}
     for name, value in model.named_parameters():

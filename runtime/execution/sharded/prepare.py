@@ -29,7 +29,7 @@ from ...verify.sharding import check
 from ..guard.identity import plan_hash, training_graph_hash
 from ..prepare import TracedInputs, shown
 from ..stage import Tensors
-from .program import Held, ShardedProgram, sharded_program
+from .program import PlacedTensor, ShardedProgram, sharded_program
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class PreparedSharding:
     workload: Workload
     plan: Plan
     sharded: ShardedProgram
-    losses: tuple[Held, ...]
+    losses: tuple[PlacedTensor, ...]
     traced: TracedInputs
     training: ClassVar[bool] = True
 

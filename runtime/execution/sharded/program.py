@@ -22,7 +22,7 @@ from ....instances.pytorch.tensor_trace import TrainingGraph
 from ...verify.sharding import ConversionStep, Properties, ShardingReport, properties_of
 
 #: A tensor of the program by its number, and how it lies.
-Held = tuple[int, Property]
+PlacedTensor = tuple[int, Property]
 
 #: Operators that change buffers which they read.
 CHANGING = frozenset(("native_batch_norm",))
@@ -42,11 +42,11 @@ class TracedOperation:
     operator: Operator
     node: fx.Node
     kind: str
-    reads: tuple[Held, ...]
-    makes: tuple[Held, ...]
-    early: tuple[Held, ...]
+    reads: tuple[PlacedTensor, ...]
+    makes: tuple[PlacedTensor, ...]
+    early: tuple[PlacedTensor, ...]
     done: tuple[int, ...]
-    buckets: tuple[tuple[Held, ...], ...]
+    buckets: tuple[tuple[PlacedTensor, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,15 +62,17 @@ class ShardedProgram:
     graph: TrainingGraph
     report: ShardingReport
     operations: tuple[TracedOperation, ...]
-    steps: Mapping[Held, tuple[ConversionStep, ...]]
+    steps: Mapping[PlacedTensor, tuple[ConversionStep, ...]]
     placed: bool  # whether operators are on groups of devices
-    early: tuple[Held, ...]  # of sources, what groups of devices read: converted first of all
+    early: tuple[
+        PlacedTensor, ...
+    ]  # of sources, what groups of devices read: converted first of all
 
     def lying(self, tensor: int) -> Property:
         """Return how a tensor is made."""
         return property_of(self.report.lying[tensor])
 
-    def sources(self, role: Role) -> Iterator[tuple[Operator, Held]]:
+    def sources(self, role: Role) -> Iterator[tuple[Operator, PlacedTensor]]:
         """Yield the parameters (and buffers), or the inputs, with their tensors."""
         for operator in self.program.operators:
             if operator.role is role:
@@ -147,7 +149,7 @@ def _operations(
     solution: TensorSharding,
     report: ShardingReport,
     kept: Collection[int],
-    sent: Collection[Held],
+    sent: Collection[PlacedTensor],
 ) -> Iterator[TracedOperation]:
     nodes = {node.name: node for node in graph.graph.nodes}
     gradients: dict[int, list[Property]] = {}
@@ -156,7 +158,7 @@ def _operations(
             how = property_of(report.lying[operator.outputs[0]])
             gradients.setdefault(operator.gradient, []).append(how)
     buckets = gradient_buckets(program, problem)
-    full: dict[int, list[tuple[Held, ...]]] = {}
+    full: dict[int, list[tuple[PlacedTensor, ...]]] = {}
     for bucket in buckets:
         lying = tuple((t, how) for t in bucket for how in gradients[t])
         full.setdefault(max(program.maker[t] for t in bucket), []).append(lying)

@@ -32,10 +32,10 @@ from ....instances.pytorch.tensors import LayerProgram, layer_program
 from ...verify.sharding import check
 from ..checkpoint import named_tensors
 from ..split import PieceModule
-from .collectives import Place, part_of, step
+from .collectives import MeshPosition, part_of, step
 from .operators import Operators
 from .parts import LocalShards, parts_of, resting_parts
-from .program import Held, ShardedProgram, sharded_program
+from .program import PlacedTensor, ShardedProgram, sharded_program
 
 _WHOLE: Property = (COPIED,)
 
@@ -53,7 +53,7 @@ class ShardedStage(nn.Module):  # type: ignore[misc]  # torch is not typed for m
         piece: PieceModule,
         layers: Sequence[tuple[PieceModule, str]],
         tied: frozenset[str],
-        place: Place,
+        place: MeshPosition,
     ) -> None:
         super().__init__()
         self._takes, self._gives, self._tied = piece.inputs, piece.outputs, tied
@@ -99,7 +99,7 @@ class _Layer:
     `graded` which of what it makes has a gradient.
     """
 
-    def __init__(self, piece: PieceModule, sharding: str, place: Place) -> None:
+    def __init__(self, piece: PieceModule, sharding: str, place: MeshPosition) -> None:
         made = [k for k, name in enumerate(piece.outputs) if name not in piece.inputs]
         values = [piece.values[name] for name in piece.inputs]
         target = machine()
@@ -129,7 +129,7 @@ class _Layer:
 
     def forward(
         self, entering: Sequence[Tensor], parts: Mapping[str, Tensor]
-    ) -> tuple[list[Tensor], dict[Held, Tensor]]:
+    ) -> tuple[list[Tensor], dict[PlacedTensor, Tensor]]:
         """Return the outputs of the layer, and the tensors saved for its backward pass."""
         resting = self._resting(parts)
         held = dict(resting)
@@ -153,7 +153,10 @@ class _Layer:
         return made, kept
 
     def backward(
-        self, kept: Mapping[Held, Tensor], parts: Mapping[str, Tensor], arriving: Sequence[Tensor]
+        self,
+        kept: Mapping[PlacedTensor, Tensor],
+        parts: Mapping[str, Tensor],
+        arriving: Sequence[Tensor],
     ) -> tuple[list[Tensor | None], dict[str, Tensor]]:
         """Return gradients of the inputs, and of the trained parameters."""
         self._operators.held = {**kept, **self._resting(parts)}
@@ -173,7 +176,7 @@ class _Layer:
         self._operators.held = {}
         return entering, learned
 
-    def _resting(self, parts: Mapping[str, Tensor]) -> dict[Held, Tensor]:
+    def _resting(self, parts: Mapping[str, Tensor]) -> dict[PlacedTensor, Tensor]:
         held = dict(self._unchanged)
         for name, (_, t) in self._sources.items():
             if name in self.resting:
@@ -211,7 +214,7 @@ class _OfWhole(torch.autograd.Function):  # type: ignore[misc]  # torch is not t
     """A part of a whole weight; the devices' gradients of the weight add up to it."""
 
     @staticmethod
-    def forward(ctx: Any, whole: Tensor, how: Property, place: Place) -> Tensor:
+    def forward(ctx: Any, whole: Tensor, how: Property, place: MeshPosition) -> Tensor:
         ctx.how, ctx.place = how, place
         return part_of(whole.detach(), how, place)
 

@@ -19,17 +19,19 @@ from ..guard.identity import plan_hash
 from ..options import RunOptions
 from ..recording_file import ShardedRank, ShardedRecording, save_recording
 from ..stage import Tensors
-from .collectives import Place, join_mesh, part_of, total
+from .collectives import MeshPosition, join_mesh, part_of, total
 from .operators import Operators
 from .parts import own_parts, parts_of, resting_parts
 from .prepare import PreparedSharding
-from .program import Held
+from .program import PlacedTensor
 
 
 class ShardedDevice:
     """One device of a sharding, which computes losses and gradients on its `parts`."""
 
-    def __init__(self, prepared: PreparedSharding, place: Place, *, record: bool = False) -> None:
+    def __init__(
+        self, prepared: PreparedSharding, place: MeshPosition, *, record: bool = False
+    ) -> None:
         self.prepared, self.place = prepared, place
         sharded, model = prepared.sharded, prepared.model
         self.operators = Operators(sharded, place, record=record)
@@ -39,7 +41,7 @@ class ShardedDevice:
             name = str(operator.name)
             if name in lying:
                 self._resting[t, lying[name]] = self.parts.tensors[name].detach()
-        self.losses: dict[Held, Tensor] = {}
+        self.losses: dict[PlacedTensor, Tensor] = {}
 
     def step(self, batch: Sequence[Tensor]) -> None:
         """Compute loss and gradients of a batch; the parts of the gradients lie in `.grad`."""
@@ -56,7 +58,7 @@ class ShardedDevice:
             for operation in sharded.operations:
                 operators.operate(operation)
             operators.finish()
-            given_out: set[Held] = set()  # parameters that are added up have one gradient
+            given_out: set[PlacedTensor] = set()  # parameters that are added up have one gradient
             for operator, (_, how) in sharded.sources(Role.PARAMETER):
                 if operator.gradient is not None:
                     held = operator.gradient, how

@@ -69,7 +69,7 @@ def test_halves_and_recomputation(name: str, halves: bool, recompute: bool) -> N
         found = alone(*values)
         (mean_loss(found if isinstance(found, tuple) else (found,)) / 2).backward()
     check(model, alone)
-    assert not any(stage.flights for stage in stages)
+    assert not any(stage.in_flight for stage in stages)
 
 
 class Shared(nn.Module):
