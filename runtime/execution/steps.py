@@ -1,4 +1,4 @@
-"""Steps of a run on a rank: batches one after the other, with checkpoints, for all that trains.
+"""Steps of a run on a rank, with checkpoints: of plans of pieces, shardings and training jobs.
 
 The first step may be checked: its loss and gradients against those of one process.
 """
@@ -6,6 +6,7 @@ The first step may be checked: its loss and gradients against those of one proce
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,20 +21,20 @@ from torch.utils._pytree import tree_map_only
 
 from ...instances import InputError, StagecutError
 from ...instances.pytorch.tracing.traced import loss_of, tensors
-from ..measure.group import alone_if_it_can_be, process_group, threads_per_process
+from ..measure.group import process_group, threads_per_process
 from .checkpoint import Trained, save
 from .checkpoint_folder import Checkpoint, keep_newest, newest, sole_writer, step_path
 from .guard.failures import Guard
 from .options import RunOptions, StepResult
 
-#: Inputs of a microbatch, by position and by name.
+#: Arguments of a microbatch, by position and by name.
 Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
 #: Largest error of a gradient, relative to its norm, in 32 bits and more, and in fewer: sums are in
-#: another order. A wrong operator or a lost part of a sum is off by tenths and more.
+#: another order. With a wrong operator or without a part of a sum it is tenths and more.
 TOLERANCE, COARSE = 1e-3, 5e-2
-#: Gradients below this part of the norm of all are compared with it: some are rounding alone.
+#: Errors of gradients below this part of the norm of all are relative to it: some are rounding.
 FLOOR = 1e-2
-#: Likely reasons of a first step that is another one.
+#: Likely reasons of a first step that differs from that of one process.
 _WRONG = (
     "the plan's execution is wrong for this model, or it draws random numbers (dropout), which "
     "differ between the stages of a pipeline, and between operators and modules on a GPU"
@@ -45,7 +46,11 @@ def joined(
     guard: Guard | None, options: RunOptions, processes: int, identity: Mapping[str, str]
 ) -> Iterator[torch.device]:
     """Join the process group of ranks of one `identity`; yield this rank's device."""
-    alone_if_it_can_be(processes)
+    if processes > 1 and "RANK" not in os.environ:
+        raise InputError(
+            f"the plan runs on {processes} processes; start it with: "
+            f"torchrun --nproc-per-node {processes} -m stagecut run …"
+        )
     torch.set_num_threads(options.threads or threads_per_process())
     if guard is not None:
         guard.join(dict(identity))
@@ -55,13 +60,13 @@ def joined(
 
 @dataclass(frozen=True, kw_only=True)
 class RankTraining:
-    """Training on this rank, of pieces of a plan, a sharding or a job.
+    """Functions and numbers of a training on this rank.
 
     `run` takes the next `count` items of the data and the number of the step, and returns the loss
-    of each batch among them. `trained` returns what a checkpoint keeps, which `restore` takes over;
-    `plan` and `model` are the hashes of `Manifest`, `tokens` what it counts for an item, and the
-    newest `kept` stay, by default all. `check` is asked before the first step what to do with its
-    loss.
+    of each batch among them. `trained` returns the state that a checkpoint keeps, and `restore`
+    loads one. `plan` and `model` are hashes of `Manifest`, whose `taken` counts `tokens` for each
+    item; the newest `kept` checkpoints stay, by default all. `check` is called before the first
+    step, and the function that it returns with the step's loss.
     """
 
     run: Callable[[Sequence[Any], int], list[float]]
@@ -83,9 +88,9 @@ def take_steps(
     guard: Guard | None = None,
     on_step: Callable[[StepResult], None] | None = None,
 ) -> list[StepResult]:
-    """Run until there are as many steps as asked for, or the data ends; keep checkpoints.
+    """Run as many steps as asked for, or until the data ends, and write checkpoints.
 
-    `data` begins with what the first step takes: what a checkpoint has seen is passed over.
+    `data` begins with the items of the first step; those that a checkpoint has taken are skipped.
     """
     folder, items, count = options.checkpoint, iter(data), training.count
     done = taken = 0
@@ -109,12 +114,12 @@ def take_steps(
             batch = list(islice(items, count))
             if len(batch) < count:
                 break
-            judge = None if training.check is None or steps else training.check(batch)
+            compare = None if training.check is None or steps else training.check(batch)
             begun = time.perf_counter()
             losses = training.run(batch, done)
             seconds = (time.perf_counter() - begun) / len(losses)
-            if judge is not None:
-                judge(losses[0])
+            if compare is not None:
+                compare(losses[0])
             taken += count * training.tokens
             for loss in losses:
                 steps.append(StepResult(done, loss, seconds))
@@ -132,7 +137,7 @@ def take_steps(
 
 
 def _resume(found: Checkpoint, training: RankTraining, items: Iterator[Any]) -> None:
-    """Pass over the data that a checkpoint has seen, and take its state over."""
+    """Skip the data that a checkpoint has taken, and restore its state."""
     if found.manifest.model != training.model:
         raise InputError(f"{found.path}: it is of another model; give the model that was trained")
     count, rest = divmod(found.manifest.taken, training.tokens)
@@ -143,7 +148,7 @@ def _resume(found: Checkpoint, training: RankTraining, items: Iterator[Any]) -> 
         )
     if sum(1 for _ in islice(items, count)) < count:
         raise InputError(f"{found.path.parent}: the inputs end before {found.path.name} does")
-    training.restore(found)  # after the inputs, which may draw numbers
+    training.restore(found)  # after the inputs, which may draw random numbers
 
 
 class FirstStep(NamedTuple):
@@ -184,7 +189,7 @@ def _norm(gradient: Tensor) -> float:
 def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None:
     """Raise StagecutError unless loss and gradients of a rank are those of one process.
 
-    It names the first parameter whose gradient is another one.
+    It names the first parameter whose gradient differs.
     """
     if not abs(loss - expected.loss) <= COARSE * abs(expected.loss):
         raise StagecutError(

@@ -1,4 +1,4 @@
-"""Batches through the pieces of a plan, one after the other, on this rank."""
+"""Batches through the pieces of a plan on one rank."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from .stage import Recorder, Tensors, place
 
 
 class PipelineTrainer:
-    """The pieces of a plan at work on this rank, one of the plan's devices in use.
+    """Trainer of a plan's pieces on this rank, which is one of the plan's devices in use.
 
     Every rank makes it at the same time, from the same plan, model and settled options, and then
-    runs the same batches. With `replicas` of the whole pipeline, rank r is device r modulo their
-    number, and microbatch j runs on replica j modulo the number of replicas. `at_once` batches of
-    `per_batch` microbatches run without a pause; after them the pipeline is empty. `whole` has the
-    places of the model's `state_dict` in a checkpoint. Raises InputError if the number of ranks is
-    not that of the plan's devices, or the schedule does not fit.
+    runs the same batches. With `replicas` of the whole pipeline, rank r is device r modulo the
+    number of devices, and microbatch j runs on replica j modulo the number of replicas. `at_once`
+    batches of `per_batch` microbatches run without a pause; after them the pipeline is empty.
+    `whole` maps names of the model's `state_dict` to those in a checkpoint. Raises InputError if
+    the number of ranks is not that of the plan's devices, or the schedule does not fit.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class PipelineTrainer:
         return sum(stage.actions for stage in self.loop.stages.values())
 
     def save_recording(self, path: Path, zero_s: float, _step_s: Sequence[float]) -> None:
-        """Write what the first replica's devices did, times from `zero_s` on. All ranks call it."""
+        """Write the first replica's recording, in times from `zero_s` on; all ranks call this."""
         assert self.recorder is not None
         prepared, replicas = self.prepared, self.per_batch // self.schedule.microbatches
         number = {piece.index: piece.index for piece in prepared.pieces}
@@ -201,7 +201,7 @@ def _replicated(schedule: Schedule, ranks: Ranks, replicas: int) -> tuple[Schedu
 
 
 def _placed(prepared: Prepared, own: Sequence[int], device: torch.device) -> list[PieceModule]:
-    """Return the pieces, those of this rank on its device, or its part of them."""
+    """Return the pieces: this rank's own ones on its device, or of a tensor group its part."""
     here = join_tensor_group(prepared.tensor_groups, device)
     pieces = list(prepared.pieces)
     for p in own:

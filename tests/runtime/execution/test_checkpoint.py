@@ -27,6 +27,8 @@ from stagecut.cli import run_command  # noqa: E402
 from stagecut.runtime.execution.checkpoint import (  # noqa: E402
     load_weights,
     named_tensors,
+    random_state,
+    set_random_state,
     state_held,
 )
 from stagecut.runtime.execution.checkpoint_folder import (  # noqa: E402
@@ -398,6 +400,18 @@ def test_tied_weights_are_in_a_state_under_all_their_names() -> None:
     state = state_held(model, named_tensors(piece.module))
     assert state.tensors == {"tokens.weight": "tokens.weight", "head.weight": "tokens.weight"}
     assert list(state.untouched) == ["unused.weight", "unused.bias"]
+
+
+def test_a_rank_keeps_the_random_state_of_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    states, here = [torch.tensor(0), torch.tensor(1)], 1
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: here)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: states[here])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state: states.insert(here, state))
+    kept = random_state()
+    here, states[1] = 0, torch.tensor(7)
+    set_random_state(*kept)
+    assert states[:2] == [1, 0]  # of a run whose rank has another card now
 
 
 def test_weights_are_told_apart_by_their_numbers() -> None:
