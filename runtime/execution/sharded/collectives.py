@@ -1,6 +1,6 @@
 """Collectives of conversions between properties, step by step, on this device of a mesh.
 
-The only home of torch's operators for collectives, which DTensor converts by, and which its
+No other module calls torch's operators for collectives, by which DTensor converts, and which its
 `CommDebugMode` counts.
 """
 
@@ -25,7 +25,7 @@ _TORCH = torch.ops._c10d_functional
 
 
 class Sent(NamedTuple):
-    """Collective with the bytes that this device sent."""
+    """Collective, empty if there was none, with the bytes that this device sent."""
 
     collective: str
     bytes: float
@@ -33,10 +33,10 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MeshPosition:
-    """This process on a mesh: devices along each axis, its coordinates, and where it computes.
+    """Position of this process on a mesh of so many devices along each axis, and its device.
 
-    `groups` names the group of the devices that differ from this one along each axis alone, and
-    `devices` is torch's mesh of all of them.
+    `at` are its coordinates, `groups` the names of its process groups along each axis, and
+    `devices` is the mesh as torch's own.
     """
 
     mesh: tuple[int, ...]
@@ -56,9 +56,9 @@ def join_mesh(shape: tuple[int, ...], device: torch.device | None = None) -> Mes
 
 
 def part_of(whole: Tensor, how: Property, place: MeshPosition) -> Tensor:
-    """Return this device's shard of a tensor with the properties `how`, where it computes.
+    """Return this device's part of a tensor with the properties `how`, on this device.
 
-    It is zero of what is on another group of devices.
+    It is zero if the tensor is on another group of devices.
     """
     if is_elsewhere(how, place):
         whole = torch.zeros_like(whole)
@@ -69,7 +69,7 @@ def part_of(whole: Tensor, how: Property, place: MeshPosition) -> Tensor:
 
 
 def distributed_as(part: Tensor, how: Property, place: MeshPosition) -> Tensor | None:
-    """Return the tensor of which this device has a part; None if it is on another group."""
+    """Return the DTensor of this device's part; None if the tensor is on another group."""
     mesh = place.devices
     assert mesh is not None
     if is_elsewhere(how, place):
@@ -89,7 +89,7 @@ def is_elsewhere(how: Property, place: MeshPosition) -> bool:
 
 
 def nothing(like: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return zeros of a shape that take no memory, for what is elsewhere."""
+    """Return zeros of a shape that take no memory, for a tensor on another group of devices."""
     return like.new_zeros(()).expand(shape)
 
 
@@ -101,7 +101,7 @@ def step(
     part = part.contiguous()
     if before == COPIED or after == PARTIAL:
         return _without_sending(part, before, after, axis, place), Sent("", 0.0)
-    if part.dtype is torch.bool:  # which gloo does not move; padded parts add up to it
+    if part.dtype is torch.bool:  # gloo does not move it; sums of padded parts are still 0 or 1
         made, sent = step(part.view(torch.uint8), before, after, axis, place)
         return made.view(torch.bool), sent
     if min(before, after) <= FIRST:
@@ -122,10 +122,10 @@ def step(
 def begin_sums(
     parts: Sequence[Tensor], after: Sequence[int], axis: int, place: MeshPosition
 ) -> Callable[[], list[Tensor]]:
-    """Begin to add tensors up along an axis of the mesh, in one collective.
+    """Begin to sum tensors over an axis of the mesh, in one collective.
 
-    Afterwards all are copied, or each is split by the tensor's axis in `after`. Returns what waits
-    for the sums.
+    Afterwards all are copied, or each is split by the tensor's axis in `after`. Returns a function
+    that waits for the sums and returns them.
     """
     count, group = place.mesh[axis], place.groups[axis]
     if after[0] == COPIED:
@@ -146,7 +146,7 @@ def begin_sums(
 
 
 def sent_by_sum(part: Tensor, after: int, axis: int, place: MeshPosition) -> Sent:
-    """Return what a device sends to add a tensor up along an axis of the mesh."""
+    """Return the collective, and the bytes that a device sends, of a sum over an axis."""
     size = (place.mesh[axis] - 1) / place.mesh[axis] * _bytes(part)
     return Sent("all-reduce", 2 * size) if after == COPIED else Sent("reduce-scatter", size)
 
@@ -156,7 +156,7 @@ def _rooted(
 ) -> tuple[Tensor, Sent]:
     """Gather or reduce to one device along an axis, or scatter or broadcast from it.
 
-    A device that then has nothing has zeros of the whole shape.
+    The other devices then have zeros of the whole shape.
     """
     count, root = place.mesh[axis], FIRST - min(before, after)
     here = place.at[axis] == root

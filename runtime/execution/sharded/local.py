@@ -1,8 +1,8 @@
 """Local computation of operators under a signature, on shards of tensors.
 
-Most operators are called as they are, on parts instead of whole tensors; some are told other sizes
-(views, groups of a convolution). Those that need something of the other devices are generators:
-they yield what is to be added up, or the largest of, along an axis of the mesh, and are sent the
+Most operators are called as they are, on parts instead of whole tensors; some get other sizes
+(views, groups of a convolution). Operators that need values of other devices are generators: they
+yield a tensor to be summed, or reduced to its maximum, over an axis of the mesh, and are sent the
 result. So the same code runs on a process group, and in a test on all devices of a mesh in turn.
 
 Parts must be contiguous: some kernels of torch 2.13 (`native_layer_norm_backward` on a CPU) take
@@ -38,10 +38,10 @@ Computing = Generator[Exchange, Tensor, Any]
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call of an operator on one device, with parts in place of whole tensors.
+    """Call of an operator on one device, with parts in place of whole tensors.
 
-    `kind` is ATen's name of the operator, such as ``mm``; `read` and `made` say how the tensors
-    lie that it reads and makes, and `shapes` are of what it makes, whole.
+    `kind` is ATen's name of the operator, such as ``mm``; `read` and `made` are the properties of
+    its inputs and outputs, and `shapes` those of its whole outputs.
     """
 
     kind: str
@@ -56,7 +56,7 @@ class Call:
     device: torch.device
 
     def along(self, how: Property, axis: int) -> list[int]:
-        """Return the axes of the mesh along which a tensor that lies so is split by an axis."""
+        """Return the axes of the mesh that split a tensor of properties `how` by its `axis`."""
         return [d for d, one in enumerate(how) if one == axis]
 
     def parts(self, axes: Sequence[int]) -> int:
@@ -67,7 +67,7 @@ class Call:
         return count
 
     def offset(self, how: Property, axis: int, extent: int) -> int:
-        """Return where this device's part of an axis begins; `extent` is that of a part."""
+        """Return the index at which this device's part of an axis, of size `extent`, begins."""
         number = 0
         for d in self.along(how, axis):
             number = number * self.mesh[d] + self.place[d]
@@ -111,7 +111,7 @@ def _constant(call: Call) -> Any:
 
 
 def _shared(call: Call, result: Any) -> Any:
-    """Return a mean's part: a mean over a part counts as much less as there are parts."""
+    """Return a result, of a mean divided by the number of parts that its samples are in."""
     if call.kind == "mean":
         how, read = call.made[0], call.read[0]
         axes = [d for d, one in enumerate(how) if one == PARTIAL and read[d] != PARTIAL]
@@ -161,7 +161,7 @@ def _softmax_backward(call: Call) -> Computing:
 
 
 def _batch_norm(call: Call) -> Computing:
-    """Statistics of all samples, of which the running ones take their share."""
+    """Batch norm by the statistics of all samples; running statistics are updated by these."""
     values, weight, bias, running_mean, running_var, training, momentum, eps = call.args
     axes = call.along(call.read[0], 0)
     if not training or not axes:
@@ -209,6 +209,8 @@ def _channels(one: Tensor, values: Tensor) -> Tensor:
 
 def _loss(call: Call) -> Computing:
     log, target, _, reduction, ignored = call.args
+    if not _is_parted(call, call.read[0]):  # it may have weights of classes, or no reduction
+        return call.target(*call.args, **call.kwargs)
     valid, inside, place = _classes(call, log, call.read[0], target, ignored)
     picked = log.gather(1, place[:, None])[:, 0]
     loss = -torch.where(valid & inside, picked, torch.zeros_like(picked)).sum()
@@ -220,11 +222,18 @@ def _loss(call: Call) -> Computing:
 
 def _loss_backward(call: Call) -> Computing:
     gradient, log, target, _, reduction, ignored, total = call.args
+    if not _is_parted(call, call.read[1]):
+        return call.target(*call.args, **call.kwargs)
     valid, inside, place = _classes(call, log, call.made[0], target, ignored)
     share = -gradient / total if reduction == 1 else -gradient
     rows = torch.where(valid & inside, share, torch.zeros_like(share))
     return torch.zeros_like(log).scatter(1, place[:, None], rows[:, None])
     yield  # a generator that exchanges nothing
+
+
+def _is_parted(call: Call, how: Property) -> bool:
+    """Return whether a tensor is split by its first axis or its second."""
+    return bool(call.along(how, 0) or call.along(how, 1))
 
 
 def _classes(
@@ -249,6 +258,8 @@ def _embedding(call: Call) -> Computing:
 
 def _embedding_backward(call: Call) -> Computing:
     gradient, index, _, padding, *rest = call.args
+    if not call.along(call.made[0], 0):
+        return call.target(*call.args, **call.kwargs)
     rows = call.local()[0]
     first = call.offset(call.made[0], 0, rows)
     here = index - first
@@ -261,7 +272,7 @@ def _embedding_backward(call: Call) -> Computing:
 
 
 def _attention(call: Call) -> Computing:
-    """Attention as traced for a CPU; its statistics, which only a CPU's kernel reads, are 0."""
+    """Attention as traced for a CPU; on GPUs its statistics, which nothing reads there, are 0."""
     if call.device.type == "cpu":
         return call.target(*call.args, **call.kwargs)
     made = _attended(call, call.args[:3], call.args[4:5])
@@ -270,7 +281,7 @@ def _attention(call: Call) -> Computing:
 
 
 def _attention_backward(call: Call) -> Computing:
-    """Gradients of attention, whose forward pass is computed again off the CPU."""
+    """Gradients of attention; on GPUs its forward pass is computed again."""
     if call.device.type == "cpu":
         return call.target(*call.args, **call.kwargs)
     leaves = [x.detach().requires_grad_() for x in call.args[1:4]]

@@ -17,7 +17,7 @@ from .program import PlacedTensor, ShardedProgram
 
 @dataclass(frozen=True, eq=False)
 class LocalShards:
-    """This device's parts of parameters and buffers, and how each lies, by the model's names."""
+    """Parts of parameters and buffers of one device, by the model's names, with properties."""
 
     parameters: Mapping[str, nn.Parameter]
     buffers: Mapping[str, Tensor]
@@ -30,7 +30,7 @@ class LocalShards:
         return {**self.parameters, **self.buffers}
 
     def whole(self, name: str) -> Tensor:
-        """Return a parameter or buffer put together; all devices of the mesh call this."""
+        """Return a whole parameter or buffer; all devices of the mesh call this."""
         how, part = self.lying[name], self.tensors[name].detach()
         for axis in reversed(range(len(how))):
             if how[axis] >= 0 or how[axis] <= FIRST:
@@ -38,7 +38,7 @@ class LocalShards:
         return part
 
     def give_back(self, model: nn.Module) -> None:
-        """Write all of it, put together, into the model; all devices of the mesh call this."""
+        """Write whole parameters and buffers to the model; all devices of the mesh call this."""
         with torch.no_grad():
             for name, value in named_tensors(model):
                 if name in self.lying:
@@ -48,9 +48,10 @@ class LocalShards:
 def resting_parts(
     sharded: ShardedProgram, module: nn.Module, place: MeshPosition
 ) -> tuple[dict[str, Property], dict[PlacedTensor, Tensor]]:
-    """Return how parameters and buffers lie between steps, and parts that no step changes.
+    """Return the properties of parameters and buffers between steps, and parts that never change.
 
-    These are of constants, and of buffers for those who read them otherwise than what changes them.
+    Parts that never change are constants, and buffers as operators read them that do not have them
+    with the properties between steps.
     """
     constants = sharded.graph.constants
     lying = sharded.resting() | dict.fromkeys(sharded.graph.counted, (COPIED,) * len(sharded.mesh))
@@ -64,7 +65,7 @@ def resting_parts(
 
 
 def parts_of(model: nn.Module, lying: Mapping[str, Property], place: MeshPosition) -> LocalShards:
-    """Return this device's parts of those parameters and buffers of a model that `lying` names."""
+    """Return this device's parts of the parameters and buffers in `lying`, by their properties."""
     parameters: dict[str, nn.Parameter] = {}
     for name, value in model.named_parameters():
         if name in lying:
@@ -81,7 +82,7 @@ def parts_of(model: nn.Module, lying: Mapping[str, Property], place: MeshPositio
 def own_parts(
     parts: LocalShards, optimizers: Sequence[torch.optim.Optimizer], whole: ModelState
 ) -> Trained:
-    """Return this device's shards, and how a checkpoint has them."""
+    """Return this device's shards for checkpoints, which keep them as DTensors."""
 
     def part(name: str, whole: Tensor) -> Tensor:
         return part_of(whole, parts.lying[name], parts.place)
