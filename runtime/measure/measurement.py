@@ -1,4 +1,4 @@
-"""Measurements of messages between ranks, and the cluster and topology made from them."""
+"""Measurements of messages between ranks, and clusters and topologies made from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .fit import Fit, fit_postal, fit_ring
 
 #: Largest typical error of a fit without a warning.
 BAD_FIT = 0.25
-#: Largest ratio of the bandwidths of pairs with one kind of link.
+#: Largest ratio of the bandwidths of pairs that are taken for one link.
 WIDE_SPREAD = 2.0
 
 
@@ -45,11 +45,11 @@ class LinkDetail(Choice):
 
 @dataclass(frozen=True)
 class RankMachine:
-    """Machine of a rank."""
+    """Host and device of a rank."""
 
-    host: str  # name of its host
+    host: str  # name
     device: str  # such as ``cpu`` or ``cuda:1``
-    model: str  # what the device is: ranks with the same one are alike
+    model: str  # name of the device's model: ranks with the same one are alike
     memory_bytes: float  # of the device; of a CPU the rank's share of the host's
 
 
@@ -67,20 +67,20 @@ class MessageTimes:
 
     @cached_property
     def quartiles_s(self) -> Floats:
-        """Shape (3, K): lower quartile, median, upper quartile."""
+        """Lower quartile, median and upper quartile by size, shape (3, K)."""
         rows = [np.quantile(times, (0.25, 0.5, 0.75)) for times in self.seconds]
         return frozen(np.transpose(rows), np.float64)
 
     @property
     def median_s(self) -> Floats:
-        """Shape (K,): median."""
+        """Median by size, shape (K,)."""
         median: Floats = self.quartiles_s[1]
         return median
 
 
 @dataclass(frozen=True, eq=False)
 class RankPair:
-    """Messages between two ranks, one way."""
+    """Times of messages between two ranks, one way."""
 
     first: int
     second: int
@@ -88,13 +88,13 @@ class RankPair:
 
     @cached_property
     def fit(self) -> Fit:
-        """The pair's link."""
+        """Link fitted to the pair's messages."""
         return fit_postal(self.timed.size_bytes, self.timed.median_s)
 
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """Messages between all pairs of R ranks, and all-reduces of all of them."""
+    """Times of messages between all pairs of R ranks, and of all-reduces over all of them."""
 
     backend: str  # of torch.distributed: ``gloo`` or ``nccl``
     ranks: tuple[RankMachine, ...]  # where each runs; at least two
@@ -108,7 +108,7 @@ class Measurement:
 
     @property
     def link(self) -> Link:
-        """The typical pair's link: median latency, median bandwidth."""
+        """Link of a typical pair: median latency, median bandwidth."""
         links = [pair.fit.link for pair in self.pairs]
         return Link(
             float(np.median([link.latency_s for link in links])),
@@ -123,7 +123,7 @@ class Measurement:
 
     @property
     def warnings(self) -> list[str]:
-        """A line for each thing that the user should know before believing the numbers."""
+        """Warnings about the numbers, a line each."""
         found = []
         bad = [pair for pair in self.pairs if pair.fit.typical_error > BAD_FIT]
         if bad:
@@ -143,16 +143,16 @@ class Measurement:
 
 
 def to_cluster(measurement: Measurement, links: LinkDetail | str = LinkDetail.AUTO) -> Cluster:
-    """Return the cluster: device d is rank d.
+    """Return the cluster of a measurement, in which device d is rank d.
 
     Neighbouring ranks with devices of one model are a kind.
 
     Parameters
     ----------
     measurement
-        What `measure` returned.
+        Measurement by `measure`.
     links
-        ``typical``: the link of every kind is the typical pair's; who moves a tensor through it is
+        ``typical``: the link of every kind is the typical pair's; a device that moves a tensor is
         busy as long as the message takes. ``each``: every pair has its own link besides.
         ``auto``: ``each`` if the fastest pair has more than `WIDE_SPREAD` times the bandwidth of
         the slowest.

@@ -1,4 +1,4 @@
-"""Picture of a measurement: times of messages, the fitted model, and residuals."""
+"""Picture of a measurement: times of messages, fits, and residuals."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def draw_measurement(measurement: Measurement, path: Path) -> None:
     Parameters
     ----------
     measurement
-        What `measure` returned.
+        Measurement by `measure`.
     path
-        Ending in ``.png``, ``.svg`` or ``.pdf``.
+        File to write, ending in ``.png``, ``.svg`` or ``.pdf``.
 
     Raises
     ------
     InputError
-        If the file's ending names no format that can be drawn.
+        If the file's ending names no format of pictures.
 
     Examples
     --------

@@ -1,9 +1,9 @@
-"""Transformers in PyTorch by the shapes of a description, in the parts that jobs divide.
+"""Transformers in PyTorch by the shapes of a description, with modules that jobs divide.
 
 Attention is multi-head, grouped-query or latent, with rotary or learned positions; feed-forward
 layers are dense or mixtures of experts that drop no token. Dropout is left out: its random numbers
 would depend on the layout. Parameters are made on the meta device, and filled by name on the ranks
-that have them, so that they are the same under every layout.
+that have them, with the same values under every layout.
 """
 
 from __future__ import annotations
