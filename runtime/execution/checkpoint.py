@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,9 @@ from .checkpoint_folder import (
     read_checkpoint,
     write_checkpoint,
 )
+
+if TYPE_CHECKING:
+    from .sharded.parts import LocalShards
 
 
 @dataclass(frozen=True)
@@ -48,16 +51,14 @@ class Trained:
     """Parameters and buffers of this rank by the model's names, and its optimizers.
 
     Tensors that pieces share are in it once. Copies of a weight in several stages of a job have a
-    name each, and one in a checkpoint, by `whole`. Of a sharding, whose parts are no DTensors,
-    `part` returns this rank's part of a whole tensor, by the name of the parameter or buffer of its
-    shape, and `distributed` makes a DTensor of a part, or None of one that other ranks have.
+    name each, and one in a checkpoint, by `whole`. Parts of a sharding, which are no DTensors, are
+    those of `shards`.
     """
 
     parameters: Mapping[str, nn.Parameter]
     buffers: Mapping[str, Tensor]
     optimizers: Sequence[torch.optim.Optimizer]
-    part: Callable[[str, Tensor], Tensor] | None = None
-    distributed: Callable[[str, Tensor], Tensor | None] | None = None
+    shards: LocalShards | None = None
     whole: ModelState = ModelState({})
 
     def called(self, name: str) -> str:
@@ -67,7 +68,7 @@ class Trained:
     def kept(self, name: str, own: Tensor) -> Tensor | None:
         """Return a tensor, placed as the parameter or buffer `name`, as a checkpoint keeps it."""
         own = own.detach()
-        return own if self.distributed is None else self.distributed(name, own)
+        return own if self.shards is None else self.shards.distributed(name, own)
 
     def learned(self) -> Iterator[tuple[str, nn.Parameter, torch.optim.Optimizer, dict[str, Any]]]:
         """Yield each optimized parameter: name, parameter, optimizer, and parameter group."""
@@ -186,7 +187,7 @@ def _kept(trained: Trained, name: str, key: str, value: Any) -> Any:
 
 
 def _is_parted(trained: Trained, parameter: Tensor) -> bool:
-    return trained.distributed is not None or isinstance(parameter, DTensor)
+    return trained.shards is not None or isinstance(parameter, DTensor)
 
 
 def _room(kept: Any, parameter: Tensor, trained: Trained) -> Any:
@@ -224,7 +225,7 @@ def _restore(
                 )
             described.update(pairs)
             own = {
-                key: x.to_local() if isinstance(x, DTensor) and trained.distributed else x
+                key: x.to_local() if isinstance(x, DTensor) and trained.shards else x
                 for key, x in state.get(called, {}).items()
             }
             whole["state"][number] = own if name == called else copy.deepcopy(own)

@@ -202,7 +202,7 @@ def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None
         whole = expected.gradients.get(name)
         if whole is None or not parameter.requires_grad:
             continue
-        wanted = whole if trained.part is None else trained.part(name, whole)
+        wanted = whole if trained.shards is None else trained.shards.part(name, whole)
         found = torch.zeros_like(wanted) if parameter.grad is None else parameter.grad
         error = _norm(found - wanted) / max(_norm(wanted), floor)
         tolerance = COARSE if wanted.element_size() < 4 else TOLERANCE

@@ -26,7 +26,7 @@ from .own_loop.tensor_groups import join_tensor_group
 from .own_loop.transport import Ranks
 from .prepare import Prepared
 from .recording_file import RankRecording, RecordedAction, RunRecording, save_recording
-from .sharded.parts import LocalShards, own_parts
+from .sharded.parts import LocalShards
 from .sharded.stage import ShardedStage
 from .split import PieceModule
 from .stage import Recorder, Tensors, place
@@ -102,7 +102,7 @@ class PipelineTrainer:
         """Return parameters, buffers and optimizer of this rank."""
         optimizers, parts = list(self.loop.optimizers.values()), self.parts
         if parts is not None:
-            return own_parts(parts, optimizers, self.whole)
+            return Trained(parts.parameters, parts.buffers, optimizers, parts, self.whole)
         parameters: dict[str, nn.Parameter] = {}
         buffers: dict[str, torch.Tensor] = {}
         for piece in self.pieces:

@@ -151,15 +151,13 @@ def train_job(
     batches: Iterable[tuple[Tensor, Tensor]],
     options: RunOptions,
     *,
-    on_gradients: Callable[[RunningJob], None] | None = None,
     on_step: Callable[[StepResult], None] | None = None,
     guard: Guard | None = None,
 ) -> JobRun:
     """Train in an existing process group; for `batches` see `run_job`.
 
     Schedule, device, threads and timeout of `options` are those of `job` and its group.
-    `on_gradients` is called after each backward pass, before gradients are clipped. Raises
-    InputError if a batch is not the layout's, or there is no checkpoint to resume from.
+    Raises InputError if a batch is not the layout's, or there is no checkpoint to resume from.
     """
     optimizers = [options.make_optimizer(job.parameter_groups(s)) for s in job.stages]
     norms: list[float] = []
@@ -170,8 +168,6 @@ def train_job(
         asked = last or (_is_measured(options) and number + 1 == options.steps)
         with measured_step(job, optimizers) if asked else nullcontext() as found:
             loss = job.step(tokens, targets)
-            if on_gradients is not None:
-                on_gradients(job)
             if options.clip:
                 norms.append(job.clip_gradients(options.clip))
             for each in optimizers:

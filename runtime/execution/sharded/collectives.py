@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ....instances.model.tensor_program import COPIED, FIRST, PARTIAL, Property
 from ...measure.group import rank_device
@@ -66,21 +65,6 @@ def part_of(whole: Tensor, how: Property, place: MeshPosition) -> Tensor:
         if one >= 0:
             whole = _slice(whole, one, axis, place)
     return whole.contiguous().to(place.device)
-
-
-def distributed_as(part: Tensor, how: Property, place: MeshPosition) -> Tensor | None:
-    """Return the DTensor of this device's part; None if the tensor is on another group."""
-    mesh = place.devices
-    assert mesh is not None
-    if is_elsewhere(how, place):
-        return None
-    if how[0] <= FIRST:
-        if not how[1:]:
-            return part
-        mesh, how = mesh[tuple(str(axis) for axis in range(1, len(how)))], how[1:]
-    lying = [Shard(one) if one >= 0 else Replicate() for one in how]
-    made: Tensor = DTensor.from_local(part, mesh, lying, run_check=False)
-    return made
 
 
 def is_elsewhere(how: Property, place: MeshPosition) -> bool:

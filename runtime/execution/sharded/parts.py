@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ....instances import Role
 from ....instances.model.tensor_program import COPIED, FIRST, Property
-from ..checkpoint import ModelState, Trained, named_tensors
-from .collectives import MeshPosition, distributed_as, part_of, step
+from ..checkpoint import named_tensors
+from .collectives import MeshPosition, is_elsewhere, part_of, step
 from .program import PlacedTensor, ShardedProgram
 
 
@@ -28,6 +29,24 @@ class LocalShards:
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers."""
         return {**self.parameters, **self.buffers}
+
+    def part(self, name: str, whole: Tensor) -> Tensor:
+        """Return this device's part of a tensor with the properties of a parameter or buffer."""
+        return part_of(whole, self.lying[name], self.place)
+
+    def distributed(self, name: str, part: Tensor) -> Tensor | None:
+        """Return the DTensor of such a part; None if the tensor is on another group."""
+        mesh, how = self.place.devices, self.lying[name]
+        assert mesh is not None
+        if is_elsewhere(how, self.place):
+            return None
+        if how[0] <= FIRST:
+            if not how[1:]:
+                return part
+            mesh, how = mesh[tuple(str(axis) for axis in range(1, len(how)))], how[1:]
+        lying = [Shard(one) if one >= 0 else Replicate() for one in how]
+        made: Tensor = DTensor.from_local(part, mesh, lying, run_check=False)
+        return made
 
     def whole(self, name: str) -> Tensor:
         """Return a whole parameter or buffer; all devices of the mesh call this."""
@@ -77,17 +96,3 @@ def parts_of(model: nn.Module, lying: Mapping[str, Property], place: MeshPositio
         if name in lying
     }
     return LocalShards(parameters, buffers, lying, place)
-
-
-def own_parts(
-    parts: LocalShards, optimizers: Sequence[torch.optim.Optimizer], whole: ModelState
-) -> Trained:
-    """Return this device's shards for checkpoints, which keep them as DTensors."""
-
-    def part(name: str, whole: Tensor) -> Tensor:
-        return part_of(whole, parts.lying[name], parts.place)
-
-    def distributed(name: str, own: Tensor) -> Tensor | None:
-        return distributed_as(own, parts.lying[name], parts.place)
-
-    return Trained(parts.parameters, parts.buffers, optimizers, part, distributed, whole)

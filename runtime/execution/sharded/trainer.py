@@ -21,7 +21,7 @@ from ..recording_file import ShardedRank, ShardedRecording, save_recording
 from ..stage import Tensors
 from .collectives import MeshPosition, join_mesh, part_of, total
 from .operators import Operators
-from .parts import own_parts, parts_of, resting_parts
+from .parts import parts_of, resting_parts
 from .prepare import PreparedSharding
 from .program import PlacedTensor
 
@@ -118,7 +118,8 @@ class ShardedTrainer:
 
     def trained(self) -> Trained:
         """Return parameters, buffers and optimizer of this device."""
-        return own_parts(self.sharded.parts, self.optimizers, self.whole)
+        parts = self.sharded.parts
+        return Trained(parts.parameters, parts.buffers, self.optimizers, parts, self.whole)
 
     def actions(self) -> int:
         """Return the number of operators and collectives that this device has done."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -240,6 +240,19 @@ def alone(
     return {"losses": losses, "norms": norms, "gradients": gradients}
 
 
+def seen_by(look: Callable[[RunningJob], None], job: RunningJob) -> RunningJob:
+    """Return a job that shows itself after each backward pass, before gradients are clipped."""
+    step = job.step
+
+    def shown(tokens: Tensor, targets: Tensor) -> float:
+        loss = step(tokens, targets)
+        look(job)
+        return loss
+
+    job.step = shown  # type: ignore[method-assign]
+    return job
+
+
 def job_rank(_rank: int, jobs: list[Job]) -> list[dict[str, Any]]:
     """Run jobs one after the other: layout fields, and options; return what `alone` does."""
     found = []
@@ -255,7 +268,7 @@ def job_rank(_rank: int, jobs: list[Job]) -> list[dict[str, Any]]:
 
         job, given = make_job(fields, options)
         chosen = RunOptions(steps=None, optimizer=adam, clip=0.05, **given)
-        run = train_job(job, batches(), chosen, on_gradients=keep)
+        run = train_job(seen_by(keep, job), batches(), chosen)
         found.append(
             {"losses": run.losses, "norms": run.norms, "gradients": gradients,
              "passes": TransformerBlock.passes}
@@ -313,9 +326,8 @@ def resumed(_rank: int, pairs: list[tuple[Job, Job]], folder: str) -> list[dict[
                 steps=None, optimizer=kept_adam, clip=0.05, resume=bool(resume),
                 checkpoint=Path(folder, str(number)), **given,
             )  # fmt: skip
-            losses = train_job(
-                job, batches(RESUMED if resume else 1), chosen, on_gradients=look
-            ).losses
+            steps = RESUMED if resume else 1
+            losses = train_job(seen_by(look, job), batches(steps), chosen).losses
             if not resume:
                 kept.append(full_state(job, optimizers))
         same = kept[0].keys() == kept[1].keys() and all(
