@@ -147,13 +147,7 @@ class RunOptions:
         return alike
 
     def settled(self, plan: Plan, workload: Workload) -> RunOptions:
-        """Return the options with missing values taken from the plan.
-
-        Raises
-        ------
-        InputError
-            If an option does not go with the plan.
-        """
+        """Return the options with missing values from the plan; InputError if one does not fit."""
         self.leave_out(("clip", "measure"), "it is of training jobs alone")
         if isinstance(plan.problem, Sharding):
             own = ("schedule", "microbatches", "replicas", "recompute")

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map_only
 
 from ...instances import InputError, StagecutError
 from ...instances.pytorch.tracing.traced import loss_of, tensors
-from ..measure.group import process_group, threads_per_process
+from ..measure.group import choose_device, process_group, threads_per_process
 from .checkpoint import Trained, save
 from .checkpoint_folder import Checkpoint, keep_newest, newest, sole_writer, step_path
 from .guard.failures import Guard
@@ -51,11 +51,15 @@ def joined(
             f"the plan runs on {processes} processes; start it with: "
             f"torchrun --nproc-per-node {processes} -m stagecut run …"
         )
+    before = torch.get_num_threads()
     torch.set_num_threads(options.threads or threads_per_process())
-    if guard is not None:
-        guard.join(dict(identity))
-    with process_group(options.device, guard) as device:
-        yield device
+    try:
+        if guard is not None:
+            guard.join({**identity, "--device": choose_device(options.device).type})
+        with process_group(options.device, guard) as device:
+            yield device
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ def process_group(device: str, guard: Guard | None = None) -> Iterator[torch.dev
     a timeout of its own. Raises InputError if there is no such device for this rank, StagecutError
     if another rank does not answer.
     """
-    place = _choose(device)
+    place = choose_device(device)
     rank = os.environ.get("RANK", "0")
     given: dict[str, Any] = {"timeout": TIMEOUT}
     if guard is not None:
@@ -95,7 +95,8 @@ def leave_group() -> None:
     dist.destroy_process_group()
 
 
-def _choose(device: str) -> torch.device:
+def choose_device(device: str) -> torch.device:
+    """Return this rank's device by its option, as `process_group` does."""
     if device not in ("auto", "cpu", "cuda"):
         raise InputError(f"--device: {device!r} is not one of auto, cpu, cuda")
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -57,12 +57,16 @@ def make(batch=3):
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No torchrun around, and nothing left behind of a group of one process."""
+    """No torchrun around, and nothing left behind of a run in this process."""
     keys = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE")
     for key in keys:
         monkeypatch.delenv(key, raising=False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(7)
     yield
     assert not os.environ.keys() & {*keys}
+    assert torch.get_num_threads() == 7
+    torch.set_num_threads(threads)
 
 
 def net(batch: int = 3) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:

@@ -294,6 +294,13 @@ def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> N
         for pattern in getattr(plan, field_name):
             if not any(_matches(name, (pattern,)) for name in names):
                 raise InputError(f"{field_name}: no module of the model matches {pattern}")
+    for tied in ties_of(model) if layout.tensor > 1 else ():
+        divided = {_matches(module := name.rpartition(".")[0], linear): module for name in tied}
+        if len(divided) > 1:
+            raise InputError(
+                f"{divided[False]}: it has the weight of {divided[True]}, which the plan divides; "
+                "name both in colwise or rowwise"
+            )
     if layout.expert > 1 and not any(_matches(name, plan.experts) for name in names):
         raise InputError("expert: no module of the model matches experts of the plan")
     for what in layout.recompute - {Recompute.FULL, Recompute.OPERATORS}:

@@ -22,6 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from stagecut import InputError, Layout, StagecutError
 from stagecut.instances.costs.layout import Recompute
+from stagecut.runtime.execution import steps as rank_steps
 from stagecut.runtime.execution.job.context import divided_attention, positions_of
 from stagecut.runtime.execution.job.parallelize import ParallelizePlan, job_mesh, lines_of
 from stagecut.runtime.execution.job.run import (
@@ -419,13 +420,15 @@ def norm_of_head_before_embedding(_rank: int) -> float:
     return job.clip_gradients(1e9)
 
 
-def unlike_rates(rank: int) -> str:
-    """Return why a job is refused of which each rank has a learning rate of its own."""
+def unlike(rank: int, what: str) -> str:
+    """Return why a job is refused of which each rank has a learning rate or device of its own."""
     layout = Layout(data=2, global_batch=BATCH, sequence=TOKENS, recipe="fp32")
+    if what == "device" and rank:
+        rank_steps.choose_device = lambda _: torch.device("meta")
     try:
         run_job(
             make_transformer, PLAN, layout, batches(), optimizer="sgd",
-            learning_rate=0.1 * (1 + rank), device=DEVICE,
+            learning_rate=0.1 * (1 + rank * (what == "rate")), device=DEVICE,
         )  # fmt: skip
     except StagecutError as error:
         return str(error)
