@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal
 
 import torch
@@ -61,10 +62,7 @@ class Call:
 
     def parts(self, axes: Sequence[int]) -> int:
         """Return the number of parts along some axes of the mesh."""
-        count = 1
-        for d in axes:
-            count *= self.mesh[d]
-        return count
+        return prod(self.mesh[d] for d in axes)
 
     def offset(self, how: Property, axis: int, extent: int) -> int:
         """Return the index at which this device's part of an axis, of size `extent`, begins."""
@@ -80,6 +78,8 @@ class Call:
 
 def compute(call: Call) -> Computing:
     """Compute a call on this device's parts."""
+    if call.kind in _ALONE:
+        return _ALONE[call.kind](call)
     if call.kind in _EXCHANGING:
         made = yield from _EXCHANGING[call.kind](call)
         return made
@@ -220,7 +220,7 @@ def _loss(call: Call) -> Computing:
     return loss / total if reduction == 1 else loss, total
 
 
-def _loss_backward(call: Call) -> Computing:
+def _loss_backward(call: Call) -> Any:
     gradient, log, target, _, reduction, ignored, total = call.args
     if not _is_parted(call, call.read[1]):
         return call.target(*call.args, **call.kwargs)
@@ -228,7 +228,6 @@ def _loss_backward(call: Call) -> Computing:
     share = -gradient / total if reduction == 1 else -gradient
     rows = torch.where(valid & inside, share, torch.zeros_like(share))
     return torch.zeros_like(log).scatter(1, place[:, None], rows[:, None])
-    yield  # a generator that exchanges nothing
 
 
 def _is_parted(call: Call, how: Property) -> bool:
@@ -245,7 +244,7 @@ def _classes(
     return target != ignored, inside, torch.where(inside, here, torch.zeros_like(here))
 
 
-def _embedding(call: Call) -> Computing:
+def _embedding(call: Call) -> Any:
     weight, index = call.args[:2]
     if not call.along(call.read[0], 0):
         return call.target(*call.args, **call.kwargs)
@@ -253,10 +252,9 @@ def _embedding(call: Call) -> Computing:
     inside = (here >= 0) & (here < weight.shape[0])
     made = call.target(weight, torch.where(inside, here, torch.zeros_like(here)))
     return torch.where(inside[..., None], made, torch.zeros_like(made))
-    yield  # a generator that exchanges nothing
 
 
-def _embedding_backward(call: Call) -> Computing:
+def _embedding_backward(call: Call) -> Any:
     gradient, index, _, padding, *rest = call.args
     if not call.along(call.made[0], 0):
         return call.target(*call.args, **call.kwargs)
@@ -268,19 +266,17 @@ def _embedding_backward(call: Call) -> Computing:
         inside = inside & (index != padding)
     masked = torch.where(inside[..., None], gradient, torch.zeros_like(gradient))
     return call.target(masked, torch.where(inside, here, torch.zeros_like(here)), rows, -1, *rest)
-    yield  # a generator that exchanges nothing
 
 
-def _attention(call: Call) -> Computing:
+def _attention(call: Call) -> Any:
     """Attention as traced for a CPU; on GPUs its statistics, which nothing reads there, are 0."""
     if call.device.type == "cpu":
         return call.target(*call.args, **call.kwargs)
     made = _attended(call, call.args[:3], call.args[4:5])
     return made, made.new_zeros(call.local(1))
-    yield  # a generator that exchanges nothing
 
 
-def _attention_backward(call: Call) -> Computing:
+def _attention_backward(call: Call) -> Any:
     """Gradients of attention; on GPUs its forward pass is computed again."""
     if call.device.type == "cpu":
         return call.target(*call.args, **call.kwargs)
@@ -288,7 +284,6 @@ def _attention_backward(call: Call) -> Computing:
     with torch.enable_grad():
         made = _attended(call, leaves, call.args[7:8])
     return torch.autograd.grad(made, leaves, call.args[0])
-    yield  # a generator that exchanges nothing
 
 
 def _attended(call: Call, given: Sequence[Tensor], causal: Sequence[bool]) -> Tensor:
@@ -307,6 +302,8 @@ _EXCHANGING: Mapping[str, Callable[[Call], Computing]] = {
     "native_batch_norm": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,
     "nll_loss_forward": _loss,
+}
+_ALONE: Mapping[str, Callable[[Call], Any]] = {
     "nll_loss_backward": _loss_backward,
     "embedding": _embedding,
     "embedding_dense_backward": _embedding_backward,
