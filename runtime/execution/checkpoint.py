@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,9 +29,7 @@ from .checkpoint_folder import (
     read_checkpoint,
     write_checkpoint,
 )
-
-if TYPE_CHECKING:
-    from .sharded.parts import LocalShards
+from .sharded.parts import LocalShards
 
 
 @dataclass(frozen=True)
@@ -77,12 +75,6 @@ class Trained:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     yield name_of[id(parameter)], parameter, optimizer, group
-
-
-def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield parameters and buffers with their names."""
-    yield from module.named_parameters()
-    yield from module.named_buffers()
 
 
 def state_held(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> ModelState:

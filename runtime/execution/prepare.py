@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,13 +40,14 @@ from ...instances.pytorch.tracing.traced import export_failure, flat_inputs
 from ..simulate.pieces import groups_of
 from ..simulate.stages import StageGraph
 from .chain import executed_stages, ranks_of
-from .checkpoint import named_tensors
 from .guard.identity import graph_hash, plan_hash
 from .own_loop.loop import stage_chain
 from .own_loop.tensor_groups import TensorGroups
 from .split import PieceModule, split
-from .stage import Tensors
+from .stage import Tensors, named_tensors
 
+#: Ending of a backward node's id, of a layer or by autograd's name of an operator.
+_BACKWARD = re.compile(r"(\.backward|Backward\d*)(#\d+)?$")
 #: A layer, and its sharding in the text form of `Layers`.
 ShardedLayer = tuple[PieceModule, str]
 
@@ -203,8 +205,7 @@ def split_model(
         source = read_source(plan)
         problem, ids = placed_ids(source)
         staged = is_stream(problem)
-        # Autograd's names and those of layers tell a backward node from a forward node.
-        training = staged or any(".backward" in str(n) or "Backward" in str(n) for n in ids)
+        training = staged or any(_BACKWARD.search(str(node)) for node in ids)
         profile = matching(model, args, kwargs, ids, training, layers=staged)
         workload = training_layers(profile.workload) if staged else profile.workload
         made = read_plan(source, workload, same_costs=False)

@@ -210,6 +210,12 @@ def register(root: nn.Module, name: str, value: nn.Module | torch.Tensor) -> Non
         root.register_buffer(leaf, value)
 
 
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield parameters and buffers with their names."""
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
 def place(module: fx.GraphModule, device: torch.device) -> None:
     """Move a piece to a device, with the tensors that its graph creates."""
     module.to(device)

@@ -12,11 +12,11 @@ import torch
 import torch.distributed as dist
 from torch import fx, nn
 
-from .checkpoint import named_tensors, state_held
+from .checkpoint import state_held
 from .gradients import GradientSums, clip_norm, holders_of
 from .prepare import Prepared
 from .split import PieceModule
-from .stage import place, register
+from .stage import named_tensors, place, register
 
 #: Arguments of operators that select training, with their values in evaluation.
 _OFF = {"train": False, "training": False, "use_input_stats": False, "dropout_p": 0.0}

@@ -19,7 +19,7 @@ from ..schedules import Action, Schedule, make_schedule
 from ..schedules.actions import schedule_of
 from ..simulate.plan_stages import named_schedule
 from .chain import ASYNCHRONOUS, executed_schedule
-from .checkpoint import Trained, named_tensors, state_held
+from .checkpoint import Trained, state_held
 from .options import RunOptions
 from .own_loop.loop import Loop
 from .own_loop.tensor_groups import join_tensor_group
@@ -29,7 +29,7 @@ from .recording_file import RankRecording, RecordedAction, RunRecording, save_re
 from .sharded.parts import LocalShards
 from .sharded.stage import ShardedStage
 from .split import PieceModule
-from .stage import Recorder, Tensors, place
+from .stage import Recorder, Tensors, named_tensors, place
 
 
 class PipelineTrainer:

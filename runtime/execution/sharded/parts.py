@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ....instances import Role
 from ....instances.model.tensor_program import COPIED, FIRST, Property
-from ..checkpoint import named_tensors
+from ..stage import named_tensors
 from .collectives import MeshPosition, is_elsewhere, part_of, step
 from .program import PlacedTensor, ShardedProgram
 

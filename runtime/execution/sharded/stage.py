@@ -30,8 +30,8 @@ from ....instances.generate.roofline import machine
 from ....instances.model.tensor_program import COPIED, PARTIAL, Property
 from ....instances.pytorch.tensors import LayerProgram, layer_program
 from ...verify.sharding import check
-from ..checkpoint import named_tensors
 from ..split import PieceModule
+from ..stage import named_tensors
 from .collectives import MeshPosition, part_of, step
 from .operators import Operators
 from .parts import LocalShards, parts_of, resting_parts

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from ....instances import InputError, Role, Sharding
 from ....instances.common.units import show_count
 from ...measure.group import of_all_ranks
-from ..checkpoint import Trained, named_tensors, state_held
+from ..checkpoint import Trained, state_held
 from ..guard.identity import plan_hash
 from ..options import RunOptions
 from ..recording_file import ShardedRank, ShardedRecording, save_recording
-from ..stage import Tensors
+from ..stage import Tensors, named_tensors
 from .collectives import MeshPosition, join_mesh, part_of, total
 from .operators import Operators
 from .parts import parts_of, resting_parts

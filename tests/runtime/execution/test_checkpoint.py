@@ -26,7 +26,6 @@ from stagecut import InputError, merge_checkpoint  # noqa: E402
 from stagecut.cli import run_command  # noqa: E402
 from stagecut.runtime.execution.checkpoint import (  # noqa: E402
     load_weights,
-    named_tensors,
     random_state,
     set_random_state,
     state_held,
@@ -40,6 +39,7 @@ from stagecut.runtime.execution.checkpoint_folder import (  # noqa: E402
     write_checkpoint,
 )
 from stagecut.runtime.execution.guard.identity import weights_hash  # noqa: E402
+from stagecut.runtime.execution.stage import named_tensors  # noqa: E402
 
 #: What two ranks write.
 FILES = ("__0_0.distcp", "__1_0.distcp", METADATA)
