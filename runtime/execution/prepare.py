@@ -188,27 +188,27 @@ def split_model(
     if isinstance(plan, Plan) and workload is None:
         raise InputError("run: a plan that is no file needs its workload")
     named = tuple(kwargs or {})
-    if workload is not None:
-        if isinstance(plan, Path):
-            workload, made = load_plan_with_form(plan, workload)
-        else:
-            made = plan
-        made.check_made_for(workload)
-        if workload.provenance.get("traced_by") == ON_NUMBERS and _on_one_device(made):
-            return _uncut(model, args, kwargs, workload, made)
-        staged = isinstance(made.solution, StagePlacement)
-        training = staged or bool(workload.backward.any())
-        profile = matching(model, args, kwargs, workload.ids, training, layers=staged)
-        check_same(training_layers(profile.workload) if staged else profile.workload, workload)
-    else:
+    if workload is None:
         assert isinstance(plan, Path)
         source = read_source(plan)
         problem, ids = placed_ids(source)
         staged = is_stream(problem)
         training = staged or any(_BACKWARD.search(str(node)) for node in ids)
-        profile = matching(model, args, kwargs, ids, training, layers=staged)
-        workload = training_layers(profile.workload) if staged else profile.workload
-        made = read_plan(source, workload, same_costs=False)
+    else:
+        workload, made = (
+            load_plan_with_form(plan, workload) if isinstance(plan, Path) else (workload, plan)
+        )
+        made.check_made_for(workload)
+        if workload.provenance.get("traced_by") == ON_NUMBERS and _on_one_device(made):
+            return _uncut(model, args, kwargs, workload, made)
+        ids, staged = workload.ids, isinstance(made.solution, StagePlacement)
+        training = staged or bool(workload.backward.any())
+    profile = matching(model, args, kwargs, ids, training, layers=staged)
+    found = training_layers(profile.workload) if staged else profile.workload
+    if workload is None:
+        workload, made = found, read_plan(source, found, same_costs=False)
+    else:
+        check_same(found, workload)
     if not profile.traced.runs:
         if _on_one_device(made):
             return _uncut(model, args, kwargs, workload, made)
@@ -388,7 +388,7 @@ def _recomputed(layer: PieceModule) -> tuple[Any, tuple[str, ...]]:
         made: tuple[Tensor, ...] = checkpoint(functional_call, *given, use_reentrant=False)
         return made
 
-    # `place` moves what the graph makes itself, evaluations turn dropout off in it, and
+    # `place` moves tensors that the graph creates, evaluations turn its dropout off, and
     # asynchronous schedules refuse it
     vars(recomputed).update(module=layer.module, recomputes=True)
     return recomputed, names

@@ -107,7 +107,7 @@ class _Cut:
         returned: list[fx.Node] = []  # a value that the model returns twice is in it twice
         fx.node.map_arg(ends.args, returned.append)
         self.outputs = tuple(n.name for n in returned if n.name in self.values)
-        self.names = dict(profile.traced.parameters)
+        self.names = {id(value): name for name, value in profile.traced.parameters}
         self.varying = {made for made, _ in varying(profile.traced.module)}
 
     def _settle_changed_constants(self) -> None:
@@ -216,10 +216,7 @@ class _Cut:
     def _attribute(self, n: fx.Node) -> tuple[str, Any]:
         """Return the attribute of a node, and the first of its names in the model."""
         value = self.traced.attribute(str(n.target))
-        for name, parameter in self.names.items():
-            if parameter is value:
-                return name, value
-        return str(n.target), value
+        return self.names.get(id(value), str(n.target)), value
 
     def _changed_inputs(self, inputs: tuple[str, ...], local: set[str]) -> list[str]:
         """Return the inputs of a piece that it changes in place."""

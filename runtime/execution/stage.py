@@ -219,7 +219,7 @@ def named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def place(module: fx.GraphModule, device: torch.device) -> None:
     """Move a piece to a device, with the tensors that its graph creates."""
     module.to(device)
-    for each in module.modules():  # also what is under autocast, which is a graph of its own
+    for each in module.modules():  # operators under autocast are in graphs of their own
         if not isinstance(each, fx.GraphModule):
             continue
         for n in each.graph.nodes:

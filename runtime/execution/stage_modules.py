@@ -262,7 +262,7 @@ def _set_mode(
         within = getattr(n.target, "module", None)  # of a layer that is computed again
         if isinstance(within, fx.GraphModule):
             _set_mode(within, training)
-        for k, part in enumerate(n.args):  # what is under autocast is a graph of its own
+        for k, part in enumerate(n.args):  # operators under autocast are in graphs of their own
             inner = _attribute(module, part)
             if isinstance(inner, fx.GraphModule):
                 read = zip(inner.graph.find_nodes(op="placeholder"), n.args[k + 1 :], strict=True)
@@ -295,7 +295,7 @@ def _argument_names(target: Any) -> list[str]:
         return [argument.name for argument in target._schema.arguments]
     try:
         return list(inspect.signature(target).parameters)
-    except (TypeError, ValueError):  # a function in C: only what is given by name is known
+    except (TypeError, ValueError):  # of a function in C only keyword arguments are known
         return []
 
 

@@ -118,9 +118,8 @@ class PipelineTrainer:
         """Write the first replica's recording, in times from `zero_s` on; all ranks call this."""
         assert self.recorder is not None
         prepared, replicas = self.prepared, self.per_batch // self.schedule.microbatches
-        number = {piece.index: piece.index for piece in prepared.pieces}
-        if isinstance(prepared.plan.solution, StagePlacement):
-            number = {piece.index: piece.device for piece in prepared.pieces}
+        staged = isinstance(prepared.plan.solution, StagePlacement)
+        number = [piece.device if staged else piece.index for piece in prepared.pieces]
         actions = tuple(
             RecordedAction(
                 d.step,

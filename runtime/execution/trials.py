@@ -45,7 +45,6 @@ def lead_trials(
         dist.broadcast_object_list([list(plans)], src=0)
         return relative_times(plans, made, workload, rounds)
 
-    before = torch.get_num_threads()
     with process_group("auto"):
         if dist.get_rank() == 0:
             try:
@@ -59,7 +58,6 @@ def lead_trials(
             if told[0] is None:
                 break
             relative_times(told[0], made, workload, rounds)
-    torch.set_num_threads(before)
 
 
 def relative_times(plans: Sequence[Plan], made: Made, workload: Workload, rounds: int) -> Floats:

@@ -144,7 +144,7 @@ def deepspeed_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
         config[layout.recipe.compute.value] = {"enabled": True}
         if layout.zero and layout.recipe.gradient_bytes >= 4:
             config["data_types"] = {"grad_accum_dtype": "fp32"}
-    # what gradients are reduced in: communication_data_type of runtime/constants.py
+    # precision in which gradients are reduced: runtime/constants.py
     config["communication_data_type"] = (
         "fp32" if layout.recipe.reduce_bytes == 4 else layout.recipe.compute.value
     )

@@ -88,13 +88,13 @@ def put(stage, name, value):
 
 
 def returns_whole(*inputs):
-    """Let gradients of inputs be contiguous, as torch wants what it sends."""
+    """Let gradients of inputs be contiguous, as torch's sends require."""
     for x in inputs:
         if x.requires_grad:
             x.register_hook(lambda gradient: gradient.contiguous())
 
 
-# TAKES and GIVES: shape and type of what passes between stages, and whether a gradient returns.
+# TAKES and GIVES: shapes and types of a stage's inputs and outputs, and whether a gradient returns.
 
 
 {stages}
@@ -119,7 +119,7 @@ def made_up():
 
 
 def tensors(passes):
-    """Empty tensors that tell torch what passes between stages, and whether a gradient returns."""
+    """Empty tensors of the shapes and types of TAKES or GIVES."""
     return tuple(
         torch.empty(shape, dtype=dtype, device="meta", requires_grad=gradient and TRAINING)
         for shape, dtype, gradient in passes

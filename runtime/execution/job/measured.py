@@ -231,11 +231,11 @@ class _Collectives(TorchDispatchMode):  # type: ignore[misc]  # torch does not s
 
 
 def _wait(result: Any) -> None:
-    """Wait for a collective by what it returned."""
+    """Wait for a collective, given its operator's result."""
     for each in result if isinstance(result, tuple) else (result,):
         if isinstance(each, torch.ScriptObject):
             work = dist.Work.unbox(each)
-            if work is not None:  # NCCL returns none for what its stream waits for anyhow
+            if work is not None:  # NCCL returns none where its stream waits by itself
                 work.wait()
         elif isinstance(each, Tensor) and not isinstance(result, tuple):
             torch.ops._c10d_functional.wait_tensor(each)

@@ -54,8 +54,7 @@ from .experts import check_experts, divide_experts
 #: Dimension of a hidden state that runs over the tokens of a sequence.
 SEQUENCE_DIM = 1
 
-#: Matrix products and attention: what selective recomputation by operator keeps, of products every
-#: second one.
+#: Operators whose outputs selective recomputation keeps, of products every second one.
 _PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 _ATTENTION = (
     torch.ops.aten._scaled_dot_product_flash_attention.default,
@@ -595,12 +594,12 @@ def shard(
             within = mesh.experts["expert_replicate", "expert_shard"]
             fully_shard(module, mesh=within, **options)
             found |= {f"{name}.{key}" for key, _ in module.named_parameters()}
-    alone = mesh.data.size() == 1  # it gathers nothing, but for what it computes with
+    alone = mesh.data.size() == 1  # FSDP2 then only casts to the precision of computation
     for name in stage.order:
         if name in stage.blocks and not alone:
             fully_shard(stage.get_submodule(name), mesh=mesh.data, **options)
     if not alone or precision(layout.recipe).param_dtype is not None:
-        # what lies outside of blocks is needed again at once
+        # modules outside of blocks are needed again at once
         fully_shard(stage, mesh=mesh.data, **{**options, "reshard_after_forward": False})
     return frozenset(found)
 

@@ -136,7 +136,7 @@ def run_made(
     """Train a model that `make` returns on each rank; all ranks end if one of them fails."""
     options.leave_out(_PLANNED, "the layout of a training job says it")
     options.leave_out(["check"], "jobs have `loss_alone` for it (docs/run.md)")
-    if options.steps == 1 and _is_measured(options):
+    if options.steps == 1 and (options.measure or options.record is not None):
         raise InputError(_ONE_STEP)
     with guarded(timeout_s=options.timeout_s) as guard:
         alike = {"layout": layout_hash(layout), **options.identity()}
@@ -159,13 +159,14 @@ def train_job(
     Schedule, device, threads and timeout of `options` are those of `job` and its group.
     Raises InputError if a batch is not the layout's, or there is no checkpoint to resume from.
     """
+    measures = options.measure or options.record is not None
     optimizers = [options.make_optimizer(job.parameter_groups(s)) for s in job.stages]
     norms: list[float] = []
     measured: list[MeasuredStep] = []
 
     def step(items: Sequence[Any], number: int) -> list[float]:
         (((tokens, targets), last),) = items
-        asked = last or (_is_measured(options) and number + 1 == options.steps)
+        asked = last or (measures and number + 1 == options.steps)
         with measured_step(job, optimizers) if asked else nullcontext() as found:
             loss = job.step(tokens, targets)
             if options.clip:
@@ -180,7 +181,6 @@ def train_job(
         restore=lambda found: restore_job(found.path, job, optimizers),
         tokens=job.layout.global_batch * job.layout.sequence,
     )  # fmt: skip
-    measures = _is_measured(options)
     data = _with_last(iter(batches)) if measures else zip(batches, repeat(False), strict=False)
     done = take_steps(training, data, options, guard=guard, on_step=on_step)
     if measured and len(done) == 1:
@@ -189,10 +189,6 @@ def train_job(
         ranks = [to_plain(one) for one in measured]
         write_whole(options.record, written({"format": "stagecut-job-run", "ranks": ranks}))
     return JobRun(tuple(step.loss for step in done), tuple(norms), tuple(measured))
-
-
-def _is_measured(options: RunOptions) -> bool:
-    return options.measure or options.record is not None
 
 
 def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:

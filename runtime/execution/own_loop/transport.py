@@ -76,7 +76,7 @@ class P2PTransport:
         self.routed = {message for own in routes.values() for message in own}
         self.coming: dict[int, deque[Message]] = {}
         self.posted: dict[Message, tuple[list[Tensor], list[dist.Work]]] = {}
-        self.here: dict[Message, Sequence[Tensor]] = {}  # what stays on this rank
+        self.here: dict[Message, Sequence[Tensor]] = {}  # that stay on this rank
         apart = dist.get_backend() == "nccl"
         self.groups = {
             pair: dist.new_group(list(pair)) if apart else dist.group.WORLD

@@ -87,7 +87,7 @@ def compute(call: Call) -> Computing:
     if call.kind in CONSTANTS:
         return _constant(call)
     if call.kind in ("squeeze", "view", "_unsafe_view", "reshape"):
-        return args[0].reshape(call.local())  # a part of what can be viewed so may lie otherwise
+        return args[0].reshape(call.local())  # a part may have strides that no view allows
     if call.kind in ("expand", "slice_backward", "select_backward"):
         args[1] = call.local()
     if call.kind == "convolution" and args[8] > 1:

@@ -53,7 +53,9 @@ class ShardedProgram:
     """Program that each device of a sharding runs.
 
     `mesh` has the devices along each axis, `report` the verifier's conversions, and `steps` the
-    collectives of each; `operations` are in the order in which they run.
+    collectives of each; `operations` are in the order in which they run. `placed` is whether
+    operators are on groups of devices; parameters and inputs that groups read are `early`, which
+    are converted first.
     """
 
     program: TensorProgram
@@ -62,10 +64,8 @@ class ShardedProgram:
     report: ShardingReport
     operations: tuple[TracedOperation, ...]
     steps: Mapping[PlacedTensor, tuple[ConversionStep, ...]]
-    placed: bool  # whether operators are on groups of devices
-    early: tuple[
-        PlacedTensor, ...
-    ]  # of sources, what groups of devices read: converted first of all
+    placed: bool
+    early: tuple[PlacedTensor, ...]
 
     def lying(self, tensor: int) -> Property:
         """Return the property with which a tensor is made."""
@@ -173,7 +173,7 @@ def _operations(
             done.setdefault(v, []).append(t)
     for v, operator in enumerate(program.operators):
         if operator.role is not Role.OPERATOR or operator.name not in nodes:
-            continue  # what only reads the tensors that leave a layer is no node
+            continue  # a reader of a layer's outputs is no node of the layer's graph
         sides = properties_of(operator, solution.signature[v].tolist(), groups[v])
         reads, makes = ([property_of(how) for how in side] for side in sides)
         node = nodes[str(operator.name)]
