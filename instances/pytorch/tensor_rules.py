@@ -445,7 +445,9 @@ def _embedding(_: fx.Node, inputs: Sequence[Shape], __: Sequence[Shape]) -> Rule
     return Rule(("vz", letters), (f"{letters}z",), ((0,),))
 
 
-def _embedding_backward(_: fx.Node, inputs: Sequence[Shape], __: Sequence[Shape]) -> Rule:
+def _embedding_backward(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
+    if node.args[4]:  # it divides by counts of words, which parts of a batch do not know
+        return None
     letters = string.ascii_lowercase[: len(inputs[1])]
     return Rule((f"{letters}z", letters), ("vz",), ((0,),))
 

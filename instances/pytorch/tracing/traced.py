@@ -13,6 +13,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from io import StringIO
+from keyword import iskeyword
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -39,6 +40,19 @@ _CONSTANT = (
     torch.dtype, torch.device, torch.memory_format, Enum,
 )  # fmt: skip
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def _attribute_code(owner: str, target: str) -> str:
+    """Return the code that reads an attribute by its dotted path."""
+    for name in target.split("."):
+        plain = name.isidentifier() and not iskeyword(name)
+        owner = f"{owner}.{name}" if plain else f"getattr({owner}, {name!r})"
+    return owner
+
+
+# torch's own writes `self.lambda` for a module of that name, in `torch.export` and in each module
+# made of its graph, and the code does not compile.
+fx.graph._format_target = _attribute_code
 
 
 @dataclass(frozen=True)
