@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..formulations.job.bounds import first_bounds
+from ..formulations.job.bounds import points_that_fit
 from ..formulations.job.rates import rates
 from ..formulations.job.space import JobSpace, job_space
 from ..instances import InputError, Status
-from ..instances.common.arrays import Floats
+from ..instances.common.arrays import Floats, Ints
 from ..instances.costs.calibration import Calibration
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
@@ -289,7 +289,7 @@ def solve_job(
     )  # fmt: skip
     programs = (search.relaxed, search.solved)
     if search.best is None:
-        return _without_plan(costs, space, search, time.monotonic() - begin)
+        return _without_plan(costs, space, search, limits, time.monotonic() - begin)
     best = min(
         (one for one, s in search.tried.items() if s <= search.seconds * (1 + SAME)),
         key=lambda one: (one.zero, one.pipeline, one.tensor, search.tried[one]),
@@ -472,7 +472,9 @@ def _what_if(
     return WhatIf(change, share * seconds, share * min(bound, seconds), best)
 
 
-def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: float) -> JobResult:
+def _without_plan(
+    costs: JobCosts, space: JobSpace, search: JobSearch, limits: Limits, seconds: float
+) -> JobResult:
     """Return a result without plan: nothing fits, or the time was too short to find a plan."""
     bound = float(search.bound.min())
     if np.isfinite(bound):
@@ -483,12 +485,13 @@ def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: 
                 "plan's fullest moments need does not; give more memory, more time does not help"
             )
         return JobResult(None, Status.NO_SOLUTION, seconds, reason=reason)
-    reason, least = why_nothing_fits(costs, space)
+    most = SECONDS if limits.seconds is None else min(SECONDS, limits.seconds)
+    reason, least = why_nothing_fits(costs, space, most)
     return JobResult(None, Status.INFEASIBLE, seconds, reason=reason, least_memory=least)
 
 
-#: Most doublings of the number of nodes, and seconds of the search for a change with which a layout
-#: fits.
+#: Most doublings of the number of nodes, and most seconds of the search for a change with which a
+#: layout fits.
 DOUBLINGS, SECONDS = 7, 10.0
 #: Parts in host memory that are tried; the coarser ones where the space would have more than
 #: `MOST_POINTS` outer points otherwise.
@@ -496,8 +499,11 @@ QUARTERS, HALVES, WHOLE = (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.5, 1.0), (0.0, 1.
 MOST_POINTS = 100_000
 
 
-def why_nothing_fits(costs: JobCosts, space: JobSpace) -> tuple[str, float]:
-    """Return a line on the missing memory and its remedies, and the bytes that any plan needs."""
+def why_nothing_fits(costs: JobCosts, space: JobSpace, seconds: float) -> tuple[str, float]:
+    """Return a line on the missing memory and its remedies, and the bytes that any plan needs.
+
+    `seconds` are those of the search for remedies.
+    """
     devices = [nodes.accelerator for nodes in costs.cluster.nodes]
     device = min(devices, key=lambda one: one.memory_bytes)
     most = costs.job.memory_bytes or np.inf
@@ -513,7 +519,7 @@ def why_nothing_fits(costs: JobCosts, space: JobSpace) -> tuple[str, float]:
         needs = f"needs at least {times:.2f} times {more} in any layout"
     if times <= 1:  # as a whole: only programs have ruled out every layout
         needs = f"needs more than {more}"
-    helps = ", or ".join(islice(_changes_that_fit(costs, len(space)), 2))
+    helps = ", or ".join(islice(_changes_that_fit(costs, len(space), seconds), 2))
     return f"{costs.model.name} {needs}" + (f"; it fits {helps}" if helps else ""), least
 
 
@@ -522,28 +528,32 @@ def _memory_factor(costs: JobCosts, space: JobSpace) -> float:
 
     With less memory no layout fits; with so much some may.
     """
-    table = rates(space, costs.prices)
+    table, points = rates(space, costs.prices), np.arange(len(space))
 
-    def some_fit(times: float) -> bool:
+    def fitting(times: float) -> Ints:
         cluster = with_memory(costs.cluster, costs.job.memory_bytes, times)
         wider = replace(space, cluster=cluster, job=replace(costs.job, memory_bytes=None))
-        return bool(np.isfinite(first_bounds(wider, table, costs.prices)).any())
+        return points_that_fit(wider, table, points)
 
     low = high = 1.0
-    while not some_fit(high):
+    while not len(found := fitting(high)):
         high *= 2
+    points = found  # with less memory, only some of these fit
     while high / low > 1.005:
         middle = (low * high) ** 0.5
-        low, high = (low, middle) if some_fit(middle) else (middle, high)
+        if len(found := fitting(middle)):
+            high, points = middle, found
+        else:
+            low = middle
     return high
 
 
-def _changes_that_fit(costs: JobCosts, points: int) -> Iterator[str]:
-    """Yield changes under which a layout that fits was found, the smallest first.
+def _changes_that_fit(costs: JobCosts, points: int, seconds: float) -> Iterator[str]:
+    """Yield changes under which a layout that fits was found in time, the smallest first.
 
     `points` is the number of outer points of the space without them.
     """
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + seconds
     usual: dict[str, Any] = {field.name: field.default for field in fields(TrainingJob)}
     for name in (*OPEN, "recompute", "schedules", "memory_bytes"):
         given = getattr(costs.job, name)

@@ -84,10 +84,7 @@ def first_bounds(
     rates, shown = _with_transfers(space, rates, prices)
     outside = _outside_schedule(space, rates, prices)
     outside = replace(outside, hooks=outside.hooks * shown, waits=outside.waits * shown)
-    keys = np.stack((space.schedule, space.pipeline, space.chunks, space.microbatches), axis=1)
-    order = np.lexsort(keys.T)
-    edges = np.flatnonzero(np.any(np.diff(keys[order], axis=0) != 0, axis=1)) + 1
-    for group in np.split(order, edges):
+    for group in _groups(space, np.arange(count)):
         if stopped():
             break
         schedule = space.schedules[space.schedule[group[0]]]
@@ -98,6 +95,20 @@ def first_bounds(
         )
         seconds[group] = _work(space, ranks, group, excess[group], schedule, each)
     return np.where(np.isfinite(excess), (seconds + outside.seconds) * (1 - MARGIN), np.inf)
+
+
+def points_that_fit(space: JobSpace, rates: Rates, points: Ints) -> Ints:
+    """Return those of some points that memory does not rule out, in ascending order."""
+    groups = _groups(space, points)
+    return np.sort(np.concatenate([g[np.isfinite(_excess(space, rates, g))] for g in groups]))
+
+
+def _groups(space: JobSpace, points: Ints) -> list[Ints]:
+    """Return points by schedule, pipeline ranks, chunks and microbatches."""
+    keys = np.stack((space.schedule, space.pipeline, space.chunks, space.microbatches))[:, points]
+    order = np.lexsort(keys)
+    edges = np.flatnonzero(np.any(np.diff(keys[:, order]) != 0, axis=0)) + 1
+    return np.split(points[order], edges)
 
 
 def _with_transfers(space: JobSpace, rates: Rates, prices: LayerPrices) -> tuple[Rates, Floats]:

@@ -373,11 +373,10 @@ def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
         )
         if own
     ]
-    for parts in divisors(cluster.devices)[1:]:
-        larger = replace(job, global_batch=parts * job.global_batch)
-        if _has_points(model, cluster, larger):
-            helps.append(f"take a global batch of {larger.global_batch}")
-            break
+    larger = (replace(job, global_batch=batch) for batch in _larger_batches(cluster, job))
+    found = next((one for one in larger if _has_points(model, cluster, one)), None)
+    if found is not None:
+        helps.append(f"take a global batch of {found.global_batch}")
     anywhere = replace(job, launcher="any")
     if anywhere != job and _has_points(model, cluster, anywhere):
         helps.append("plan for any launcher")
@@ -386,6 +385,16 @@ def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
         f"global batch of {show_count(job.global_batch, 'sequence')} and "
         f"{names or 'nothing fixed'}; {', or '.join(helps) or 'leave several of them open'}"
     )
+
+
+def _larger_batches(cluster: TrainingCluster, job: TrainingJob) -> list[int]:
+    """Return larger batches that replicas and pipelines may divide, the smallest first.
+
+    Schedules need a multiple of p microbatches, or 2 p.
+    """
+    parts = divisors(cluster.devices)
+    sizes = {k * n * b for k in (1, 2) for n in parts for b in job.allowed("microbatch") or (1,)}
+    return sorted({(job.global_batch // size + 1) * size for size in sizes})
 
 
 def _said(value: object) -> str:

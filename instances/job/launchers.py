@@ -72,8 +72,10 @@ class LauncherSettings:
     dispatchers: frozenset[Dispatcher] = frozenset({Dispatcher.ALL_TO_ALL})
     capacity: bool = False  # whether experts can drop tokens
     graphs: frozenset[Graphs] = frozenset({Graphs.NONE})  # kernels that recorded graphs can launch
-    # whether it supports multi-token prediction in a pipeline
+    # mtp_in_pipeline, encoder_in_pipeline: whether it supports multi-token prediction in a
+    # pipeline, and can divide a model with encoder and decoder into stages
     mtp_in_pipeline: bool = True
+    encoder_in_pipeline: bool = False
     # whether only data-parallel ranks divide experts
     experts_in_data: bool = False
     # whether tensor or context parallelism requires ZeRO 1 or above
@@ -236,6 +238,7 @@ _ANY = replace(
     recompute_by_stage=True,
     offload=frozenset(OFFLOAD),
     offload_by_layer=False,
+    encoder_in_pipeline=True,
 )
 
 #: Launchers by name.

@@ -200,7 +200,10 @@ class TrainingJob:
 
     def pipelines(self, model: ModelDescription) -> bool:
         """Whether the launcher can train a model in a pipeline."""
-        return self.settings.mtp_in_pipeline or not model.mtp
+        known = self.settings
+        return (known.mtp_in_pipeline or not model.mtp) and (
+            known.encoder_in_pipeline or not model.encoder
+        )
 
     def refused(self, model: ModelDescription, layout: Layout) -> tuple[str, ...]:
         """Return the fields of a layout whose values the job or its launcher does not allow."""

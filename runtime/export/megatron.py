@@ -209,7 +209,9 @@ def megatron_arguments(model: ModelDescription, layout: Layout) -> Arguments:
 def _parallelism(model: ModelDescription, layout: Layout) -> Arguments:
     """Return degrees, stages and batch: core/model_parallel_config.py, training/arguments.py."""
     if model.encoder:
-        raise InputError(f"{model.name}: its encoder is no stage of megatron's pipeline layout")
+        raise InputError(
+            f"{model.name} has an encoder, and Megatron's arguments are written for decoders alone"
+        )
     found: Arguments = {
         "num-layers": len(model.blocks),
         "tensor-model-parallel-size": layout.tensor,

@@ -221,6 +221,8 @@ def test_listed_layer_types_come_before_the_pattern() -> None:
         (config("llama3-8b", tie_word_embeddings="no"), 'tie_word_embeddings: "no"; it must be'),
         (config("qwen3-8b", head_dim="absent"), "head_dim: missing"),
         (config("gpt-oss-20b", layer_types=["x"] * 24), 'layer_types: "x" is not one of'),
+        (config("gpt-oss-20b", layer_types=[["x"]] * 24), "layer_types: .…. is not one of"),
+        (config("qwen3-30b-a3b", mlp_only_layers=[[0]]), "mlp_only_layers: .….; give numbers of"),
         (config("gpt-oss-20b", layer_types=[]), "layer_types: 0 entries for 24 layers"),
         (config("opt-1.3b", word_embed_proj_dim=512), "word_embed_proj_dim differs"),
         (config("vit-b16", patch_size=15), "patch_size 15 does not divide image_size 224"),
