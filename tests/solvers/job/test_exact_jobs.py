@@ -122,7 +122,7 @@ def test_layers_that_alternate(seed: int) -> None:
     assert check(seed, alternating_job) != "open"
 
 
-@pytest.mark.parametrize("seed", [2, 3, 5, 8])
+@pytest.mark.parametrize("seed", [2, 3, pytest.param(5, marks=pytest.mark.slow), 8])
 def test_chunks_that_are_not_even(seed: int) -> None:
     """Chunks of three layers or more whose number divides none, and microbatches of all sizes."""
     model, cluster, job = uneven_job(random.Random(seed))
@@ -171,7 +171,9 @@ def test_sharded_weights_beside_collectives(seed: int) -> None:
     assert check(seed, sharded_job) != "open"
 
 
-@pytest.mark.parametrize("seed", [1, 3, 5, 8, 25, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "seed", [1, 3, 8, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (5, 25, 30))]
+)
 def test_parts_in_host_memory(seed: int) -> None:
     """Parts of activations, weights and optimizer state there, with slow links to it at times."""
     assert check(seed, host_job) != "open"
