@@ -266,8 +266,8 @@ OPTIMA = {
 
 
 #: The label DP takes some seconds on these, for one call and for two.
-LONG = {"LayerGraphs/gnmt_inference"}
-LONG_FOR_TWO = LONG | {"OperatorGraphs/bert_l-12_inference"}
+LONG = {"LayerGraphs/gnmt_inference", "OperatorGraphs/bert_l-12_inference"}
+LONG_FOR_TWO = LONG | {"OperatorGraphs/bert_l-3_inference"}
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,7 @@ def test_memory_has_a_price_once_prices_without_one_stall(monkeypatch: pytest.Mo
     check_bound(workload, result.plan)
 
 
+@pytest.mark.slow
 def test_prices_near_the_work_prove_inceptionv3(
     benchmarks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
