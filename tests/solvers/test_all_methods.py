@@ -40,7 +40,7 @@ TINY, HUGE = 1e-12, 1e12
 #: Ends what hangs; no test waits for it.
 LIMITS = Limits(seconds=120, nodes=2000)
 #: The same for methods that prove nothing, or seldom: they go on to the last round.
-FEW = replace(LIMITS, nodes=20)
+FEW = replace(LIMITS, nodes=6)
 
 
 def module_of(problem: str, method: str) -> str:
@@ -214,7 +214,7 @@ def test_the_same_input_and_seed_give_the_same_plan(first: tuple[str, str]) -> N
     problem, method = first
 
     def plan() -> Plan | None:
-        return asked(task(problem), method, Limits(nodes=20, seed=3)).plan
+        return asked(task(problem), method, Limits(nodes=6, seed=3)).plan
 
     one = plan()
     with ThreadPoolExecutor(1) as thread:
