@@ -58,8 +58,14 @@ def tensors(result: object) -> list[torch.Tensor]:
     return [result] if isinstance(result, torch.Tensor) else list(result)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("depth", [None, 1])
+@pytest.mark.parametrize(
+    ("name", "depth"),
+    [
+        pytest.param(name, depth, marks=[pytest.mark.slow] * ((k + bool(depth)) % 2))
+        for k, name in enumerate(MODELS)
+        for depth in (None, 1)
+    ],
+)
 def test_pieces_compute_what_the_model_computes(name: str, depth: int | None) -> None:
     model, inputs = MODELS[name]()
     alone = copy.deepcopy(model)

@@ -50,7 +50,7 @@ def annealed(
 
 def test_annealing_finds_most_optima_and_no_better_ones() -> None:
     seen = same = 0
-    for seed in range(16):
+    for seed in range(8):
         problem = INTERLEAVED if seed % 2 else PipelineJob(3, "1f1b")
         workload, cluster = case(seed, tight=seed % 3 == 0, kinds=2)
         best = least_makespan(workload, cluster, problem)
@@ -58,7 +58,7 @@ def test_annealing_finds_most_optima_and_no_better_ones() -> None:
         assert found >= best / ROUNDING, seed
         seen += math.isfinite(best)
         same += math.isfinite(best) and found <= best * ROUNDING
-    assert seen > 8
+    assert seen > 4
     assert same > seen / 2  # a chain of two kinds of devices, or of one stage, is not annealed
 
 

@@ -29,7 +29,7 @@ ENDLESS = SimpleNamespace(should_stop=lambda: False)
 @pytest.mark.parametrize(("collective", "unlike"), [("ring", 0), ("cheapest", 0), ("ring", 1)])
 def test_no_mapping_of_any_cut_is_below_the_bound(mode: str, collective: str, unlike: int) -> None:
     near = 0
-    for seed in range(15):
+    for seed in range(6):
         workload, problem = drawn_joint(seed, mode, collective, unlike=bool(unlike))
         cluster = devices_of(problem.topology)
         task = pose(workload, cluster, problem)
@@ -47,7 +47,7 @@ def test_no_mapping_of_any_cut_is_below_the_bound(mode: str, collective: str, un
         assert no_mapping_below(workload, cluster, problem, 1e3 * value * (1 - 1e-9)), seed
         assert not no_mapping_below(workload, cluster, problem, optimum * (1 + 1e-6)), seed
         near += 1e3 * value >= 0.98 * optimum
-    assert near >= 5
+    assert near >= 2
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -84,7 +84,7 @@ def test_runs_of_stages_fit_into_a_block() -> None:
     ("network", "place", "slow"),
     [
         ("gpt2-xl-training", "torus2d:8x8", 1.0),
-        ("gpt2-xl-training", "islands:8x8", 1.0),
+        pytest.param("gpt2-xl-training", "islands:8x8", 1.0, marks=pytest.mark.slow),
         ("resnet50-operators-training", "torus2d:8x8", 2.0),  # it does not begin on the fast half
     ],
 )
