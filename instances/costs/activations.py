@@ -62,11 +62,19 @@ WIDE = (NumberFormat.FP32, NumberFormat.TF32, NumberFormat.FP16, NumberFormat.BF
 # What a block keeps.
 
 
+def masks_window(attention: Attention, layout: Layout) -> bool:
+    """Whether a window is a mask over all scores, as in PyTorch's attention, which computes all."""
+    windowed = attention.window is not None and attention.window < layout.sequence
+    return windowed and layout.software is Software.STAGECUT
+
+
 def attention_kept(attention: Attention, layout: Layout) -> Iterator[tuple[str, float]]:
     """Yield the bytes that an attention keeps for its backward pass, by module."""
     at, each, t = Tokens.of(layout), element_bytes(layout), layout.tensor
     heads = attention.heads / t
-    kv_heads = heads if attention.latent else max(attention.kv_heads / t, 1.0)
+    kv_heads = max(attention.kv_heads / t, 1.0)
+    if attention.latent or masks_window(attention, layout):  # copied for each query head
+        kv_heads = heads
     tokens = at.inner
     query = each * tokens * heads * attention.key_width
     key = each * tokens * kv_heads * attention.key_width

@@ -22,6 +22,7 @@ from .activations import (
     element_bytes,
     fused,
     loss_bytes,
+    masks_window,
     norm_bytes,
     one_by_one,
 )
@@ -281,9 +282,8 @@ def core_attention(at: Setting, attention: Attention, cross: int = 0) -> LayerPa
     key, value = attention.key_width, attention.value_width
     precision = at.wide
     if layout.fused_attention:
-        # PyTorch's attention takes a window as a mask, and computes what is masked as well.
-        masked = (attention.window or seen) < seen and layout.software is Software.STAGECUT
-        visible = seen if cross or masked else attention.visible(seen)
+        every = cross or masks_window(attention, layout)
+        visible = seen if every else attention.visible(seen)
         operations = 2 * layout.microbatch * heads * rows * visible * (key + value)
         forward = fused_attention(operations, False, device, precision, reach)
         backward = fused_attention(2.5 * operations, True, device, precision, reach)

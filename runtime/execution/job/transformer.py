@@ -289,6 +289,8 @@ class CoreAttention(nn.Module):  # type: ignore[misc]
         if self.window is not None and self.window < q.shape[2]:
             apart = positions[:, None] - positions
             mask = (apart < self.window) & ((apart >= 0) if self.causal else (-apart < self.window))
+            # On GPUs, kernels that keep no scores take either a mask or shared heads.
+            k, v = (one.repeat_interleave(q.shape[1] // k.shape[1], 1) for one in (k, v))
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=self.causal and mask is None,
             enable_gqa=q.shape[1] != k.shape[1],

@@ -16,7 +16,9 @@ from job_cases import of_two_microbatches  # noqa: E402
 from model_cases import MODELS, alone, layouts_of, model_rank  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 
-from stagecut.runtime.execution.job.transformer import transformer  # noqa: E402
+from stagecut.instances.costs.activations import kept_by_module  # noqa: E402
+from stagecut.instances.costs.description import Attention, Block, FeedForward  # noqa: E402
+from stagecut.runtime.execution.job.transformer import CoreAttention, transformer  # noqa: E402
 
 #: Losses differ from the second step on where the first one's gradients do, and in the third where
 #: the optimizer's state does.
@@ -91,3 +93,28 @@ def test_it_has_as_many_parameters_as_the_description_counts(name: str) -> None:
 def test_what_is_not_built_is_named(name: str, part: str) -> None:
     with pytest.raises(InputError, match=f"{name}: it has .*{part}"):
         transformer(stagecut.model_description(name))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_window_attends_to_what_it_lets_see_and_keeps_keys_for_every_query_head(
+    causal: bool,
+) -> None:
+    attention = Attention(4, 2, 8, window=3, causal=causal)
+    made = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, heads, 7, 8, generator=made) for heads in (4, 2, 2))
+    k.requires_grad_()
+    apart = torch.arange(7)[:, None] - torch.arange(7)
+    seen = (apart < 3) & (apart >= 0) if causal else apart.abs() < 3
+    scores = q @ k.repeat_interleave(2, 1).mT / 8**0.5
+    expected = scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v.repeat_interleave(2, 1)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one), lambda one: one):
+        found = CoreAttention(attention)(q, k, v, torch.arange(7))
+    torch.testing.assert_close(found, expected)
+    layout = stagecut.Layout(software="stagecut", sequence=7, recipe="fp32")
+    said = [
+        kept_by_module(Block(one, feed_forward=FeedForward(8)), 32, layout)["attention"]
+        for one in (attention, Attention(4, 2, 8))
+    ]
+    assert said[0] - said[1] == 2 * k.numel() * 4  # keys and values of two further heads
+    assert sum(one.shape[1:] == q.shape[1:] for one in kept) >= 4
