@@ -150,8 +150,8 @@ def stages_of_stream(
 ) -> StageGraph:
     """Return the stages of a plan for a stream, in O(n + m + devices).
 
-    InputError if the plan was made for another workload, or microbatches or bandwidth are not
-    known.
+    InputError if the plan was made for another workload, microbatches or bandwidth are not known,
+    or a stage has no node or too few devices.
     """
     plan.check_made_for(workload)
     layers = layers_of(workload)
@@ -169,11 +169,13 @@ def stages_of_stream(
         for v, c in zip(stage.nodes, stage.configuration, strict=True):
             forward = forward_time(workload, layers, v, c)
             compute[s] += slowdown * np.array([forward, layers.time[c] - forward])
-        first = int(solution.device[nodes[0]])
+        first = int(solution.device[nodes[0]]) if nodes else plan.cluster.size
+        needed = stage.replicas * stage.degree
+        own = [device.name for device in plan.cluster.devices[first : first + needed]]
+        if len(own) < needed:
+            raise InputError(f"plan: stage {s} has no node, or too few devices; verify the plan")
         replicas.append(tuple(range(len(names), len(names) + stage.replicas)))
-        for r in range(stage.replicas):
-            group = [first + r * stage.degree + t for t in range(stage.degree)]
-            names.append(_group_name([plan.cluster.devices[d].name for d in group]))
+        names += [_group_name(own[d : d + stage.degree]) for d in range(0, needed, stage.degree)]
     payload: dict[tuple[int, int], float] = {}
     for e, (u, v) in enumerate(workload.edges.tolist()):
         a, b = int(stage_of[u]), int(stage_of[v])
