@@ -324,7 +324,7 @@ def relay_line(
     place = np.zeros(workload.n, np.int64)
     for s, both in enumerate(stages):
         place[[*both[FORWARD], *both[BACKWARD]]] = s
-    _check_line(workload, place)
+    check_chain(workload, place, "relayed: simulate without")
     waits, present, rank = line_of(count, bool(workload.backward.any()))
     receive, send = np.zeros((count, 2)), np.zeros((count, 2))
     moved = dict.fromkeys(waits, 0.0)
@@ -372,13 +372,14 @@ def _in_line(workload: Workload, stages: list[Passes], rank: Ints) -> list[Passe
         ) from None
 
 
-def _check_line(workload: Workload, place: Ints) -> None:
-    for u, v in workload.edges.tolist():
-        back = bool(workload.backward[u]), bool(workload.backward[v])
-        if (back == (False, False) and place[u] > place[v]) or (
-            back == (True, True) and place[u] < place[v]
-        ):
-            raise InputError(
-                f"relayed: node {workload.ids[v]} needs node {workload.ids[u]}, whose piece comes "
-                "later in the line of stages; simulate without"
-            )
+def check_chain(workload: Workload, stage: Ints, remedy: str) -> None:
+    """Refuse a chain, by the stage of each node, in which a node needs one of a later stage."""
+    u, v = workload.edges.T
+    back = workload.backward
+    later = np.where(back[u], stage[u] < stage[v], stage[u] > stage[v]) & (back[u] == back[v])
+    if later.any():
+        k = int(later.argmax())
+        raise InputError(
+            f"plan: node {workload.ids[v[k]]} needs node {workload.ids[u[k]]}, whose piece comes "
+            f"later in the chain of stages; {remedy}"
+        )

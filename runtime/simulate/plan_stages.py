@@ -78,7 +78,7 @@ from ..verify import latency
 from ..verify.mapping import link_table, stage_reports
 from ..verify.report import CallReport, StageReport
 from .network import HostMemory, Links, Network
-from .pieces import Passes, cut, cut_relayed, price_stages, relay_line, weight_share_of
+from .pieces import Passes, check_chain, cut, cut_relayed, price_stages, relay_line, weight_share_of
 from .stages import BACKWARD, FORWARD, StageGraph, edges_of, line_of
 
 #: Share of a layer's time for its forward pass, where the file does not say it: an assumption.
@@ -113,6 +113,7 @@ def stages_of_iteration(
     elif problem.relayed:
         graph = relay_line(workload, cluster, device, stages)
     else:
+        check_chain(workload, solution.stage, "verify the plan")
         waits, present, rank = line_of(len(stages), bool(workload.backward.any()))
         graph = price_stages(workload, cluster, device, stages, present, rank, waits)
     return replace(graph, batch=problem.batch, weight_share=problem.weight_share)

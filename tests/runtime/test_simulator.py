@@ -279,6 +279,8 @@ def test_plans_that_break_rules_are_no_exceptions() -> None:
     stage, devices = plan.solution.stage, plan.solution.devices
     with pytest.raises(InputError, match="a stage has no node"):
         _simulated(posed, plan, PipelinePlacement(stage, (*devices, 0)))
+    with pytest.raises(InputError, match="comes later in the chain of stages; verify the plan"):
+        _simulated(posed, plan, PipelinePlacement(stage.max() - stage, devices))
     posed = task("stream")
     plan = stagecut.solve(posed.workload, posed.cluster, posed.problem).plan
     assert plan is not None
