@@ -1,7 +1,7 @@
 """Stagecut plans where the operators of a neural network run, and certifies how well.
 
-Everything that documents and notebooks use is here, by task; a name is loaded when it is first
-used, so that ``import stagecut`` costs nothing.
+The names that pages and notebooks use, by task. Each is loaded at its first use, so that
+``import stagecut`` is fast.
 
 =================  ================================================================================
 workloads, files   `Workload`, `load`, `save`, `published_folder`, `from_networkx`,
@@ -26,12 +26,11 @@ version            `__version__`
 errors             `StagecutError`: `InputError`, `InfeasibleError`, `VerificationError`
 =================  ================================================================================
 
-The packages below have the rest: ``stagecut.instances`` named options, what plans decide
-(placements) and tensor programs, ``instances.formats``, ``instances.costs``;
-``stagecut.runtime`` reports, ``runtime.schedules``, ``runtime.simulate`` (networks, stages without
-a plan), ``runtime.pictures``, ``runtime.measure`` and ``runtime.execution`` (executors);
-``stagecut.api`` results of the functions above. Their ``__all__`` lists the names, which
-``import stagecut`` reaches.
+The packages below have the rest: ``stagecut.instances`` has named options, placements and tensor
+programs, ``instances.formats``, ``instances.costs``; ``stagecut.runtime`` has reports,
+``runtime.schedules``, ``runtime.simulate`` (networks, stages without a plan), ``runtime.pictures``,
+``runtime.measure`` and ``runtime.execution`` (executors); ``stagecut.api`` has the results of the
+functions above. Their ``__all__`` lists the names, all of which ``import stagecut`` reaches.
 
 Examples
 --------

@@ -20,7 +20,7 @@ from .commands.common.console import BAD_INPUT, ERR, INFEASIBLE, INTERRUPTED, OU
 from .instances import InfeasibleError, StagecutError
 from .instances.common.escape import one_line
 
-#: Exception that wrong options raise: some releases of Typer have their own copy of Click.
+#: Exception raised for wrong options: some releases of Typer have their own copy of Click.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
 #: Command → its module in `commands/`, and the function or group in it.
@@ -39,22 +39,22 @@ _COMMANDS = {
 
 
 class _Commands(TyperGroup):
-    """The commands; the module of one is imported when it is called or completed."""
+    """Group of commands, whose modules are imported when a command is called or completed."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return name, command and the arguments left, with the command as its module has it."""
+        """Return name, command, imported from its module, and remaining arguments."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name and command else command, rest
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands, each of which has the first line of its help then."""
+        """Return the names of all commands, after giving each the first line of its help."""
         for name, command in self.commands.items():
             command.help = _first_line(*_COMMANDS[name])
         return super().list_commands(ctx)
 
 
 def _first_line(module: str, attribute: str) -> str:
-    """Return the first line of a command's help, from the text of its module: that is not slow."""
+    """Return the first line of a command's help from the text of its module, without importing."""
     source = Path(__file__).with_name("commands") / f"{module}.py"
     before = r"^app = typer\.Typer\(help=" if attribute == "app" else rf"^def {attribute}\(.*?^    "
     found = re.search(rf'{before}"+(.+?)("|$)', source.read_text(encoding="utf-8"), re.M | re.S)
@@ -78,7 +78,7 @@ def load_command(name: str) -> Any:
 
 
 def _stand_in() -> None:
-    """Stand for a command whose module is not imported yet."""
+    """Do nothing, in place of a command whose module is not imported yet."""
 
 
 app = typer.Typer(
@@ -94,7 +94,7 @@ for _name in _COMMANDS:
 
 def _show_version(asked: bool) -> None:
     if asked:
-        OUT.say(f"stagecut {installed('stagecut')}")
+        OUT.print_line(f"stagecut {installed('stagecut')}")
         raise typer.Exit
 
 
@@ -123,33 +123,33 @@ def run_command(arguments: Sequence[str]) -> int:
     try:
         code = app(list(arguments), prog_name="stagecut", standalone_mode=False)
         if code == INTERRUPTED:  # Typer's for Ctrl-C
-            ERR.say("interrupted")
+            ERR.print_line("interrupted")
         return code if isinstance(code, int) else 0
     except StagecutError as error:
-        ERR.say(f"error: {error}", style="red")
+        ERR.print_line(f"error: {error}", style="red")
         return INFEASIBLE if isinstance(error, InfeasibleError) else BAD_INPUT
     except UsageError as error:
         text = error.format_message().replace("Value error, ", "")  # of pydantic, which checks
         if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands, and none named
-            ERR.say(text)
+            ERR.print_line(text)
         else:
-            ERR.say(f"error: {one_line(text)}", style="red")
+            ERR.print_line(f"error: {one_line(text)}", style="red")
         return BAD_INPUT
     except OSError as error:  # of the machine: a full disk, no folder for temporary files
         where = "" if error.filename is None else f"{error.filename}: "
         text = one_line(f"error: {where}{error.strerror or error}")
-        ERR.say(text, style="red")
+        ERR.print_line(text, style="red")
         return BAD_INPUT
     except MemoryError:
         text = "error: there is not enough memory; give the process more (see ulimit -v)"
-        ERR.say(text, style="red")
+        ERR.print_line(text, style="red")
         return BAD_INPUT
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
 def _leave(code: int) -> None:
-    """End the process, also if a solver that did not stop in time is still at work in a thread."""
+    """End the process even if a thread of a solver that did not stop in time still runs."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Python interface: solve, simulate, run and compare, a module for each."""
+"""Python interface, with a module per task: solve, explain, compare, plan a model, run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ..instances.common.lazy import loader, names_of
 _MODULES = {
     "best_schedule": "BestSchedule",
     "estimate": "Estimate",
+    "job": "JobResult solve_job",
     "explanation": "Explanation",
     "plan_model": "PlannedModel",
     "relaxation": "Relaxation relax_schedule",

@@ -1,4 +1,4 @@
-"""The optimal schedule of a small pipeline, against the heuristics it starts from."""
+"""Optimal schedules of small pipelines, by an integer program that starts from heuristics."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ STARTS = ("1f1b", "zb-h1", "zb-h2", "gpipe")
 
 @dataclass(frozen=True, repr=False)
 class BestSchedule(Summarised):
-    """The best schedule found and how good a schedule can be at most.
+    """Best schedule found, with a lower bound on the makespan of any schedule.
 
     Parameters
     ----------
     schedule, simulation
-        The schedule, and what it does.
+        The schedule, and its execution in the simulator.
     bound
         No schedule has a lower makespan.
     status
@@ -42,7 +42,7 @@ class BestSchedule(Summarised):
     seconds
         Of the search.
     trace
-        Each moment when a better schedule or bound was found.
+        The search's progress: a point for each better schedule or bound.
 
     Examples
     --------
@@ -98,7 +98,7 @@ def best_schedule(
     stages
         Without replicas; transfers keep their devices busy.
     microbatches
-        In the batch.
+        Number of microbatches in a batch.
     activation_bytes
         Memory of each device for activations; default: that of the stages, less one version of
         the weights.
@@ -218,7 +218,10 @@ def usual_orders(
 
 
 def _orders(schedule: Schedule, number: dict[Action, int]) -> Orders | None:
-    """Return a schedule as operations; where they are split, a whole backward is I, then W."""
+    """Return a schedule's operations by device; None if the operations cannot express it.
+
+    Where passes are split, a whole backward pass becomes I, then W.
+    """
     orders = []
     for d in range(len(schedule.actions)):
         order: list[int] = []
@@ -235,9 +238,9 @@ def _orders(schedule: Schedule, number: dict[Action, int]) -> Orders | None:
 
 
 def schedule_milp(instance: ScheduleInstance, search: Search[Orders]) -> None:
-    """Find the order with the least makespan, from the best one that the search already holds.
+    """Find the order of least makespan, starting from the best one of the search.
 
-    Without one, the horizon is that of doing everything one after the other.
+    Without one, the horizon is the time of all operations one after the other.
     """
     search.raise_bound(max(map(instance.work, range(len(instance.own)))), "work of one device")
     solve_program(lambda: _program(instance, search), search)

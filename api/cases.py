@@ -53,7 +53,7 @@ def _check(key: str, row: Row) -> str:
 
 
 class RowRecord(Record, omit_defaults=True):
-    """Row of the record: the outcome of a case; of a crash the status and error alone."""
+    """Row of the record: the outcome of a case, or the status and error of a crash."""
 
     workload: str
     method: str
@@ -70,15 +70,15 @@ class RowRecord(Record, omit_defaults=True):
 
 
 class EntryRecord(Record):
-    """A line of the record; older ones have no `check`."""
+    """A line of the record: a case's key and row, with their checksum."""
 
     key: str
     row: RowRecord
-    check: str | None = None
+    check: str
 
 
 def read_record(record: Path) -> tuple[dict[str, Row], int]:
-    """Return the rows of a record by key, and how many lines are damaged or cut off.
+    """Return the rows of a record by key, and the number of damaged or incomplete lines.
 
     InputError if the file is unreadable.
     """
@@ -94,7 +94,7 @@ def read_record(record: Path) -> tuple[dict[str, Row], int]:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             damaged += 1
             continue
-        if entry.check in (None, _check(entry.key, row)):
+        if entry.check == _check(entry.key, row):
             rows[entry.key] = row
         else:
             damaged += 1
@@ -190,7 +190,7 @@ def unique_names(workloads: Sequence[str]) -> dict[str, str]:
 
 
 def run_case(case: ComparisonCase) -> Row:
-    """Run one case in a process of its own and return its row; a refusal or a crash is one, too."""
+    """Run one case in a process of its own and return its row, also of a refusal or a crash."""
     command, environment = python_process("-m", "stagecut", "solve", case.workload, "--json")
     command += ["--method", case.method, "--time-limit", str(case.time_limit), *case.options]
     command += ["--set", "workers.count=1"]  # methods are compared, and cases run beside each other

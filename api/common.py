@@ -36,14 +36,14 @@ from .versions import installed
 def with_defaults(
     workload: Workload | str | Path, cluster: Cluster | None, problem: Problem | None
 ) -> tuple[Workload, Cluster, Problem]:
-    """Return workload, cluster and problem, by default usual ones; InputError if none is known."""
+    """Return workload, cluster and problem, with defaults for None; InputError if there is none."""
     if not isinstance(cluster, Cluster | None):
         raise InputError(
             f"cluster: {quote(cluster)}; give a Cluster, such as accelerators_and_cpus(4); names "
             "such as h100:8 are of a TrainingJob(global_batch=…)"
         )
-    if not isinstance(problem, Problem | None):
-        raise InputError(f"problem: {quote(problem)}; give one, such as Throughput()")
+    if problem is not None:
+        checked_problem(problem)
     if not isinstance(workload, Workload):
         workload = load(workload)
     if cluster is None and isinstance(problem, DeviceMapping):
@@ -59,13 +59,20 @@ def with_defaults(
     return workload, cluster, problem
 
 
+def checked_problem(problem: Problem) -> Problem:
+    """Return a problem; InputError if it is none on a workload, such as a training job."""
+    if not isinstance(problem, Problem):
+        raise InputError(f"problem: {quote(problem)}; give one, such as Throughput()")
+    return problem
+
+
 def default_problem(workload: Workload) -> Problem:
-    """Return the problem that is solved where none is given."""
+    """Return the default problem of a workload."""
     return Throughput() if workload.layers is None else PipelineJob()
 
 
 def devices_of(topology: Topology) -> Cluster:
-    """Return the devices of a topology as a cluster: neighbours that are alike are of a kind."""
+    """Return the devices of a topology as a cluster; successive identical devices form a kind."""
     memory, slow = topology.memory_bytes, topology.slowdown
     changes = (memory[1:] != memory[:-1]) | (slow[1:] != slow[:-1])
     first = [0, *(np.flatnonzero(changes) + 1).tolist()]
@@ -123,9 +130,9 @@ def result_of(
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """Objectives of a task's solutions, by definition."""
+    """Verifier of a task's solutions: their objectives by definition."""
 
-    workload: Workload  # workload, cluster, problem: what the solutions are for
+    workload: Workload  # workload, cluster, problem: of the task
     cluster: Cluster
     problem: Problem
 
@@ -152,11 +159,11 @@ def plan_from_split(
     path
         The split file.
     workload
-        What it splits; nodes that the file leaves out follow their colour.
+        The workload that it splits; nodes that the file leaves out follow their colour.
     cluster
-        Whose devices it numbers; default: the one that the workload suggests.
+        Devices, in the order of the file's numbers; default: those that the workload suggests.
     problem
-        What it is judged by; default: `Throughput()`.
+        Problem that defines the objective; default: `Throughput()`.
 
     Returns
     -------
@@ -178,19 +185,16 @@ def plan_from_split(
     >>> stagecut.api.plan_from_split("split.json", workload).method
     'split file'
     """
-    cluster = cluster or workload.cluster
-    if cluster is None:
-        raise InputError(f"{workload.name}: it suggests no cluster; give one")
-    problem = problem or Throughput()
+    _, cluster, posed = with_defaults(workload, cluster, problem or Throughput())
     placement = load_split(path, workload, cluster)
-    report = evaluate(workload, cluster, problem, placement)
+    report = evaluate(workload, cluster, posed, placement)
     if report.violations:
         raise InputError(f"{path}: {report.violations[0]}; correct the split")
     return Plan(
         workload_name=workload.name,
         workload_fingerprint=workload.fingerprint,
         cluster=cluster,
-        problem=problem,
+        problem=posed,
         solution=placement,
         objective=report.objective,
         bound=-math.inf,

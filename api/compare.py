@@ -21,7 +21,7 @@ from ..instances.formats.files import load
 from ..instances.model.plan import gap_between
 from ..runtime import evaluate
 from ..solvers import METHODS, Limits, Result
-from .common import default_problem
+from .common import checked_problem, default_problem
 from .solve import solve
 
 if TYPE_CHECKING:
@@ -140,9 +140,9 @@ def _named_problems(
     if problems is None:
         return {}
     if isinstance(problems, Mapping):
-        return dict(problems)
+        return {name: checked_problem(one) for name, one in problems.items()}
     several = problems if isinstance(problems, Sequence) else [problems]
-    return _by_name([(_described(problem), problem) for problem in several], "problems")
+    return _by_name([(_described(checked_problem(one)), one) for one in several], "problems")
 
 
 def _by_name(pairs: Sequence[tuple[str, Named]], what: str) -> dict[str, Named]:

@@ -14,13 +14,14 @@ from ..instances.costs.calibration import Calibration, load_measurements, with_m
 from ..instances.costs.clusters import training_cluster
 from ..instances.costs.description import ModelDescription, forward_flops
 from ..instances.costs.hardware import TrainingCluster
-from ..instances.costs.layout import Layout, check_layout, describe
+from ..instances.costs.layers import LayerPrices
+from ..instances.costs.layout import Layout, Software, check_layout, describe
 from ..instances.costs.memory import NEARLY_FULL, PEAK_ERROR, RankMemory, RankStages, rank_memory
 from ..instances.costs.models import model_description
 from ..instances.costs.stages import device_memory
 from ..instances.costs.traffic import CollectiveTraffic, collectives
 from ..instances.model.summary import Summarised
-from ..runtime.estimate import iteration_time
+from ..runtime.estimate import iteration_times
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -243,15 +244,29 @@ def estimate(
     >>> stagecut.estimate("llama3.2-1b", layout, "a100:8").fits
     True
     """
+    prices = layer_prices(model, cluster, layout.software, calibration, measured)
+    model, cluster = prices.model, prices.cluster
+    check_layout(model, layout, cluster)
+    (time,) = iteration_times([layout], prices)
+    stages = RankStages.of(model, layout)
+    ranks = tuple(rank_memory(model, layout, rank, stages) for rank in range(layout.pipeline))
+    name = prices.calibration.name
+    return Estimate(model, layout, cluster, time.seconds, time.terms, ranks, name)
+
+
+def layer_prices(
+    model: str | Path | ModelDescription,
+    cluster: str | Path | TrainingCluster,
+    software: Software,
+    calibration: Calibration | None = None,
+    measured: str | Path | None = None,
+) -> LayerPrices:
+    """Return the prices of a model's layers on a cluster; the other parameters as of `estimate`."""
     if not isinstance(model, ModelDescription):
         model = model_description(model)
     if not isinstance(cluster, TrainingCluster):
         cluster = training_cluster(cluster)
-    check_layout(model, layout, cluster)
-    table = calibration or calibrations.calibration(cluster.accelerator.family, layout.software)
+    table = calibration or calibrations.calibration(cluster.accelerator.family, software)
     if measured is not None:
         table = with_measurements(table, load_measurements(Path(measured)), cluster)
-    time = iteration_time(model, layout, cluster, table)
-    stages = RankStages.of(model, layout)
-    ranks = tuple(rank_memory(model, layout, rank, stages) for rank in range(layout.pipeline))
-    return Estimate(model, layout, cluster, time.seconds, time.terms, ranks, table.name)
+    return LayerPrices(model, cluster, table)

@@ -1,6 +1,6 @@
-"""Explanation of a plan, or of a result without one: what limits it, and its dearest transfers.
+"""Explanations of plans: limiting device, most expensive transfers, remedies, moves of a node.
 
-Beside them stand the verified objectives of moving a node to each other place.
+Where a search finds no plan, the reason, and the memory or devices that would make one possible.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from ..runtime.verify.report import Load, loads_of
 from ..solvers import Limits
 from ..solvers.core.search import OPTIMAL_GAP
 from .common import with_defaults
-from .explanation import Crossing, Explanation, Move, MoveGains
-from .gain import units_of
+from .explanation import Crossing, Explanation, Move, NodeMoves
+from .gain import largest_part
 from .remedies import made_feasible, remedies
 from .solve import solve
 
@@ -69,23 +69,24 @@ def explain(
     workload
         What the plan was made for; or its file, or the name of a shipped workload.
     plan
-        A plan, or the result that holds it; default: what a search for `cluster` and `problem`
-        finds, or why there is no plan, and how much memory, or how many devices, would do.
+        A plan, or the result that holds it; default: the plan that a search for `cluster` and
+        `problem` finds. If there is none, the explanation says why, and how much memory or how many
+        devices would do.
     cluster, problem
         In place of a plan, as for `solve`.
     node
-        Id or name of a node: what it costs to have it, and what shares its colour, elsewhere.
+        Id or name of a node. It is moved, with all nodes of its colour, to each other place.
     seconds
-        For the searches: what would help is found by solving again, with one thing changed and
-        the plan as a start, all changes together in this time. 0: not asked.
+        For all searches for remedies together: each solves the problem again with one change, from
+        the plan. 0: no remedies.
     most
         Number of transfers to list.
 
     Returns
     -------
     Explanation
-        It shows itself as text. What it says of the plan is verified; of a change it gives the
-        best plan found in the time, and the most that any plan could gain by its bound.
+        Shown as text. Statements about the plan are verified; of each change it has the best plan
+        found in the time, and a bound on the gain of any plan.
 
     Raises
     ------
@@ -175,9 +176,9 @@ FEW, LONGER = 4, 1.25
 
 
 def limiting(workload: Workload, plan: Plan, loads: tuple[Load, ...]) -> str:
-    """Return the name of the device, or stage, that limits: the busiest, or the longest waited for.
+    """Return the name of the limiting device or stage: the busiest one.
 
-    For a request that is the device with most time on its critical path.
+    For a request, the device with most time on its critical path.
     """
     if isinstance(plan.problem, Latency):
         path = _on_path(workload, plan)
@@ -246,24 +247,18 @@ def _busy(load: Load, report: Report, problem: Problem, unit: str) -> str:
 
 def _parts(workload: Workload, plan: Plan, load: Load) -> Iterator[str]:
     """Yield a sentence on the indivisible part of the device's work, if it is most of it."""
+    own = np.array([workload.index[node] for node in load.nodes])
     if is_stream(plan.problem):
-        own = [workload.index[node] for node in load.nodes]
         if len(own) == 1:
             yield f"It has one layer alone, {workload.ids[own[0]]}, which cannot be cut."
         return
-    task: Task[Problem] = pose(workload, plan.cluster, plan.problem)
-    own = [workload.index[node] for node in load.nodes]
-    if not own:
+    if not len(own):
         return
-    units = units_of(task)[own]
+    task: Task[Problem] = pose(workload, plan.cluster, plan.problem)
     kind = next(device.kind for device in plan.cluster.devices if device.name == load.name)
-    work = np.bincount(units, task.costs.compute[kind, own])
-    largest = int(work.argmax())
-    share = work[largest] / work.sum() if work.sum() else 0.0
+    nodes, share, colours = largest_part(task, task.costs.compute[kind], own)
     if share < LARGE:
         return
-    nodes = [v for v, u in zip(own, units.tolist(), strict=True) if u == largest]
-    colours = sorted({str(workload.colour_labels[c]) for c in workload.colours[nodes] if c >= 0})
     what = f"node {workload.ids[nodes[0]]}"
     if len(nodes) > 1:
         what = f"{len(nodes)} nodes that must be together"
@@ -364,10 +359,10 @@ def _memory(loads: tuple[Load, ...], name: str) -> Iterator[str]:
 
 
 def crossings(workload: Workload, plan: Plan, report: Report, most: int) -> tuple[Crossing, ...]:
-    """Return the outputs that cross between devices and cost most, the dearest first.
+    """Return the transfers between devices that cost most, the most expensive first.
 
-    What one costs is what the verifier finds less once it takes no time; so relays, links and
-    schedules count as they do for the plan. The `most` longest transfers are looked at.
+    The cost of one is the difference in the verified plan if it takes no time; so relays, links and
+    schedules count as they do for the plan. Only the `most` longest transfers are evaluated.
     """
     places = places_of(plan)
     where = places.of.tolist()
@@ -427,12 +422,12 @@ def _size(workload: Workload, node: int) -> float | None:
     return None if workload.output_bytes is None else float(workload.output_bytes[node])
 
 
-def moves(workload: Workload, plan: Plan, node: object) -> MoveGains:
-    """Return the cost of moving a node, with its colour, to each other place.
+def moves(workload: Workload, plan: Plan, node: object) -> NodeMoves:
+    """Return the objectives after moving a node, with its colour, to each other place.
 
-    Where that breaks a rule, all that the node leads to, or all that leads to it, on its device
-    moves with it, if that breaks none. The node is named by its id, also as text, or its name;
-    InputError if there is none.
+    Where that breaks a rule, its descendants or its ancestors on its device move with it, if that
+    breaks none. The node is given by its id, also as text, or its name; InputError if there is
+    none.
     """
     v = _number(workload, node)
     places = places_of(plan)
@@ -451,7 +446,7 @@ def moves(workload: Workload, plan: Plan, node: object) -> MoveGains:
             objective = math.inf if broken else report.objective
             tried.append(Move(name, objective, broken, len(together) - len(alone)))
         found.append(tried[0] if tried[0].broken == "" else min(tried, key=_better))
-    return MoveGains(
+    return NodeMoves(
         node=workload.ids[v],
         where=places.names[here],
         together=tuple(workload.ids[u] for u in alone if u != v),
@@ -469,9 +464,9 @@ def _better(move: Move) -> tuple[float, int]:
 
 
 def _closed(workload: Workload, nodes: list[int], place: Ints, direction: str) -> list[int]:
-    """Return nodes with all of their colours and, in their place, all that a direction leads to.
+    """Return nodes with all nodes of their colours and, in their place, all in a direction.
 
-    Steps go from forward node to forward node: backward nodes follow by their colours.
+    The direction is followed from forward node to forward node; backward nodes follow by colour.
     """
     steps = getattr(workload, direction) if direction else ((),) * workload.n
     found: set[int] = set()
@@ -506,7 +501,7 @@ class NodePlaces:
 
     names: tuple[str, ...]  # of all places
     of: Ints  # shape (n,): place of each node
-    solution: Callable[[Ints], Solution]  # returns what has the nodes in such places, as `of`
+    solution: Callable[[Ints], Solution]  # returns the solution of other places, shape (n,)
 
     def move(self, nodes: Sequence[int], to: int) -> Solution:
         """Return the solution with some nodes in another place, all else the same."""
@@ -532,7 +527,7 @@ def places_of(plan: Plan) -> NodePlaces:
 
 
 def _calls(plan: Plan, solution: CallPlacement) -> NodePlaces:
-    """Return the calls, a first one on each device that has none, and the pools of CPUs."""
+    """Return the calls, a first one on each accelerator that has none, and the pools of CPUs."""
     devices, kinds = plan.device_names, plan.cluster.kinds
     host = [kinds[device.kind].host for device in plan.cluster.devices]
     first = [plan.cluster.devices[d - 1].kind != plan.cluster.devices[d].kind or d == 0

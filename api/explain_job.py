@@ -1,8 +1,8 @@
 """Explanation of a training job's plan, decision by decision, and differences of two plans.
 
-A plan wins because of every decision in it, so each is turned around alone: the best layout that is
-known with another tensor degree, another ZeRO stage, and so on, and a bound for all of those. Plans
-are compared by the terms of their seconds and of their fullest rank's bytes.
+For each decision of a plan (tensor degree, ZeRO stage, …) alone: the best layout known with another
+value, and a bound for all such layouts. Two plans are compared by the terms of their seconds and of
+their fullest rank's bytes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from ..instances.costs.memory import RankStages, passes_in_flight, rank_memory, 
 from ..instances.costs.stages import message_time, stage_times
 from ..instances.job.plan import JobPlan, Reason
 from ..instances.model.cluster import Link
-from ..runtime.estimate import iteration_time
 from ..runtime.simulate.network import point_to_point
 from ..runtime.simulate.result import Simulation
 from ..runtime.simulate.simulator import simulate_stages
 from ..runtime.simulate.stages import chain
 from ..solvers.job.search import search_job
-from .job import JobCosts, UsualChoice, job_costs, judge_usual
+from .job import UsualChoice, job_costs, judge_usual
 
-#: Fields of a layout that are decisions of their own.
+#: Fields of a layout that are explained, a decision each.
 DECISIONS = (
     "tensor", "context", "pipeline", "chunks", "data", "expert", "zero", "microbatch", "schedule",
     "recompute", *OFFLOAD,
@@ -38,18 +37,18 @@ DECISIONS = (
 #: Decisions that one pipeline rank does not have.
 OF_PIPELINES = ("schedule", "chunks")
 #: Relative gap at which a search with another decision ends.
-TURNED_GAP = 5e-3
+ALTERNATIVE_GAP = 5e-3
 
 
 @dataclass(frozen=True)
-class TurnedDecision:
-    """A field of a plan's layout, and the best layout known in which it has another value."""
+class DecisionAlternative:
+    """Best layout known with another value of one field of a plan's layout, and a bound."""
 
     field: str  # of `Layout`
-    layout: Layout | None  # the best that was found with another value; None if none fits
-    seconds: float  # of its iteration; infinite if there is none
+    layout: Layout | None  # the best layout found with another value; None if none was found
+    seconds: float  # of its iteration; infinite without a layout
     bound: float  # no layout of the declared space with another value takes fewer seconds
-    # seconds by term that it takes longer than the plan, the largest first; negative where less
+    # seconds by term that it takes longer than the plan, the largest first; negative if shorter
     behind: Mapping[str, float]
 
 
@@ -60,19 +59,19 @@ class JobExplanation:
     plan: JobPlan
     terms: Mapping[str, float]  # seconds of its iteration
     memory: Mapping[str, float]  # bytes of its fullest rank by term, and what is free
-    decisions: tuple[TurnedDecision, ...]  # what costs least to decide otherwise is first
-    usual: tuple[UsualChoice, ...]  # what is usually done
-    points: Mapping[Reason, int]  # outer points of the space by the reason for which none is better
+    decisions: tuple[DecisionAlternative, ...]  # the fastest alternative first
+    usual: tuple[UsualChoice, ...]  # layouts by common rules
+    points: Mapping[Reason, int]  # number of outer points by the reason that rules them out
 
 
 def explain_job(
     plan: JobPlan, *, calibration: Calibration | None = None, seconds: float = 20.0
 ) -> JobExplanation:
-    """Return the explanation of a plan: terms, and each decision turned around alone.
+    """Return the explanation of a plan: its terms, and the alternatives to each decision alone.
 
     `calibration` are the efficiencies that it was made with; default: the shipped ones. `seconds`
-    are those of all searches together; what is not found or proved by then is what they know so
-    far. With 0 no decision is turned around.
+    is the time of all searches together, whose results so far count when it is up; 0: no
+    alternatives.
 
     Examples
     --------
@@ -86,7 +85,7 @@ def explain_job(
     begin = time.monotonic()
     costs = job_costs(plan.model, plan.cluster, plan.job, calibration=calibration)
     space = job_space(costs.model, costs.cluster, plan.job)
-    terms = _terms(costs, plan.layout)
+    terms = costs.time(plan.layout).terms
     columns = _columns(space)
     own = {name: _value(plan.layout, name, space) for name in DECISIONS}
     others = {name: columns[name] != own[name] for name in DECISIONS}
@@ -96,7 +95,7 @@ def explain_job(
     usual = costs.usual()
     search = partial(search_job, space, costs.prices, costs.judge)
     again = search(
-        [plan.layout, *costs.starts(usual)], gap=TURNED_GAP, deadline=begin + seconds / 4
+        [plan.layout, *costs.starts(usual)], gap=ALTERNATIVE_GAP, deadline=begin + seconds / 4
     )
     known, bounds = dict(again.tried), again.bound.copy()  # what all searches have found
 
@@ -113,21 +112,21 @@ def explain_job(
         start = best_other(name)
         now = time.monotonic()
         deadline = now + (begin + seconds - now) / (len(others) - done)
-        turned = search(
+        alternative = search(
             [] if start is None else [start],
-            gap=TURNED_GAP,
+            gap=ALTERNATIVE_GAP,
             deadline=deadline,
             known=np.where(other, bounds, np.inf),
         )
-        known.update(turned.tried)
-        bounds[other] = turned.bound[other]
+        known.update(alternative.tried)
+        bounds[other] = alternative.bound[other]
     decisions = []
     for name, other in others.items():
         best = best_other(name)
         took = np.inf if best is None else known[best]
-        behind = {} if best is None else _behind(_terms(costs, best), terms)
+        behind = {} if best is None else _behind(costs.time(best).terms, terms)
         bound = min(float(bounds[other].min()), took)
-        decisions.append(TurnedDecision(name, best, took, bound, behind))
+        decisions.append(DecisionAlternative(name, best, took, bound, behind))
     decisions.sort(key=lambda one: (one.seconds, one.bound))
     most, free = costs.fullest(plan.layout)
     return JobExplanation(
@@ -137,7 +136,7 @@ def explain_job(
 
 
 def _value(layout: Layout, name: str, space: JobSpace) -> object:
-    """Return a decision; of recomputation which modules, empty if layers of a stage count."""
+    """Return a decision's value; of recomputation the modules, empty if layers are counted."""
     if name == "recompute":
         by_layer = space.job.counts_layers(layout)
         return "" if by_layer else " ".join(sorted(layout.recompute))
@@ -156,13 +155,8 @@ def _columns(space: JobSpace) -> dict[str, Any]:
     return found
 
 
-def _terms(costs: JobCosts, layout: Layout) -> dict[str, float]:
-    table = costs.prices.calibration
-    return iteration_time(costs.model, layout, costs.cluster, table).terms
-
-
 def _behind(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """Return by how much each term of `one` is longer than of `other`, the largest first."""
+    """Return the differences of terms, `one` less `other`, the largest first."""
     found = {name: one[name] - other[name] for name in one if one[name] != other[name]}
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
@@ -171,7 +165,7 @@ def _behind(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, f
 class JobDifference:
     """Differences of two plans of training jobs: fields, seconds and bytes."""
 
-    # asked, layout: fields that differ, as both have them
+    # asked, layout: both values of each field that differs
     asked: Mapping[str, tuple[object, object]]
     layout: Mapping[str, tuple[object, object]]
     seconds: tuple[float, float]  # of an iteration of each
@@ -199,8 +193,9 @@ def diff_jobs(one: JobPlan, two: JobPlan) -> JobDifference:
         asked["cluster"] = (one.cluster.kinds, two.cluster.kinds)
     asked |= _fields(one.job, two.job)
     costs = [job_costs(plan.model, plan.cluster, plan.job) for plan in (one, two)]
-    terms = [_terms(own, plan.layout) for own, plan in zip(costs, (one, two), strict=True)]
-    memory = [vars(own.fullest(p.layout)[0]) for own, p in zip(costs, (one, two), strict=True)]
+    pairs = list(zip(costs, (one.layout, two.layout), strict=True))
+    terms = [own.time(layout).terms for own, layout in pairs]
+    memory = [vars(own.fullest(layout)[0]) for own, layout in pairs]
     return JobDifference(
         asked,
         _fields(*(without_counts(plan.model, plan.layout) for plan in (one, two))),

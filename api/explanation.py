@@ -1,4 +1,4 @@
-"""Explanation: its parts, their text and their JSON."""
+"""Parts of an explanation, with their text and JSON."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from ..runtime.verify.report import Load
 
 @dataclass(frozen=True)
 class Crossing:
-    """The output of a node that other devices need."""
+    """Transfer of a node's output to other devices."""
 
     node: NodeId  # its id
     source: str  # source, targets: names of its device or stage, and of those that need it
     targets: tuple[str, ...]
     size_bytes: float | None  # of the output; None if the workload gives times alone
-    paid: float  # time that all devices together pay for it, in the objective's span
-    saved: float  # by how much the objective of the same plan would be less if it took no time
+    paid: float  # time of all devices together for it, in the objective's span
+    saved: float  # reduction of the plan's objective if it took no time
 
 
 @dataclass(frozen=True)
 class Remedy:
     """Effect of one change of the problem, by solving again from the plan."""
 
-    change: str  # what is different
-    objective: float | None  # of the best plan found, in the time given; None if none was found
+    change: str  # the change, in words
+    objective: float | None  # of the best plan found in the time given; None if none was found
     bound: float  # no plan of the changed problem has a lower one; `-inf` if nothing is known
 
 
 @dataclass(frozen=True)
 class Move:
-    """Cost of moving a node to another device."""
+    """Objective of a plan after moving a node to another place."""
 
     to: str  # name of the device, stage or call
     objective: float  # of the plan then, verified; `inf` if it breaks a rule that makes it no plan
     broken: str = ""  # the first rule that it would break; empty if none
-    # how many nodes before or behind it in the graph move with it, so that no rule is broken
+    # number of ancestors or descendants that move with it, so that no rule is broken
     further: int = 0
 
 
 @dataclass(frozen=True)
-class MoveGains:
-    """Costs of moving a node, with what must move along, to every other place."""
+class NodeMoves:
+    """Objectives after moving a node, with all nodes of its colour, to every other place."""
 
     node: NodeId  # its id
     where: str  # name of its device, stage or call
-    together: tuple[NodeId, ...]  # ids of what must move with it, since it shares a colour
+    together: tuple[NodeId, ...]  # ids of the other nodes of its colour, which move with it
     moves: tuple[Move, ...]  # to every other place
 
 
-#: Names of this many nodes or places are listed; of others, how many.
+#: Number of names of nodes or places that a list has at most.
 LISTED = 4
 
 
@@ -107,7 +107,7 @@ def _change(new: float, old: float) -> str:
     return show_percent(change, 2, signed=True)
 
 
-def moves_text(node: MoveGains, old: float, unit: str) -> str:
+def moves_text(node: NodeMoves, old: float, unit: str) -> str:
     """Return the table of costs of moving a node."""
     if not node.moves:
         return f"Node {node.node} is in {node.where}; there is no other place in use."
@@ -131,28 +131,28 @@ def moves_text(node: MoveGains, old: float, unit: str) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Explanation of a plan: what limits it, its dearest transfers, remedies; shown as text.
+    """Explanation of a plan: limiting device, most expensive transfers, remedies; shown as text.
 
     Parameters
     ----------
     plan
-        What is explained; None if there is none.
+        The plan; None if there is none.
     unit
-        Of times: the workload's.
+        Unit of times, that of the workload.
     objective
-        Of the plan, recomputed.
+        Objective of the plan, recomputed.
     loads
-        What every device, or stage, does in the objective's span.
+        Load of every device, or stage, in the objective's span.
     limiting
         Name of the device or stage that limits; empty if there is no plan.
     reasons
-        Sentences: what limits, and why.
+        Sentences on what limits the plan, or why there is none.
     crossings
         The transfers that cost most.
     remedies
-        What would help, or would make a plan possible.
+        Changes that would help, or would make a plan possible.
     node
-        Why a node is where it is, if that was asked.
+        Objectives after moving a node, if one was given.
 
     Examples
     --------
@@ -172,7 +172,7 @@ class Explanation:
     reasons: tuple[str, ...]
     crossings: tuple[Crossing, ...] = ()
     remedies: tuple[Remedy, ...] = ()
-    node: MoveGains | None = None
+    node: NodeMoves | None = None
 
     def __str__(self) -> str:
         return "\n\n".join(plain(part) for part in self._paragraphs())

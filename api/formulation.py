@@ -1,4 +1,4 @@
-"""Formulations as models: read them, change them, solve them with any solver."""
+"""Formulations as Pyomo models, to be read, changed and solved with any solver."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 #: Words added to a bound's origin if the model is not as it was stated.
 CHANGED = "under user constraints"
 
-#: Whether a solution is one that is asked for.
+#: Function that says whether a solution is accepted.
 Keeps = Callable[[Solution], bool]
 
-#: Problem, of pipelines that are streams ``stream`` → method → its program, the best one first.
+#: Problem (``stream`` for pipelines that are streams) → method → its program, the best one first.
 STATED_BY = {
     "throughput": {"milp": "by-device"},
     "pipeline": {"milp": "actions"},
@@ -66,7 +66,7 @@ STATED_BY = {
 
 
 def _stated_by(problem: Problem) -> dict[str, str]:
-    """Return the methods that state a program of a problem, with its name."""
+    """Return the methods that state a program of a problem, with the program's name."""
     return STATED_BY["stream" if is_stream(problem) else problem.name]
 
 
@@ -81,9 +81,9 @@ def solve_constrained(
     start: Plan | Planned | None,
     on_progress: Callable[[Progress], None] | None,
 ) -> Result:
-    """Solve under constraints that `constrain` adds to the program; `solve` says how.
+    """Solve under constraints that `constrain` adds to the program; parameters as of `solve`.
 
-    InputError, too, for a method that states no program.
+    InputError also for a method that states no program.
     """
     loaded, devices, posed = with_defaults(workload, cluster, problem)
     able = _stated_by(posed)
@@ -266,7 +266,7 @@ class Formulation(Summarised):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Names of where it is placed: devices, calls, stages or places in the pipeline."""
+        """Names of the places: devices, calls, stages or positions in the pipeline."""
         return tuple(dict.fromkeys(place for _, place in self.stated.places))
 
     def at(self, thing: str, place: str) -> pyo.Expression | float:
@@ -289,7 +289,7 @@ class Formulation(Summarised):
         return 0.0
 
     def count(self, place: str) -> pyo.Expression | float:
-        """Return a linear expression: how many things are at a place.
+        """Return a linear expression: the number of things at a place.
 
         Raises
         ------
@@ -299,7 +299,7 @@ class Formulation(Summarised):
         return sum(self.at(thing, place) for thing in self.things)
 
     def read(self, value: Callable[[pyo.Var], float] | None = None) -> Solution:
-        """Return the solution that values of the variables say; it may break rules.
+        """Return the solution for values of the variables; it may break rules.
 
         Parameters
         ----------
@@ -347,21 +347,21 @@ class Formulation(Summarised):
         limits, on_progress
             As in `solve`.
         on_incumbent
-            Called with each better solution that is found, and its objective in the model; by
-            solvers other than HiGHS, which tell of no other, with the last one.
+            Called with each better solution that is found, and its objective in the model; other
+            solvers than HiGHS report the last one alone.
         options
-            Of the solver, by its own names.
+            Options of the solver, by its own names.
         keeps
-            Whether a solution is one that is asked for; others are not taken.
+            Says whether a solution is accepted.
 
         Returns
         -------
         Result
-            Its plan is judged by the verifier, which knows the rules of the problem, and `keeps`;
-            constraints that were added are evaluated anew at the solver's values. The bound holds
-            for plans that keep them, and its origin says so. With another objective in the model,
-            status and trace are of that, a note has its value, and the bound of the plan is open.
-            Afterwards the model holds the values of the variables.
+            Its plan is checked by the verifier, for the rules of the problem, and by `keeps`; added
+            constraints are evaluated anew at the solver's values. The bound holds for plans that
+            satisfy them, and its origin says so. With another objective in the model, status and
+            trace are of that objective, a note has its value, and the plan has no bound. Afterwards
+            the model holds the values of the variables.
 
         Raises
         ------
@@ -398,9 +398,9 @@ class Formulation(Summarised):
         Parameters
         ----------
         count
-            How many at most.
+            Largest number of plans.
         within
-            How much worse they may be, relatively.
+            Largest relative distance of their objectives from the best.
         solver, limits
             As in `solve`, for each of them.
 
@@ -505,12 +505,12 @@ class Formulation(Summarised):
         Returns
         -------
         DataFrame
-            Name in the model, what it is, how many, and its equation, with what was added last.
+            Name in the model, kind, number of members, and equation; additions come last.
         """
         return described(self.model)
 
     def summary(self) -> dict[str, object]:
-        """Return size and state, as it shows itself."""
+        """Return size and state for display."""
         table = self.describe()
         sizes = {kind: int(table.loc[table["kind"] == kind, "size"].sum()) for kind in _COUNTED}
         changed = self.as_stated != state_of(self.model)
@@ -531,7 +531,7 @@ def _solution_of(plan: Plan | Planned | Solution) -> Solution:
 
 
 class _Model:
-    """A formulation's model in one solve."""
+    """State of one solve of a formulation's model."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Gains of plans: the speed-up over one device, and why there is none."""
+"""Speed-up of plans over one device, and the reason where there is none."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..formulations.sharding.costs import is_divided, sharding_costs
 from ..formulations.task import Task, pose
 from ..formulations.throughput.hypergraph import colour_units, merge_cycles, pipeline_units
 from ..instances import (
+    PipelineJob,
     Problem,
     Sharding,
     ShardingObjective,
@@ -21,7 +22,7 @@ from ..instances import (
     is_iteration,
     program_of,
 )
-from ..instances.common.arrays import Ints
+from ..instances.common.arrays import Floats, Ints
 from ..instances.common.units import show_percent, show_time
 from ..instances.model.workload import kept_bytes
 from ..solvers import Result
@@ -76,7 +77,7 @@ def gain(workload: Workload, result: Result) -> Gain | None:
 
 
 def _over(alone: float, result: Result, reason: Callable[[], str]) -> Gain:
-    """Return the speed-up of a result's plan over the time `alone` on one device."""
+    """Return the speed-up of a result's plan over one device, which takes the time `alone`."""
     objective = result.objective
     assert objective is not None
     if not 0 < objective < math.inf:
@@ -113,14 +114,15 @@ def _open(result: Result, alone: float) -> str:
     return f"none was found; the bound leaves room for {alone / result.bound:.2f} × one device"
 
 
-def _reason(task: Task[Problem], result: Result, alone: float, fastest: int) -> str:
+def _reason(
+    task: Task[Throughput | PipelineJob], result: Result, alone: float, fastest: int
+) -> str:
     """Return the reason for no speed-up; `alone` is the time on one device of kind `fastest`."""
     if task.cluster.size == 1:
         return "there is one device"
     if is_iteration(task.problem) and task.problem.batch == 1:
         return "one microbatch is on one device at a time; give more --microbatches"
-    part = _largest_part(task)
-    if part:
+    if part := _indivisible(task):
         return part
     _, resident, activation = kept_bytes(task.workload)
     needed = (
@@ -134,9 +136,7 @@ def _reason(task: Task[Problem], result: Result, alone: float, fastest: int) -> 
             "costs what it saves"
         )
     if _proved(result, alone):
-        if (
-            isinstance(task.problem, Throughput) or is_iteration(task.problem)
-        ) and task.problem.placement_rules:
+        if task.problem.placement_rules:
             return "no plan that keeps the placement rules is faster"
         return (
             "whatever is moved to another device costs more in transfers and waiting than it saves"
@@ -144,26 +144,35 @@ def _reason(task: Task[Problem], result: Result, alone: float, fastest: int) -> 
     return _open(result, alone)
 
 
-def _largest_part(task: Task[Problem]) -> str:
+def _indivisible(task: Task[Problem]) -> str:
     """Return the indivisible part with all of the work as text; empty if there is none."""
-    workload, units = task.workload, units_of(task)
+    workload = task.workload
     time = task.costs.compute[task.costs.count > 0].min(axis=0)
-    work = np.bincount(units, time)
-    largest = int(work.argmax())
-    if work[largest] * (1 + NOTHING) < time.sum():
+    nodes, part, colours = largest_part(task, time, np.arange(workload.n))
+    if part * (1 + NOTHING) < 1:
         return ""
-    nodes = np.flatnonzero(units == largest)
-    share = f"{show_percent(work[largest] / time.sum())} of the work"
+    share = f"{show_percent(part)} of the work"
     if len(nodes) == 1:
-        return f"node {workload.ids[int(nodes[0])]} alone is {share}"
-    colours = np.unique(workload.colours[nodes])
-    names = [repr(workload.colour_labels[c]) for c in colours[colours >= 0].tolist()]
-    if len(colours) == 1:
-        return f"the {len(nodes)} nodes of colour {names[0]} share a device: {share}"
-    closed = f"colour {names[0]}" if len(names) == 1 else "colours"
+        return f"node {workload.ids[nodes[0]]} alone is {share}"
+    if len(colours) == 1 and (workload.colours[nodes] >= 0).all():
+        return f"the {len(nodes)} nodes of colour {colours[0]!r} share a device: {share}"
+    closed = f"colour {colours[0]!r}" if len(colours) == 1 else "colours"
     return (
         f"{len(nodes)} nodes share a device, because of {closed} and the contiguous split: {share}"
     )
+
+
+def largest_part(
+    task: Task[Problem], time: Floats, among: Ints
+) -> tuple[list[int], float, list[object]]:
+    """Return the longest indivisible part of some nodes: nodes, share of the time, colours."""
+    units = units_of(task)[among]
+    work = np.bincount(units, time[among])
+    largest = int(work.argmax())
+    nodes = among[units == largest].tolist()
+    colours = sorted({c for c in task.workload.colours[nodes].tolist() if c >= 0})
+    share = float(work[largest] / work.sum()) if work.sum() else 0.0
+    return nodes, share, [task.workload.colour_labels[c] for c in colours]
 
 
 def units_of(task: Task[Problem]) -> Ints:

@@ -1,4 +1,4 @@
-"""Plans of training jobs: search, costs, alternatives, and the reason where none fits."""
+"""Plans of training jobs: search, costs, alternatives, remedies, and the reason for no plan."""
 
 from __future__ import annotations
 
@@ -12,28 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..formulations.job.bounds import first_bounds
+from ..formulations.job.bounds import points_that_fit
 from ..formulations.job.rates import rates
 from ..formulations.job.space import JobSpace, job_space
 from ..instances import InputError, Status
-from ..instances.common.arrays import Floats
-from ..instances.costs import calibration as calibrations
-from ..instances.costs.calibration import Calibration, load_measurements, with_measurements
-from ..instances.costs.clusters import training_cluster
+from ..instances.common.arrays import Floats, Ints
+from ..instances.costs.calibration import Calibration
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.layers import LayerPrices
 from ..instances.costs.layout import OFFLOAD, Layout, describe
 from ..instances.costs.memory import RankMemory, fullest_rank
-from ..instances.costs.models import model_description
 from ..instances.job.plan import CertificateRow, JobCertificate, JobPlan, Reason, costs_hash
 from ..instances.job.problem import OPEN, TrainingJob, on_one_device
 from ..instances.job.usual_layouts import UsualLayout, usual_layouts
 from ..instances.model.summary import Summarised
-from ..runtime.estimate import iteration_time, iteration_times
+from ..runtime.estimate import IterationTime, iteration_times
 from ..solvers import Limits
 from ..solvers.job.search import JobProgress, JobSearch, even_plan, search_job
-from .estimate import Estimate, estimate
+from .estimate import Estimate, estimate, layer_prices
 from .versions import installed
 
 if TYPE_CHECKING:
@@ -42,9 +39,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JobCosts:
-    """A model on a cluster with the costs of a job."""
+    """Costs of a job's layouts: seconds, bytes, and the fields outside of the job's space."""
 
-    model: ModelDescription  # model, cluster, job: what trains on what, and what is asked
+    model: ModelDescription
     cluster: TrainingCluster
     job: TrainingJob
     prices: LayerPrices  # seconds of layers
@@ -60,6 +57,10 @@ class JobCosts:
         seconds = np.full(len(layouts), np.inf)
         seconds[fits] = [time.seconds for time in iteration_times(chosen, self.prices)]
         return seconds
+
+    def time(self, layout: Layout) -> IterationTime:
+        """Return the seconds of an iteration under a layout, by term."""
+        return iteration_times([layout], self.prices)[0]
 
     def usual(self) -> tuple[UsualLayout, ...]:
         """Return the usual layouts for such a job."""
@@ -98,16 +99,8 @@ def job_costs(
     measured: str | Path | None = None,
 ) -> JobCosts:
     """Return the costs of a job; parameters as of `solve_job`."""
-    if not isinstance(model, ModelDescription):
-        model = model_description(model)
-    if not isinstance(cluster, TrainingCluster):
-        cluster = training_cluster(cluster)
-    table = calibration
-    if table is None:
-        table = calibrations.calibration(cluster.accelerator.family, job.settings.software)
-    if measured is not None:
-        table = with_measurements(table, load_measurements(Path(measured)), cluster)
-    return JobCosts(model, cluster, job, LayerPrices(model, cluster, table))
+    prices = layer_prices(model, cluster, job.settings.software, calibration, measured)
+    return JobCosts(prices.model, prices.cluster, job, prices)
 
 
 #: Limits of a job's search, where none are given.
@@ -133,20 +126,20 @@ Degrees = tuple[int, int, int, int, int, int]
 
 @dataclass(frozen=True)
 class JobCandidate:
-    """A plan beside the best: other degrees, schedule or recomputation."""
+    """Layout with other degrees, schedule or recomputation than other candidates'."""
 
-    layout: Layout  # the plan
+    layout: Layout
     seconds: float  # of an iteration
-    worst: float  # seconds where every term takes as much longer as its costs may be wrong
-    free: float  # bytes of the fullest device that are left
+    worst: float  # seconds if every term takes longer by the known error of its costs
+    free: float  # free bytes of the fullest device
 
 
 @dataclass(frozen=True)
 class UsualChoice:
-    """A usual choice of a layout, its seconds, and its lag behind the plan."""
+    """Layout by a common rule, with its seconds and its lag behind the plan."""
 
-    name: str  # whose choice
-    layout: Layout | None  # the layout; None if it has none that runs
+    name: str  # of the rule
+    layout: Layout | None  # None if none by the rule runs
     seconds: float  # of an iteration; infinite where it does not fit
     reason: str  # why it is not the rule's first choice, or why there is none
     # term of time in which it is behind the plan most, and by how many seconds; empty if it is not
@@ -170,20 +163,26 @@ class JobResult(Summarised):
     candidates
         The best plans that differ, the best first.
     close
-        Those that the costs' known error cannot tell from the best, in the order in which to try
-        them: by their worst case, then by free memory, fewer pipeline and tensor ranks.
+        At most ten that the costs' known error cannot tell from the best, in the order in which to
+        try them: by their worst case, then by free memory, fewer pipeline and tensor ranks.
     usual
-        What is usually done: ZeRO-3 over all, tensor parallelism in the node with a pipeline
-        across, guides, NVIDIA's recipe where the model has one.
+        Layouts by common rules: ZeRO-3 over all devices, tensor parallelism inside nodes with a
+        pipeline across, published guides, NVIDIA's recipe where the model has one.
     reason
-        Where nothing fits: what is missing.
+        Why there is no plan.
     least_memory
-        Where nothing fits: bytes of a device with fewer than which nothing does; of unlike ones
-        those of the smallest, where the others grow in proportion.
+        Where nothing fits: lower bound on the bytes of a device for any layout; on unlike devices
+        for the smallest, if the others grow in proportion.
     programs
-        Points whose relaxation, and whose program, was solved.
+        Numbers of points whose relaxation, and whose program, was solved.
     calibration
-        The efficiencies that all costs are by; None: the shipped ones.
+        Efficiencies of all costs; None: the shipped ones.
+
+    Examples
+    --------
+    >>> found = solve_job("llama3.2-1b", "h100:8", TrainingJob(global_batch=64, sequence=4096))
+    >>> found.status, len(found.candidates) >= len(found.close) > 0
+    ('optimal', True)
     """
 
     plan: JobPlan | None
@@ -252,11 +251,11 @@ def solve_job(
     cluster
         Such as ``h100:8x8``, a cluster file, or a cluster.
     job
-        Batch, and what of the layout is fixed.
+        Batch, and the fixed fields of the layout.
     limits
-        How long and how well; default: `JOB_LIMITS`.
+        Time and gap at which to stop; default: `JOB_LIMITS`.
     on_progress
-        Told of better plans and bounds.
+        Called with better plans and bounds.
     calibration, measured
         Efficiencies, as for `estimate`.
 
@@ -290,7 +289,7 @@ def solve_job(
     )  # fmt: skip
     programs = (search.relaxed, search.solved)
     if search.best is None:
-        return _without_plan(costs, space, search, time.monotonic() - begin)
+        return _without_plan(costs, space, search, limits, time.monotonic() - begin)
     best = min(
         (one for one, s in search.tried.items() if s <= search.seconds * (1 + SAME)),
         key=lambda one: (one.zero, one.pipeline, one.tensor, search.tried[one]),
@@ -338,9 +337,10 @@ def _rows(search: JobSearch) -> tuple[CertificateRow, ...]:
 
 
 def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[JobCandidate]:
-    """Return plans by their seconds, of each kind of layout the best that is known.
+    """Return the best known layout of each kind, the fastest first.
 
-    Points that their bound alone ruled out, but that could be close, are judged with even stages.
+    Points that only their bound ruled out, but that could be close, are judged with even stages; a
+    search for such layouts may find faster stages.
     """
     near = np.flatnonzero(search.bound <= search.seconds * (1 + SEPARABLE))
     near = near[np.argsort(search.bound[near], kind="stable")][:LOOKED_AT]
@@ -359,12 +359,11 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
     found = []
     distinct: dict[str, Layout] = {}
     for layout in order:
-        distinct.setdefault(describe(layout), layout)
+        distinct.setdefault(describe(replace(layout, stage_layers=())), layout)
     for layout in list(distinct.values())[: 4 * LISTED]:
-        time = iteration_time(costs.model, layout, costs.cluster, costs.prices.calibration)
         worst = sum(
             seconds * (1 + TERM_ERRORS.get(term, OTHER_ERROR))
-            for term, seconds in time.terms.items()
+            for term, seconds in costs.time(layout).terms.items()
         )
         free = costs.fullest(layout)[1]
         found.append(JobCandidate(layout, judged[layout], float(worst), float(free)))
@@ -374,15 +373,14 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
 def judge_usual(
     costs: JobCosts, best: Layout, usual: Sequence[UsualLayout]
 ) -> tuple[UsualChoice, ...]:
-    """Return the usual choices, judged by the same costs against a plan's layout."""
-    table = costs.prices.calibration
-    least = iteration_time(costs.model, best, costs.cluster, table).terms
+    """Return the layouts by common rules, with their lag behind a plan's layout."""
+    least = costs.time(best).terms
     found = []
     for one in usual:
         if one.layout is None:
             found.append(UsualChoice(one.name, None, np.inf, one.reason))
             continue
-        time = iteration_time(costs.model, one.layout, costs.cluster, table)
+        time = costs.time(one.layout)
         term = max(time.terms, key=lambda name: time.terms[name] - least.get(name, 0.0))
         behind = time.terms[term] - least.get(term, 0.0)
         most = (term, behind) if behind > 0 else None
@@ -395,12 +393,12 @@ def judge_usual(
 
 @dataclass(frozen=True)
 class WhatIf:
-    """Effect of a changed assumption: a bound on the gain, and the gain of the plan found."""
+    """Best plan known under a changed assumption, with a bound on all plans."""
 
-    change: str  # what is different
-    seconds: float  # of an iteration's best plan there, for as many sequences as the job has
-    bound: float  # no plan is faster there
-    layout: Layout | None  # the best plan there; None if there is none
+    change: str  # the change, in words
+    seconds: float  # of the best plan under the change, for as many sequences as the job has
+    bound: float  # no plan under the change takes fewer seconds
+    layout: Layout | None  # of the best plan; None if there is none
 
 
 def what_would_help(
@@ -408,10 +406,10 @@ def what_would_help(
 ) -> tuple[WhatIf, ...]:
     """Return the effects of more memory, a faster network, a larger batch and free bubbles.
 
-    Where more memory does, parts in host memory are tried, too, if the launcher can keep some
-    there and the space does not become too large. `limits` are a gap of each search, and seconds
-    of all together, in which what one leaves is the next one's; by default 1 % and 100 s.
-    `calibration` are the efficiencies that the plan was made with; default: the shipped ones.
+    Where more memory helps, offloading to host memory is tried as well, if the launcher can do it
+    and the space does not become too large. `limits` are the gap of each search and the seconds of
+    all together, by default 1 % and 100 s. `calibration` are the efficiencies that the plan was
+    made with; default: the shipped ones.
 
     Examples
     --------
@@ -474,7 +472,9 @@ def _what_if(
     return WhatIf(change, share * seconds, share * min(bound, seconds), best)
 
 
-def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: float) -> JobResult:
+def _without_plan(
+    costs: JobCosts, space: JobSpace, search: JobSearch, limits: Limits, seconds: float
+) -> JobResult:
     """Return a result without plan: nothing fits, or the time was too short to find a plan."""
     bound = float(search.bound.min())
     if np.isfinite(bound):
@@ -485,12 +485,13 @@ def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: 
                 "plan's fullest moments need does not; give more memory, more time does not help"
             )
         return JobResult(None, Status.NO_SOLUTION, seconds, reason=reason)
-    reason, least = why_nothing_fits(costs, space)
+    most = SECONDS if limits.seconds is None else min(SECONDS, limits.seconds)
+    reason, least = why_nothing_fits(costs, space, most)
     return JobResult(None, Status.INFEASIBLE, seconds, reason=reason, least_memory=least)
 
 
-#: Most doublings of the number of nodes, and seconds of the search for a change with which a layout
-#: fits.
+#: Most doublings of the number of nodes, and most seconds of the search for a change with which a
+#: layout fits.
 DOUBLINGS, SECONDS = 7, 10.0
 #: Parts in host memory that are tried; the coarser ones where the space would have more than
 #: `MOST_POINTS` outer points otherwise.
@@ -498,8 +499,11 @@ QUARTERS, HALVES, WHOLE = (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.5, 1.0), (0.0, 1.
 MOST_POINTS = 100_000
 
 
-def why_nothing_fits(costs: JobCosts, space: JobSpace) -> tuple[str, float]:
-    """Return a line on the missing memory and its remedies, and the bytes that any plan needs."""
+def why_nothing_fits(costs: JobCosts, space: JobSpace, seconds: float) -> tuple[str, float]:
+    """Return a line on the missing memory and its remedies, and the bytes that any plan needs.
+
+    `seconds` are those of the search for remedies.
+    """
     devices = [nodes.accelerator for nodes in costs.cluster.nodes]
     device = min(devices, key=lambda one: one.memory_bytes)
     most = costs.job.memory_bytes or np.inf
@@ -515,37 +519,41 @@ def why_nothing_fits(costs: JobCosts, space: JobSpace) -> tuple[str, float]:
         needs = f"needs at least {times:.2f} times {more} in any layout"
     if times <= 1:  # as a whole: only programs have ruled out every layout
         needs = f"needs more than {more}"
-    helps = ", or ".join(islice(_changes_that_fit(costs, len(space)), 2))
+    helps = ", or ".join(islice(_changes_that_fit(costs, len(space), seconds), 2))
     return f"{costs.model.name} {needs}" + (f"; it fits {helps}" if helps else ""), least
 
 
 def _memory_factor(costs: JobCosts, space: JobSpace) -> float:
-    """Return the factor by which all devices' bytes must grow, to half a percent, for any to fit.
+    """Return the least factor on all devices' bytes, to half a percent, that the bounds admit.
 
-    With less memory nothing fits; with so much something may.
+    With less memory no layout fits; with so much some may.
     """
-    table = rates(space, costs.prices)
+    table, points = rates(space, costs.prices), np.arange(len(space))
 
-    def some_fit(times: float) -> bool:
+    def fitting(times: float) -> Ints:
         cluster = with_memory(costs.cluster, costs.job.memory_bytes, times)
         wider = replace(space, cluster=cluster, job=replace(costs.job, memory_bytes=None))
-        return bool(first_bounds(wider, table, costs.prices).fits.any())
+        return points_that_fit(wider, table, points)
 
     low = high = 1.0
-    while not some_fit(high):
+    while not len(found := fitting(high)):
         high *= 2
+    points = found  # with less memory, only some of these fit
     while high / low > 1.005:
         middle = (low * high) ** 0.5
-        low, high = (low, middle) if some_fit(middle) else (middle, high)
+        if len(found := fitting(middle)):
+            high, points = middle, found
+        else:
+            low = middle
     return high
 
 
-def _changes_that_fit(costs: JobCosts, points: int) -> Iterator[str]:
-    """Yield changes with which a layout has been found that fits, the smallest first.
+def _changes_that_fit(costs: JobCosts, points: int, seconds: float) -> Iterator[str]:
+    """Yield changes under which a layout that fits was found in time, the smallest first.
 
-    The declared space without them has so many outer points.
+    `points` is the number of outer points of the space without them.
     """
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + seconds
     usual: dict[str, Any] = {field.name: field.default for field in fields(TrainingJob)}
     for name in (*OPEN, "recompute", "schedules", "memory_bytes"):
         given = getattr(costs.job, name)
@@ -571,10 +579,10 @@ def _changes_that_fit(costs: JobCosts, points: int) -> Iterator[str]:
 def _parts_in_host_memory(
     job: TrainingJob, choices: Sequence[tuple[float, ...]], points: int
 ) -> TrainingJob:
-    """Return a job of which parts may lie in host memory besides, as its launcher can keep them.
+    """Return a job that may offload parts to host memory, as far as its launcher can.
 
-    They are the first of some choices with which a space of so many outer points does not become
-    too large; the job itself is returned if there is none.
+    The parts are the first of `choices` with which a space of `points` outer points does not become
+    too large; without any, the job itself is returned.
     """
     able = [name for name in OFFLOAD if name in job.settings.offload]
     for parts in choices:
@@ -589,7 +597,7 @@ def _parts_in_host_memory(
 def _plan_found(
     costs: JobCosts, cluster: TrainingCluster, job: TrainingJob, end: float, gap: float = 0.99
 ) -> Layout | None:
-    """Return a layout that fits and is found before a moment of `time.monotonic`, if there is."""
+    """Return a layout that fits and is found before the time `end`; None without one."""
     if time.monotonic() > end:
         return None
     try:
@@ -602,7 +610,7 @@ def _plan_found(
 
 
 def with_memory(cluster: TrainingCluster, most: float | None, times: float) -> TrainingCluster:
-    """Return a cluster whose devices have so many times the bytes that may be used, `most` each."""
+    """Return a cluster whose devices have `times` the bytes that may be used, `most` each."""
     nodes = []
     for one in cluster.nodes:
         size = times * min(one.accelerator.memory_bytes, most or np.inf)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +17,9 @@ from ..formulations.job.paths import JobPaths
 from ..formulations.job.program import ProgramBuilder, point_costs
 from ..formulations.job.rates import rates
 from ..formulations.job.space import JobSpace, job_space
+from ..formulations.linear import Linear
 from ..instances import InputError, Status
-from ..instances.common.arrays import Floats
+from ..instances.common.arrays import Floats, Ints
 from ..instances.costs.layout import Layout
 from ..instances.costs.stages import stage_times
 from ..instances.job.plan import JobPlan
@@ -31,23 +34,16 @@ from .model_state import described, rows_kept
 if TYPE_CHECKING:
     import pandas as pd
 
-
-import re
-from collections.abc import Mapping
-
-from ..formulations.linear import Linear
-from ..instances.common.arrays import Ints
-
 #: Most rounds of one solve, each with rows for the longest paths of the solution before it.
 ROUNDS = 40
 
 
 @dataclass(frozen=True)
 class StagesResult:
-    """The best stages that a `JobFormulation` has, with a bound on all of them."""
+    """Best stages under a `JobFormulation`, with a bound on all of them."""
 
     layout: Layout | None  # the best layout; None if none was found
-    # seconds, bound: of an iteration; the bound is that of the model under what was added to it
+    # seconds, bound: of an iteration; the bound holds under the constraints that were added
     seconds: float
     bound: float
     status: Status  # as of `solve`
@@ -56,7 +52,7 @@ class StagesResult:
 
 
 def job_formulation(plan: JobPlan) -> JobFormulation:
-    """State the program of a job's stages, all else of the layout as in a plan.
+    """State the program of a job's stages, with the other fields of the layout as in a plan.
 
     Parameters
     ----------
@@ -66,7 +62,7 @@ def job_formulation(plan: JobPlan) -> JobFormulation:
     Returns
     -------
     JobFormulation
-        With the Pyomo model: layers of every stage, and how many of them are recomputed.
+        With the Pyomo model: numbers of layers, and of recomputed layers, of every stage.
 
     Raises
     ------
@@ -98,10 +94,10 @@ def job_formulation(plan: JobPlan) -> JobFormulation:
     paths.begin(_passes(costs, plan.layout), priced.message)
     program = builder.program(paths, math.inf)
     share = 1 / STATED_OBJECTIVE  # the program's own objective is about 1
-    model = linear_model("stages", program.linear, builder.columns, builder.rows_said, share)
-    add_rows(model, program.linear)
+    model = linear_model("stages", program, builder.columns, builder.row_meanings, share)
+    add_rows(model, program)
     as_stated = set(map(id, model.component_data_objects(pyo.Constraint)))
-    scale = program.unit * share
+    scale = builder.unit * share
     return JobFormulation(model, scale, costs, builder, paths, priced.message, as_stated)
 
 
@@ -136,7 +132,7 @@ class JobFormulation:
     scale
         Seconds per unit of the model's objective.
     costs, builder, paths
-        Of the job, of its rows, and of its schedule.
+        Costs of the job, builder of the rows, paths of the schedule.
     message
         Seconds of a message between two ranks.
     as_stated
@@ -165,7 +161,7 @@ class JobFormulation:
         return (stated.__doc__ or "").strip()
 
     def layers(self, stage: int) -> pyo.Expression:
-        """Return a linear expression: how many layers a stage has."""
+        """Return a linear expression: the number of layers of a stage."""
         return sum(self.model.n[stage, k] for k in range(self.builder.kinds))
 
     def describe(self) -> pd.DataFrame:
@@ -215,7 +211,7 @@ class JobFormulation:
         )  # fmt: skip
 
     def _add_paths(self) -> None:
-        add_rows(self.model, self.builder.program(self.paths, math.inf).linear)
+        add_rows(self.model, self.builder.program(self.paths, math.inf))
         self.as_stated.update(map(id, self.model.path.values()))
 
 
@@ -239,12 +235,11 @@ class _Rounds:
         added = [row for row in rows if id(row) not in f.as_stated]
 
         def read(x: Floats) -> Layout:
-            builder = f.builder
             everything = np.array(
                 [compiled.value(f.model.column[j], x) for j in range(len(f.model.column))]
             )
             self._kept = rows_kept(added, compiled, x)
-            self.last = builder.program(f.paths, math.inf).plan(builder.layout, everything)
+            self.last = f.builder.plan(everything)
             return self.last
 
         return IntegerProgram(
@@ -269,8 +264,9 @@ def linear_model(
 ) -> pyo.ConcreteModel:
     """State a minimisation as a Pyomo model without rows, which `add_rows` adds.
 
-    `columns` has a number, or an array of the shape of its indices, for each variable by name,
-    `said` what each family of rows says; the objective is in units of `scale`.
+    `columns` has for each variable, by name, an array of column numbers in the shape of its
+    indices; `meanings` has a sentence for each family of rows; the objective is in units of
+    `scale`.
     """
     m = pyo.ConcreteModel(name)
     m.column = {}

@@ -1,4 +1,4 @@
-"""The front of a training job over numbers of devices: seconds, tokens, and what tokens cost."""
+"""Front of a training job over numbers of devices: seconds, tokens per second, price of tokens."""
 
 from __future__ import annotations
 
@@ -126,16 +126,16 @@ def front(
     model
         As of `solve_job`.
     kind
-        Of devices, with those of a node if they are not the usual number, and the network's
+        Kind of devices, with the number per node if it is not the usual one, and the network's
         options: ``h100``, ``a100:4``, ``h100:8,network=25GB/s``.
     job
-        The same for all; its batch is of all devices together.
+        The job; its batch is that of all devices together.
     gpus
         Numbers of devices.
     price
-        Of a device for an hour.
+        Price of a device for an hour.
     limits
-        Of each of the searches; default: `FRONT_LIMITS`.
+        Limits of each search; default: `FRONT_LIMITS`.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def front(
 
 
 def _cluster(kind: str, devices: int) -> str:
-    """Return so many devices of a kind as `training_cluster` takes them."""
+    """Return a number of devices of a kind in the notation of `training_cluster`."""
     name, comma, options = kind.partition(",")
     device, colon, per_node = name.partition(":")
     if not colon:

@@ -1,6 +1,6 @@
 """Training of a placement policy on random graphs or on workloads. Needs torch.
 
-Rewards are objectives, simulated batches, or measured ones.
+Rewards are objectives, simulated times, or measured times of batches.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def with_reward(
     reward: Reward,
     time_plans: TimePlans | None = None,
 ) -> PlacementEnvironment:
-    """Return an environment whose placements are worth what the reward says.
+    """Return an environment whose placements have the values of a reward.
 
-    What breaks a rule is worth what it was: it cannot be run.
+    A placement that breaks a rule keeps its value, since it cannot be run.
     """
     if reward is Reward.SIMULATED:
         return replace(of, values=lambda group, device: _simulated(task, of, group, device))
@@ -206,7 +206,7 @@ class Update:
 
 
 def family_set(families: Sequence[str], count: int, seed: int) -> tuple[Workload, ...]:
-    """Return so many graphs, of the families in turn, each second time with unlike devices.
+    """Return `count` graphs, of the families in turn, in every second turn with unlike devices.
 
     InputError if there is no such family, or the count is below 1.
     """
@@ -248,19 +248,19 @@ def learn(
     resumable: bool = True,
     report: Callable[[Update], None] | None = None,
 ) -> TrainingRun:
-    """Train a policy and write it, with all that `resume` needs; also if it is interrupted.
+    """Train a policy and write it, also if interrupted, with the state that `resume` needs.
 
-    The same set, options and seed give the same curve, and a training that is resumed the curve of
-    one that was never interrupted.
+    The same set, options and seed give the same curve, and a resumed training the curve of an
+    uninterrupted one.
 
     Parameters
     ----------
     command
-        What the file says that made it.
+        Command that the file names as its origin.
     resume
-        Go on with the training of the output file.
+        Continue the training of the output file.
     resumable
-        Keep in the file what going on needs.
+        Write the state that `resume` needs.
     report
         Called with every update.
 
@@ -321,7 +321,7 @@ def _update(
 def _certified(
     on: TrainingSet, seconds: float, seed: int
 ) -> Iterator[tuple[int, list[int], list[int], float]]:
-    """Yield plans that are certified to be nearly optimal, as `TrainingRun.examples` has them."""
+    """Yield plans certified to be nearly optimal, in the form of `TrainingRun.examples`."""
     for number, (task, of) in enumerate(zip(on.tasks, on.environments, strict=True)):
         limits = Limits(seconds=seconds, gap=CERTIFIED / 3, seed=seed)
         result = solve(task.workload, task.cluster, task.problem, limits=limits)
@@ -335,7 +335,7 @@ def _certified(
 
 
 def _group_of(plan: Plan) -> Ints:
-    """Return a number for the device of each node, or for its call; shape (n,)."""
+    """Return the number of each node's device, or of its call; shape (n,)."""
     solution = plan.solution
     if isinstance(solution, CallPlacement):
         _, group = np.unique(

@@ -66,6 +66,8 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def state_of(model: pyo.ConcreteModel) -> FormulationState:
+    """Return the active constraints, the variables with their bounds, and the active objectives."""
+
     def active(of: Any) -> tuple[Any, ...]:
         return tuple(model.component_data_objects(of, active=True))
 
@@ -77,7 +79,7 @@ def state_of(model: pyo.ConcreteModel) -> FormulationState:
 
 
 def rows_kept(rows: Iterable[Any], compiled: Compiled, x: Floats) -> bool:
-    """Return whether values of a compiled model keep some of its constraints."""
+    """Return whether values of a compiled model satisfy all of some constraints."""
 
     def kept(row: Any) -> bool:
         linear = generate_standard_repn(row.body)

@@ -67,7 +67,7 @@ class PlannedModel(Summarised):
     args, kwargs
         The inputs of one microbatch.
     notes
-        Of the profile.
+        Notes of the profile.
 
     Examples
     --------
@@ -94,7 +94,7 @@ class PlannedModel(Summarised):
 
     @property
     def checked(self) -> Report:
-        """Loads and memory of every device, from the definition."""
+        """Loads and memory of every device, recomputed from the definition."""
         return evaluate(self.workload, self.plan.cluster, self.plan.problem, self.plan.solution)
 
     def stages(self, model: nn.Module, device: torch.device | None = None) -> list[StageModule]:
@@ -103,16 +103,16 @@ class PlannedModel(Summarised):
         Parameters
         ----------
         model
-            What was planned, or another one of the same class and shapes; the stages have its
+            The planned model, or another one of the same class and shapes; the stages have its
             parameters, under its names.
         device
-            Where this process runs its stages; default: where the model is.
+            Device of this process's stages; default: that of the model.
 
         Returns
         -------
         list of StageModule
-            In the order of the pipeline; what they take and give is in their ``takes`` and
-            ``gives``.
+            In the order of the pipeline, with empty tensors of the shapes of their inputs and
+            outputs in ``takes`` and ``gives``.
 
         Raises
         ------
@@ -246,33 +246,32 @@ def plan(
     Parameters
     ----------
     model
-        A `torch.nn.Module`, or what makes it and its inputs: ``module:factory`` or
+        A `torch.nn.Module`, or a factory of the model and its inputs: ``module:factory`` or
         ``file.py:factory``.
     inputs
-        Of one microbatch: a tensor, a tuple of positional ones or a dictionary of named ones.
-        None if the factory gives them.
+        Inputs of one microbatch: a tensor, a tuple of positional ones or a dictionary of named
+        ones. None if the factory gives them.
     devices
-        How many, all like the one that the model is on, with the memory of its GPU, or of the one
-        that `estimate` names; on CPUs without a limit, and the report says so. Or a cluster, links
-        and memories included.
+        Number of devices, all like that of the model, with the memory of its GPU, or of the
+        accelerator that `estimate` names; CPUs have no limit, and the report says so. Or a cluster,
+        with its links and memories.
     problem
-        What to minimise; default: `PipelineJob(8)`, 1F1B on a chain of stages, for a model in
-        training mode (as `model.train()` and `model.eval()` set it), whose backward pass is
-        planned too; else `Throughput` with contiguous stages. `Latency()` is the time of one
-        request.
+        The objective; default: `PipelineJob(8)`, 1F1B on a chain of stages, for a model in training
+        mode (as `model.train()` and `model.eval()` set it), including its backward pass; else
+        `Throughput` with contiguous stages. `Latency()` is the time of one request.
     estimate
-        Name of an accelerator, such as ``h100``: times are its roofline's, nothing is run.
-        Default: operators are measured where the model is; on CPUs with the threads that each
-        process will have: as many as torch has in a program that torchrun started, else this
-        machine's cores divided by the devices, as `stagecut run` does.
+        Name of an accelerator, such as ``h100``, whose roofline gives the times; nothing is run.
+        Default: operators are measured on the model's device; on CPUs with the threads that each
+        process will have: those of torch in a program that torchrun started, else this machine's
+        cores divided by the devices, as in `stagecut run`.
     depth
-        None: operators are placed; d or ``auto``: modules so many calls deep, as for `profile`.
+        None: operators are placed; d or ``auto``: modules at this call depth, as for `profile`.
     limits
-        Of the search, as for `solve`; default: 60 s and a gap of 1 %.
+        Limits of the search, as for `solve`; default: 60 s and a gap of 1 %.
     keep
-        Folder of the plan and of the workload that it was made for. Where it holds them they are
-        read, and nothing is measured or searched: a script that is started again cuts the model
-        where it did before. Else they are written there (by rank 0).
+        Folder of the plan and its workload. If it has them they are read, and nothing is measured
+        or searched: a restarted script cuts the model in the same places. Else they are written
+        there (by rank 0).
 
     Returns
     -------
@@ -282,13 +281,13 @@ def plan(
     Raises
     ------
     InputError
-        If the model cannot be traced or, for several devices, not cut (what `profile` and `solve`
-        plan all the same); if what is kept was made for other devices or another problem; or if an
-        argument is wrong.
+        If the model cannot be traced or, for several devices, not be cut (`profile` and `solve` can
+        plan it all the same); if the plan in `keep` is for other devices or another problem; or if
+        an argument is wrong.
     InfeasibleError
-        If there is no plan: the reason, and a remedy.
+        If no plan exists, with the reason and a remedy.
     StagecutError
-        If none was found within the limits.
+        If no plan was found within the limits.
 
     Examples
     --------
@@ -357,7 +356,7 @@ class _PlanArguments:
         return PlannedModel(workload, result, made.args, made.kwargs, done.notes)
 
     def cluster(self, workload: Workload) -> Cluster:
-        """Return the devices that are asked for."""
+        """Return the devices to plan for."""
         if isinstance(self.devices, Cluster):
             return self.devices
         assert workload.cluster is not None  # a profile suggests one

@@ -1,7 +1,7 @@
 """Records of published instances: files of the best known plan and bound.
 
-A folder of records holds `records.csv`, a row per record, and the plan files that it names. Nothing
-in it is believed: `check_record` reads the instance and the plans and computes everything anew.
+A folder of records holds `records.csv`, a row per record, and the plan files that it names.
+`check_record` trusts none of it: it reads the instance and the plans and recomputes everything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..runtime.verify.bounds.check import check_bound
 
 #: The folder of the records that come with Stagecut.
 SHIPPED = Path(__file__).parents[1] / "records"
-#: Objectives and bounds that differ by no more than this share are the same.
+#: Relative difference up to which objectives or bounds count as equal.
 TOLERANCE = 1e-9
 
 
@@ -33,22 +33,21 @@ class InstanceRecord:
     """Record of one instance."""
 
     instance: str  # path of its file below the folder of the published instances
-    asked: str  # what was asked, in a few words; with `instance` it names the record
+    asked: str  # the question, in a few words; with `instance` it names the record
     objective: float  # of the best plan known, in the instance's time unit
     bound: float  # the best bound known: no plan has a lower objective
     bound_from: str  # what proved the bound
-    # whether the bound has a certificate that `check_record` checks; else it is the word of the
-    # search that is named
+    # whether the bound has a certificate that `check_record` checks; else it is a claim of the
+    # search in `bound_from`
     checked: bool
     # plan, bound_plan: files below the folder `plans`: of the objective, and of the bound
     plan: str
     bound_plan: str
-    # published, published_by: what others published, and where that is from; empty if nothing is
-    # known
+    # published, published_by: value and source of published results; empty if none is known
     published: str = ""
     published_by: str = ""
-    command: str = ""  # what made the plan
-    version: str = ""  # of Stagecut, then
+    command: str = ""  # command that made the plan
+    version: str = ""  # version of Stagecut that made it
 
     @property
     def gap(self) -> float:
@@ -101,10 +100,10 @@ def write_records(folder: str | Path, records: list[InstanceRecord]) -> None:
 
 
 def check_record(record: InstanceRecord, folder: str | Path, instances: str | Path) -> None:
-    """Compute everything that a record claims anew.
+    """Recompute everything that a record claims.
 
-    The plan is verified from the definition; where the bound has a certificate, that is checked,
-    too. InputError if a file is missing or damaged, or was made for another instance;
+    The plan is verified from the definition, and the certificate of the bound, if there is one, is
+    checked. InputError if a file is missing or damaged, or was made for another instance;
     VerificationError if a plan is not what the record says, or a certificate does not prove its
     bound.
     """
@@ -132,13 +131,13 @@ def submit_record(
     asked: str = "",
     command: str = "",
 ) -> tuple[InstanceRecord, str]:
-    """Add a plan file to the records in `folder` if it verifies and betters them; say how.
+    """Add a plan file to the records in `folder` if it is valid and improves them.
 
-    For an instance or a question that has no record yet, `instance` is its file below the folder of
-    the published `instances`, `asked` a name for the question. Returned is the record as it is now,
-    with ``new``, ``objective``, ``bound``, ``objective and bound`` or ``nothing``. InputError if
-    the plan answers no question of the records or is damaged; VerificationError as of
-    `check_record`.
+    Returned are the record as it is now, and what the plan improved: ``new``, ``objective``,
+    ``bound``, ``objective and bound`` or ``nothing``. For an instance or a question without a
+    record, `instance` is its file below the folder of the published `instances`, and `asked` a name
+    for the question. InputError if the plan is for none of the records or is damaged;
+    VerificationError as of `check_record`.
     """
     records = read_records(folder)
     found = _find(plan_file, records, instances, instance)
@@ -218,7 +217,7 @@ def _improved(
 def _find(
     plan_file: str | Path, records: list[InstanceRecord], instances: str | Path, instance: str
 ) -> tuple[Workload, Plan, str] | None:
-    """Return the instance that a plan was made for, with the plan."""
+    """Return the instance that a plan was made for, the plan, and the instance's path."""
     for path in [instance] if instance else sorted({record.instance for record in records}):
         workload = load(Path(instances) / path)
         try:

@@ -39,27 +39,27 @@ class Relaxation(Summarised):
     Parameters
     ----------
     formulation
-        Its name, of `relax`.
+        Name of the formulation, as of `relax`.
     bound
-        The least objective without whole numbers, in the workload's time unit: no plan is better.
+        Least objective without whole numbers, in the workload's time unit: no plan is better.
     rows, columns, whole, entries
-        Size of the program: constraints, variables, how many of these must be whole numbers, and
+        Size of the program: numbers of constraints, variables, whole-number variables, and
         coefficients that are not 0.
     seconds
-        To state and to solve it.
+        Time to state and solve it.
     statement
         Symbols and equations, as Markdown.
     shares
-        Which part of each node is where; an integer solution has nothing but 0 and 1. Of a
-        sharding: which part of each operator's output lies how; of a schedule: which part of each
-        pair of passes is in which order.
+        Fraction of each node in each place; in an integer solution all are 0 or 1. Of a sharding,
+        fraction of each operator's output with each property; of a schedule, fraction of each pair
+        of passes in each order.
     values
-        Of all variables that are not 0, by their names in the model.
+        Values of all variables that are not 0, by their names in the model.
     duals
-        Of the constraints that the bound depends on, by their names: what a unit more on the right
-        side adds to the bound, in the workload's time unit.
+        Dual values of the binding constraints, by their names: increase of the bound per unit of
+        the right-hand side, in the workload's time unit.
     passes
-        Of a schedule: device, begin and end of each pass.
+        Of a schedule, device, begin and end of each pass.
 
     Examples
     --------
@@ -90,7 +90,7 @@ class Relaxation(Summarised):
         return float((most < 1 - 1e-6).mean()) if len(most) else 0.0
 
     def summary(self) -> dict[str, object]:
-        """Return size and bound, as it shows itself."""
+        """Return size and bound for display."""
         return {
             "formulation": self.formulation,
             "bound": self.bound,
@@ -104,9 +104,9 @@ class Relaxation(Summarised):
 
 
 def least_limit(task: Task[Problem], begin: float) -> Relaxation:
-    """Return the relaxation over the sets of the least limit that leaves a solution.
+    """Return the relaxation over the sets of at most the least load that admits a solution.
 
-    T is a bound if sets of a load of at most T do not do, not even in parts.
+    That load is a bound: sets of less load admit none, even in fractions.
     """
     loads = sorted({load for _, _, load in sets_of(task)[1]})
     low, high, best = 0, len(loads) - 1, None
@@ -124,7 +124,7 @@ def least_limit(task: Task[Problem], begin: float) -> Relaxation:
 
 
 def solved(stated: StatedProgram) -> tuple[Compiled, LpRelaxation] | None:
-    """Return the program as arrays, and solved without whole numbers; None without an optimum."""
+    """Return the program as arrays, and its relaxation's optimum; None if there is none."""
     compiled = compile_model(stated.model)
     if compiled.linear is None:
         return None
@@ -133,9 +133,9 @@ def solved(stated: StatedProgram) -> tuple[Compiled, LpRelaxation] | None:
 
 
 def relaxation_of(name: str, stated: StatedProgram, of: str, begin: float) -> Relaxation:
-    """Solve a program, of a workload of this name, without whole numbers since `begin`.
+    """Solve the relaxation of a program of the workload `of`, timed from `begin`.
 
-    Raises InfeasibleError if nothing fits.
+    InfeasibleError if nothing fits.
     """
     with PauseGC(), quiet_pyomo():
         found = solved(stated)

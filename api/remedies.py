@@ -1,6 +1,6 @@
-"""Remedies: the problem with one change, solved again from the plan.
+"""Remedies: solutions of the problem with one change, searched from the plan.
 
-Where there is no plan: the least memory, and the least number of devices, with which there is one.
+Where there is no plan: the least memory, and the least number of devices, for which one was found.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ MORE, NO_LIMIT = "more memory", "no limit on memory"
 
 #: Factors on memory and on the speed of links that are tried.
 MORE_MEMORY, FASTER = 1.25, 2.0
-#: Most colours of several forward nodes that are tried without, those of most work.
+#: Most colours of several forward nodes, in order of work, that are left out, each alone.
 MOST_COLOURS = 3
-#: Most rules of the user's that are tried without, each left out alone.
+#: Most placement rules that are left out, each alone.
 MOST_RULES = 5
-#: Schedules that can be faster than another; GPipe's is none of them.
+#: Schedules that are tried.
 FAST_SCHEDULES = (
     PipelineSchedule.ONE_F_ONE_B,
     PipelineSchedule.INTERLEAVED,
@@ -71,7 +71,7 @@ class _Case:
 
 
 def remedies(workload: Workload, plan: Plan, seconds: float) -> tuple[Remedy, ...]:
-    """Return the effects of changes of the problem, all searched for in so many seconds."""
+    """Return the effects of changes of the problem; `seconds` is the time of all searches."""
     cases = list(_cases(workload, plan))
     each = replace(DEFAULT_LIMITS[plan.problem.name], seconds=seconds / max(1, len(cases)))
     return _capped([_solved(case, plan, each) for case in cases])
@@ -144,7 +144,7 @@ def _with(cluster: Cluster, k: int, **changes: float) -> Cluster:
 
 
 def memory_times(cluster: Cluster, factor: float) -> Cluster:
-    """Return the cluster with so many times the memory of every device that has a limit."""
+    """Return the cluster with the memory of all accelerators multiplied by a factor."""
 
     def more(kind: DeviceKind) -> DeviceKind:
         return kind if kind.host else replace(kind, memory_bytes=kind.memory_bytes * factor)
@@ -153,7 +153,7 @@ def memory_times(cluster: Cluster, factor: float) -> Cluster:
 
 
 def _faster_links(workload: Workload, cluster: Cluster, problem: Problem) -> Iterator[_Case]:
-    """Yield the problem with all data moved in half the time, where it takes any."""
+    """Yield the problem with links that are `FASTER` times as fast, where transfers take time."""
     change = f"links {FASTER:g} times as fast"
 
     def faster(link: Link | None) -> Link | None:
@@ -263,7 +263,7 @@ def made_feasible(
 ) -> tuple[Remedy, ...]:
     """Return the least memory, and the least number of devices, for which a plan is found.
 
-    All searches together take so many seconds.
+    `seconds` is the time of all searches together.
     """
     limits = Limits(seconds=seconds / (2 * (STEPS_UP + STEPS_DOWN)), gap=GAP)
     found = []

@@ -28,13 +28,13 @@ def run(
     plan
         A plan, the `Result` that holds it, or its file.
     model
-        A `torch.nn.Module` with the same numbers in it on every rank, or what makes it and its
+        A `torch.nn.Module` with the same values on every rank, or a factory of the model and its
         inputs: ``module:factory`` or ``file.py:factory``.
     inputs
-        Of one microbatch: a tensor, a tuple of positional ones or a dictionary of named ones,
-        repeated for ever; or an iterator of such. None if the factory gives them.
+        Inputs of one microbatch, repeated for ever: a tensor, a tuple of positional ones or a
+        dictionary of named ones; or an iterator of such. None if the factory gives them.
     workload
-        What the plan was made for; needed if `plan` is no file. The model is checked against it.
+        The workload of the plan, against which the model is checked; needed if `plan` is no file.
     on_step
         Called on rank 0 after every step.
     options

@@ -1,4 +1,4 @@
-"""Solving of problems: from a workload to a verified plan."""
+"""Solving of problems: from a workload, a cluster and a problem to a verified plan."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from .formulation import Formulation
     from .job import JobResult
 
-#: Part of the time of a search that looking for a faster plan in pieces may take.
+#: Largest share of a search's time for the short search for a faster plan in pieces.
 PIECES_SHARE = 0.05
 
-#: Least relative gain of a plan in pieces that is worth a note.
+#: Least relative gain of a plan in pieces that a note reports.
 WORTH_SAYING = 1e-3
 
 
@@ -98,22 +98,22 @@ def solve(
     Parameters
     ----------
     workload
-        What runs; or its file, or the name of a shipped workload, as for `load`. Of a training job
-        a model, as for `estimate`.
+        A workload, its file, or the name of a shipped one, as for `load`; for a training job a
+        model, as for `estimate`.
     cluster
-        Where it can run, of a training job as for `estimate`; default: for a mapping the devices of
-        its topology, else the cluster that the workload's file suggests, for an iteration without
-        its CPUs.
+        Available devices; for a training job as for `estimate`. Default: for a mapping the devices
+        of its topology, else the cluster that the workload's file suggests, for an iteration
+        without its CPUs.
     problem
-        What to minimise, and which splits are allowed, or the `TrainingJob`; default:
-        `PipelineJob()` for a workload with layer configurations, else `Throughput()`.
+        Objective and allowed splits, or the `TrainingJob`; default: `PipelineJob()` for a workload
+        with layer configurations, else `Throughput()`.
     method
-        ``auto`` chooses and says what it chose; others: `stagecut.METHODS`. What some read
-        follows a colon: ``milp:gurobi`` (a solver that Pyomo knows, in place of HiGHS),
+        ``auto``, which reports its choice, or one of `stagecut.METHODS`. A colon separates the
+        argument of a method: ``milp:gurobi`` (a solver that Pyomo knows, in place of HiGHS),
         ``deepspeed-type:REGEX``, ``learned:FILE`` (a policy), ``learned:fine-tune=SECONDS``.
     limits
-        How long and how well; default: 60 s and a gap of 1 %, or of 0.01 % while that is cheap
-        (`Limits.patience`), for mappings of 0, as `stagecut.solvers.DEFAULT_LIMITS` says.
+        Time and gap at which to stop; default: 60 s and a gap of 1 %, or of 0.01 % while that is
+        cheap (`Limits.patience`), of 0 for mappings (`stagecut.solvers.DEFAULT_LIMITS`).
         ``Limits()`` is without limits.
     start
         A plan to start from, or the result that holds it, for this cluster or another one whose
@@ -121,20 +121,19 @@ def solve(
     on_progress
         Called with every better incumbent or bound.
     workers
-        How many processes search at a time, and where: see `Workers`. Default: one per core; those
-        beside this one start after `START_AFTER_S` seconds, for methods that have something for
-        them to do.
+        Number and place of the processes that search: see `Workers`. Default: one per core; those
+        beside this one start after `START_AFTER_S` seconds, for methods that have work for them.
     constrain
-        Adds constraints to the program that ``milp`` states (``joint`` for mappings), which
-        ``auto`` takes then; other methods are refused. What it returns, if anything, tells whether
-        a solution is one that is asked for. The bound holds under these constraints.
+        Function that adds constraints to the program of ``milp`` (of ``joint`` for mappings), which
+        ``auto`` then uses; other methods are refused. It may return a function that says whether a
+        solution is accepted. The bound holds under these constraints.
 
     Returns
     -------
     Result
-        With the plan, if there is one, evaluated from its definition. Running out of time or
-        Ctrl-C end the search with what it has. Of a training job a `JobResult`: see `solve_job`,
-        which takes more.
+        With the plan, if there is one, evaluated from its definition. A time limit or Ctrl-C ends
+        the search with its results so far. For a training job a `JobResult`: see `solve_job`, which
+        has more parameters.
 
     Raises
     ------
@@ -184,7 +183,7 @@ def solve(
     if start is not None:
         start = plan_of(start)
         start.check_made_for(workload)
-        start = _on(start, cluster)
+        start = _start_on(start, cluster)
     name, options = split_argument(problem.name, method)
     task = pose(workload, cluster, problem, start, options)
     chosen_method = supported_method(task, name)
@@ -194,14 +193,14 @@ def solve(
     search = Search(limits, judge, on_progress, limits.since, ties)
     search.method = name
     if is_iteration(problem):
-        _say_exchanges(workload, problem, search)
+        _note_exchanges(workload, problem, search)
     run_session(task, chosen_method, search, start, workers)
     if name == "auto" and is_iteration(problem):
-        _say_pieces(task, problem, search)
+        _note_pieces(task, problem, search)
     return result_of(workload, cluster, problem, search)
 
 
-def _say_exchanges(workload: Workload, problem: PipelineJob, search: Search[Solution]) -> None:
+def _note_exchanges(workload: Workload, problem: PipelineJob, search: Search[Solution]) -> None:
     """Add a note if gradients of tied weights are exchanged with every microbatch."""
     if problem.batch > 1 and are_copied(workload) and any(tie.exchange for tie in workload.ties):
         once = tied_as(workload, Tied.COPIES, problem.batch)
@@ -212,8 +211,8 @@ def _say_exchanges(workload: Workload, problem: PipelineJob, search: Search[Solu
             )
 
 
-def _on(start: Plan, cluster: Cluster) -> Plan:
-    """Return a start for a cluster that has its devices, with other numbers or memories perhaps."""
+def _start_on(start: Plan, cluster: Cluster) -> Plan:
+    """Return a start moved to another cluster, which has all of its devices in use."""
     if start.cluster == cluster:
         return start
     try:
@@ -223,7 +222,7 @@ def _on(start: Plan, cluster: Cluster) -> Plan:
     return replace(start, cluster=cluster, solution=solution)
 
 
-def _say_pieces(task: Task[Problem], problem: PipelineJob, search: Search[Solution]) -> None:
+def _note_pieces(task: Task[Problem], problem: PipelineJob, search: Search[Solution]) -> None:
     """Add a note on a faster plan in pieces, if a short search finds one."""
     chain, seconds = search.best, PIECES_SHARE * search.seconds
     plain = problem.chunks_per_device == 1 and not (problem.order or problem.relayed)

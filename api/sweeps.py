@@ -25,10 +25,9 @@ from ..instances.model.problem import suggested_cluster
 from ..runtime import evaluate
 from ..runtime.simulate.simulator import simulate
 from ..solvers import DEFAULT_LIMITS, Limits, Progress, Result
+from .common import with_defaults
 from .solve import solve
 
-if TYPE_CHECKING:
-    import pandas as pd
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -56,7 +55,7 @@ def rank_schedules(
     workload, cluster, method, on_progress
         As in `solve`. The workload has a backward pass.
     problem
-        What is asked for besides the schedule.
+        The problem, whose schedule is replaced.
     microbatches
         In place of a problem: `PipelineJob(microbatches)`.
     schedules
@@ -184,7 +183,7 @@ def _simulated(workload: Workload, plan: Plan, cluster: Cluster) -> dict[str, ob
 
 
 def pareto(
-    workload: Workload,
+    workload: Workload | str | Path,
     cluster: Cluster | None = None,
     problem: PipelineJob | None = None,
     *,
@@ -198,7 +197,7 @@ def pareto(
     Parameters
     ----------
     workload
-        With layer configurations; see `training_layers`.
+        A workload with layer configurations (see `training_layers`), its file or name.
     cluster
         Accelerators of one kind; default: the workload's suggestion.
     problem
@@ -233,18 +232,15 @@ def pareto(
     """
     import pandas as pd
 
-    cluster = cluster or workload.cluster
-    if cluster is None:
-        raise InputError(f"{workload.name}: it suggests no cluster; give one")
+    workload, cluster, posed = with_defaults(workload, cluster, problem or PipelineJob())
     own = [kind for kind in cluster.kinds if kind.count and not kind.host]
     if len(own) != 1:
         raise InputError("pareto: the cluster must have one kind of accelerators")
-    problem = problem or PipelineJob()
     rows = []
     for count in devices if devices is not None else (own[0].count,):
         for memory in memory_bytes if memory_bytes is not None else (own[0].memory_bytes,):
             part = Cluster((replace(own[0], count=count, memory_bytes=memory),))
-            result = solve(workload, part, problem, method=method, limits=limits)
+            result = solve(workload, part, posed, method=method, limits=limits)
             row: dict[str, object] = {
                 "devices": count,
                 "memory_bytes": memory,
@@ -255,7 +251,7 @@ def pareto(
             }
             if result.plan is not None and isinstance(result.plan.solution, StagePlacement):
                 stages = result.plan.solution.stages
-                report = evaluate(workload, part, problem, result.plan.solution)
+                report = evaluate(workload, part, posed, result.plan.solution)
                 row["stages"] = len(stages)
                 row["devices_used"] = sum(stage.replicas * stage.degree for stage in stages)
                 row["memory_used_bytes"] = max(stage.memory_bytes for stage in report.stages)

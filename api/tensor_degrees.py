@@ -1,7 +1,8 @@
 """Layer configurations per tensor degree, from shardings of each layer.
 
-Every layer of a profiled model is cut out, and its operators sharded over t devices at least cost,
-with whole tensors at its ends; layers alike are sharded once. What `PipelineJob` then chooses from:
+Every layer of a profiled model is cut out, and its operators are sharded over t devices at least
+cost, with whole tensors at its ends; identical layers are sharded once. `PipelineJob` then chooses
+among:
 
     label            time of a microbatch            of the memory of one device
     tensor           of the fastest sharding         what that holds
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,11 +46,20 @@ from ..runtime.verify.sharding import ShardingReport
 from ..solvers import Limits
 from .solve import solve
 
-#: Fields of `Layers` with the time and the bytes of a configuration.
-_NUMBERS = ("time", "weight_bytes", "bytes_per_microbatch", "fixed_bytes")
 
-#: Node, degree, label, sharding, whether it recomputes, and `_NUMBERS` of a configuration.
-_Row = tuple[int, int, str, str, bool, float, float, float, float]
+class _LayerRow(NamedTuple):
+    """Row of `Layers`: a layer in one configuration."""
+
+    node: int
+    degree: int
+    label: str
+    sharding: str
+    recomputes: bool
+    time: float
+    weight_bytes: float
+    bytes_per_microbatch: float
+    fixed_bytes: float
+
 
 #: Part of what one device holds, times the degree, that a lean sharding may hold.
 LEAN = 1.25
@@ -88,10 +99,10 @@ def layers_by_degree(
     degrees
         Devices that a layer may be spread over. Those of 1 are as from `training_layers`.
     estimate
-        The accelerator that was profiled for, if one was: whose roofline tells what splitting an
-        operator saves. Else that of a CPU core does.
+        The accelerator of an estimated profile, whose roofline gives the saving of splitting an
+        operator; default: the roofline of a CPU core.
     link
-        Between the devices of a layer; default: that of the workload's cluster.
+        Link between the devices of a layer; default: that of the workload's cluster.
 
     Returns
     -------
@@ -252,41 +263,37 @@ def _with(
     one: bool,
 ) -> Layers:
     """Return the layers with the configurations found, layer by layer; those of degree 1 first."""
-    kept = [np.arange(2 * one) + 2 * v for v in range(len(found))]
-    rows: list[_Row] = []
+    rows: list[_LayerRow] = []
     for v, by_degree in enumerate(found):
-        plain, again = 2 * v, 2 * v + 1
-        rows += [_row(before, c) for c in kept[v].tolist()]
-        weights, activations = before.weight_bytes[plain], before.bytes_per_microbatch[plain]
-        resident = before.fixed_bytes[plain]
-        entering = before.bytes_per_microbatch[again]
+        plain, again = (_layer_row(before, 2 * v + k) for k in range(2))
+        rows += [plain, again] if one else []
         for t, splits in zip(degrees, by_degree, strict=True):
             for s in splits:
-                own, live = resident * s.parameters, activations * s.activations
+                fixed = plain.fixed_bytes * s.parameters
+                live = plain.bytes_per_microbatch * s.activations
+                split = plain._replace(
+                    degree=t,
+                    label=s.label,
+                    sharding=s.sharding,
+                    time=s.time,
+                    weight_bytes=plain.weight_bytes * s.parameters,
+                    bytes_per_microbatch=live,
+                    fixed_bytes=fixed,
+                )
                 rows += [
-                    (v, t, s.label, s.sharding, False, s.time, weights * s.parameters, live, own),
-                    (v, t, f"{s.label}-recompute", s.sharding, True, s.time + s.forward,
-                     weights * s.parameters, entering, own + live),
-                ]  # fmt: skip
-    node, degree, label, sharding, recomputes, time, weight, live, own = zip(*rows, strict=True)
-    return replace(
-        before,
-        node=np.array(node),
-        degree=np.array(degree),
-        label=label,
-        recomputes=np.array(recomputes),
-        time=np.array(time),
-        weight_bytes=np.array(weight),
-        bytes_per_microbatch=np.array(live),
-        fixed_bytes=np.array(own),
-        sync_bytes=({},) * len(rows),
-        sharding=sharding,
-    )
+                    split,
+                    split._replace(
+                        label=f"{s.label}-recompute",
+                        recomputes=True,
+                        time=s.time + s.forward,
+                        bytes_per_microbatch=again.bytes_per_microbatch,
+                        fixed_bytes=fixed + live,
+                    ),
+                ]
+    columns: dict[str, Any] = dict(zip(_LayerRow._fields, zip(*rows, strict=True), strict=True))
+    columns |= {key: np.array(columns[key]) for key in columns.keys() - {"label", "sharding"}}
+    return replace(before, **columns, sync_bytes=({},) * len(rows))
 
 
-def _row(layers: Layers, c: int) -> _Row:
-    time, weights, live, own = (float(getattr(layers, key)[c]) for key in _NUMBERS)
-    return (
-        int(layers.node[c]), int(layers.degree[c]), layers.label[c], layers.sharding[c],
-        bool(layers.recomputes[c]), time, weights, live, own,
-    )  # fmt: skip
+def _layer_row(layers: Layers, c: int) -> _LayerRow:
+    return _LayerRow._make(getattr(layers, name)[c] for name in _LayerRow._fields)

@@ -47,7 +47,7 @@ from sharded_models import MODELS
 from stagecut.instances.model.tensor_program import COPIED, PARTIAL, Signature, axis_text
 from stagecut.instances.pytorch.tensor_rules import CONSTANTS, name_of
 from stagecut.runtime.execution.sharded.collectives import (
-    Place,
+    MeshPosition,
     combine,
     join_mesh,
     step,
@@ -122,7 +122,7 @@ def least_us(make: Callable[[], Any]) -> float:
     return 1e6 * min(taken)
 
 
-def tried(call: CallOnNumbers, signature: Signature, mesh: DeviceMesh, place: Place) -> Any:
+def tried(call: CallOnNumbers, signature: Signature, mesh: DeviceMesh, place: MeshPosition) -> Any:
     """Return operator, signature, verdict, reason, and both times where DTensor is right."""
     node, args, kwargs, made = call
     kind, rank, wanted = name_of(node), dist.get_rank(), tensors_of(made)
@@ -169,7 +169,7 @@ def tried(call: CallOnNumbers, signature: Signature, mesh: DeviceMesh, place: Pl
     return kind, signature.text, verdict, reason, *times
 
 
-def converted(mesh: DeviceMesh, place: Place) -> list[Any]:
+def converted(mesh: DeviceMesh, place: MeshPosition) -> list[Any]:
     """Return the same of conversions of a matrix."""
     generator = torch.Generator().manual_seed(1)
     whole = torch.randn(64, 32, generator=generator, dtype=torch.float64)

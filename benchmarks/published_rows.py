@@ -253,9 +253,9 @@ def _description(row: Row, assumed: list[str]) -> ModelDescription:
     """Return the shipped description that the row names, if their shapes agree, else its own."""
     named = _named(row)
     if named is not None:
-        further = 0 if "w/o mtp" in row.get("notes", "").lower() else len(named.mtp)
-        further = _count(row, "mtp_layers", further)
-        return replace(named, mtp=(named.mtp or (named.blocks[-1],))[:1] * further)
+        mtp = 0 if "w/o mtp" in row.get("notes", "").lower() else len(named.mtp)
+        mtp = _count(row, "mtp_layers", mtp)
+        return replace(named, mtp=(named.mtp or (named.blocks[-1],))[:1] * mtp)
     for key in ("layers", "hidden", "heads"):
         _count(row, key)
     if row.get("kv_heads", "").upper() == "MLA":

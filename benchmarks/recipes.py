@@ -45,7 +45,7 @@ def row(one: Judged) -> dict[str, str]:
     check_layout(case.description, case.layout, training_cluster(cluster))
     return {
         "model": case.description.name,
-        "further": str(len(case.description.mtp)),
+        "mtp": str(len(case.description.mtp)),
         "cluster": cluster,
         "seconds": f"{case.seconds:.4g}",
         **row_of(case.layout),
@@ -92,7 +92,7 @@ def main() -> None:
     judged, _ = judge([case for case in runs if case.source == "bridge"])
     rows = [row(one) for one in fastest(judged)]
     given = [one.name for one in fields(Layout) if any(one.name in row for row in rows)]
-    columns = ["model", "further", "cluster", "seconds", *given, "source"]
+    columns = ["model", "mtp", "cluster", "seconds", *given, "source"]
     with options.output.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
         writer.writeheader()

@@ -42,5 +42,5 @@ def merge(
     torch.save(state, written)
     write_whole(output, written.getvalue())
     size = sum({x.data_ptr(): x.nbytes for x in state.values()}.values())
-    OUT.tell(f"{show_count(len(state), 'tensor')}, {show_bytes(size)}")
+    OUT.print_wrapped(f"{show_count(len(state), 'tensor')}, {show_bytes(size)}")
     tell_written(output)

@@ -104,9 +104,8 @@ def compare(
         others = {"--methods": methods, "--problem": problems, "--jobs": jobs, "--plot": plot,
                   "--scheduler": scheduler}  # fmt: skip
         check_outputs(output, inputs=workloads)
-        _compare_jobs(
-            workloads, files, requested, (global_batch, sequence), (time_limit, gap), output, others
-        )
+        ends = {"seconds": time_limit, "gap": gap}
+        _compare_jobs(workloads, files, requested, (global_batch, sequence), ends, output, others)
         return
     if sequence is not None:
         raise InputError("--sequence: it is for training jobs; give --global-batch, too")
@@ -141,26 +140,26 @@ def _compare_jobs(
     files: Sequence[str],
     requested: ProblemOptions,
     batch: tuple[int | None, int | None],
-    ends: tuple[float | None, float | None],
+    ends: Mapping[str, float | None],
     output: Path | None,
     others: Mapping[str, object],
 ) -> None:
-    """Compare planned models, or plans in files, with the usual layouts."""
-    from .job import SAID, compare_jobs, state_job
+    """Compare planned models, or plans in files, with layouts by common rules."""
+    from .job import PLAN_SAYS, compare_jobs, state_job
 
     global_batch, sequence = batch
     if global_batch is not None:
         if files:
             raise InputError(f"{files[0]}: it is a plan; leave --global-batch out")
-        posed = state_job(names, requested, global_batch, sequence, others)
-        compare_jobs(names, posed, ends, output)
+        posed = state_job(names, requested, global_batch, sequence, ends, others)
+        compare_jobs(names, posed, output)
         return
     if len(files) < len(names):
         other = next(name for name in names if name not in files)
         raise InputError(f"{other}: it is no plan of a training job, and others are")
-    ended = {"--sequence": sequence, "--time-limit": ends[0], "--gap": ends[1]}
-    refuse({**others, **ended, **dict.fromkeys(requested.words()[::2], True)}, SAID)
-    compare_jobs(names, None, ends, output)
+    ended = {"--sequence": sequence, "--time-limit": ends["seconds"], "--gap": ends["gap"]}
+    refuse({**others, **ended, **requested.given}, PLAN_SAYS)
+    compare_jobs(names, None, output)
 
 
 @dataclass(frozen=True)
@@ -171,8 +170,8 @@ class _Posed:
     stream: bool  # whether some workload is planned for a stream of microbatches
     words: Sequence[str]  # the options of `solve` that pose it, as typed
     seconds: float  # for each case
-    given: Mapping[str, str]  # by workload, all that is said of problem and devices, as text
-    files: Sequence[str]  # that were read for it
+    given: Mapping[str, str]  # by workload, the problem's fields and the devices, as text
+    files: Sequence[str]  # files read for it
 
 
 def _pose(
@@ -214,7 +213,7 @@ def _pose(
 
 
 def _labels(posed: Sequence[_Posed], problems: Sequence[str] | None) -> list[str]:
-    """Return each problem's name in the table: of several files, their names."""
+    """Return each problem's name in the table; of several problem files, the files' names."""
     if len(posed) == 1:
         return [posed[0].name]
     labels = [Path(name).stem for name in problems or ()]
@@ -224,7 +223,7 @@ def _labels(posed: Sequence[_Posed], problems: Sequence[str] | None) -> list[str
 
 
 def _methods(problem: str, listed: Sequence[str] | None, *, stream: bool) -> list[str]:
-    """Return those methods of a problem that are asked for; or its usual ones."""
+    """Return the requested methods that a problem has, or its default ones."""
     usual = {
         "pipeline": DEFAULT_METHODS if stream else ("auto", *pipeline.RULES),
         "sharding": ("auto", *(r for r in sharding.RULES if r != "communication-only")),
@@ -242,11 +241,11 @@ def _finish(
     scheduler: str | None,
     plot: Path | None,
 ) -> None:
-    """Run the cases, and say and draw what came of them."""
+    """Run the cases, and print and draw the results."""
     units = {case.name: loaded[case.workload].time_unit for case in todo}
     result = _run(todo, output, jobs, scheduler, set(units.values()))
     for line in summaries(result, units):
-        OUT.say(line)
+        OUT.print_line(line)
     if plot is not None:
         from ..runtime.pictures.charts import draw_comparison
 
@@ -261,7 +260,7 @@ def _run(
     scheduler: str | None,
     units: Set[str],
 ) -> pd.DataFrame:
-    """Run the cases and show the table as it grows; without output nothing of it is kept."""
+    """Run the cases and show the growing table; without `output` it is not written."""
     if output is None:
         with TemporaryDirectory() as folder:
             return _run(todo, Path(folder) / "table.csv", jobs, scheduler, units)
@@ -282,12 +281,12 @@ def _run(
     if not ERR.is_terminal:
         ERR.line()  # a file gets the last table alone, which rich leaves without an end of line
     for notice in notices:
-        ERR.say(notice)
+        ERR.print_line(notice)
     return result
 
 
 def _table(rows: Sequence[Row], cases: int, units: Set[str]) -> Group:
-    """Return the table so far, and below it why methods have no plan, each reason once."""
+    """Return the table so far, and below it each reason why methods have no plan."""
     found = tabulate(rows).to_dict("records") if rows else []
     columns = [name for name in ("workload", "problem") if len({row[name] for row in found}) > 1]
     alone = [name for name in ("workload", "problem") if found and name not in columns]
@@ -310,7 +309,7 @@ def _table(rows: Sequence[Row], cases: int, units: Set[str]) -> Group:
 
 
 def _alike(rows: Iterable[Mapping[Hashable, Any]]) -> list[list[Mapping[Hashable, Any]]]:
-    """Return the rows, those together that end alike and have no plan for one reason."""
+    """Return the rows in groups; rows without a plan for the same reason share one."""
     found: dict[tuple[str, ...], list[Mapping[Hashable, Any]]] = {}
     for row in rows:
         reason = _reason(row)
@@ -328,7 +327,7 @@ def _reason(row: Mapping[Hashable, Any]) -> str:
 
 
 def _cells(alike: Sequence[Mapping[Hashable, Any]]) -> list[str]:
-    """Return the cells of rows that are shown as one; what none has is empty."""
+    """Return the cells of rows that are shown as one; missing values are empty."""
     row = alike[0]
     seconds = [float(one["seconds"]) for one in alike if not math.isnan(one["seconds"])]
 

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from ..instances.formats.outline import read_outline
+from .common import options
 from .common.console import OUT, print_json, show_count, show_gap, show_time
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ LISTED = 12
 def diff(
     first: Annotated[Path, typer.Argument(help="A plan file.")],
     second: Annotated[Path, typer.Argument(help="Another plan file for the same workload.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show two plans side by side: objectives, devices, and the nodes that moved.
 
@@ -83,8 +84,8 @@ def _print(result: PlanDiff, first: str, second: str) -> None:
         table.add_row(f"{pair.common} alike", *cells)
     OUT.print(table)
     moved = len(result.moved)
-    OUT.tell(f"{show_count(moved, 'node')} moved" + (":" if moved else ""))
+    OUT.print_wrapped(f"{show_count(moved, 'node')} moved" + (":" if moved else ""))
     for v, source, target in result.moved[:LISTED]:
-        OUT.tell(f"  {v}: {source} → {target}")
+        OUT.print_wrapped(f"  {v}: {source} → {target}")
     if moved > LISTED:
-        OUT.tell(f"  … and {moved - LISTED} more (--json lists all)")
+        OUT.print_wrapped(f"  … and {moved - LISTED} more (--json lists all)")

@@ -55,10 +55,7 @@ def estimate(
     context: Annotated[int, typer.Option("--cp", help="Context-parallel degree.")] = 1,
     expert: Annotated[int, typer.Option("--ep", help="Expert-parallel degree.")] = 1,
     microbatch: Annotated[int, typer.Option(help="Sequences per microbatch.")] = 1,
-    sequence: Annotated[
-        int | None,
-        typer.Option(help="Tokens per sequence; default: the model's positions, else 4096."),
-    ] = None,
+    sequence: options.SequenceTokens = None,
     chunks: Annotated[int, typer.Option(help="Model stages per pipeline rank.")] = 1,
     schedule: Annotated[
         JobSchedule | None,
@@ -154,11 +151,11 @@ def estimate(
     else:
         print_estimate(found)
         if plot is not None:
-            OUT.say(f"written: {plot}")
+            OUT.print_line(f"written: {plot}")
 
 
 def usual_sequence(model: ModelDescription) -> int:
-    """Return the tokens of a sequence: as learned positions or a profile say, else 4096."""
+    """Return the default tokens of a sequence: 1 of a profile, the learned positions, or 4096."""
     if any(block.profiled is not None for block in model.blocks):
         return 1
     return model.positions or 4096
@@ -187,9 +184,11 @@ def print_estimate(found: Estimate) -> None:
             time.add_row(label, f"{seconds:.4g}", show_percent(seconds / found.seconds))
     time.add_row("an iteration", f"{found.seconds:.4g}", "")
     OUT.print(time)
-    OUT.say(_summary(found))
+    OUT.print_line(_summary(found))
     if any(block.profiled is not None for block in found.model.blocks):
-        OUT.say(f"layers take what the {found.model.source} says, whatever the cluster's devices")
+        OUT.print_line(
+            f"layers take what the {found.model.source} says, whatever the cluster's devices"
+        )
     ranks = _few(found)
     memory = new_table("memory of a device (GiB)", "", (f"rank {rank}" for rank in ranks))
     for term, label in MEMORY_TERMS.items():
@@ -202,13 +201,13 @@ def print_estimate(found: Estimate) -> None:
     OUT.print(memory)
     most = found.memory[found.fullest].needed
     verdict = "it fits" if found.fits else "it does not fit"
-    OUT.say(f"{verdict}: {show_bytes(most)} needed, of {show_bytes(found.memory_limit)}")
+    OUT.print_line(f"{verdict}: {show_bytes(most)} needed, of {show_bytes(found.memory_limit)}")
     if found.nearly_full:
         why = "PyTorch's allocator may slow down a device that is so full"
         if fused(layout):
             why = "less is free than the error of predicted peaks"
         room = show_bytes(found.safe_memory).replace(" ", "")
-        OUT.say(f"{why}: have a layout ready that needs less (solve --memory {room})")
+        OUT.print_line(f"{why}: have a layout ready that needs less (solve --memory {room})")
 
 
 def _summary(found: Estimate) -> str:
@@ -220,7 +219,7 @@ def _summary(found: Estimate) -> str:
 
 
 def _few(found: Estimate) -> list[int]:
-    """Return up to four ranks; of more the first, the last and the fullest: a table has no room."""
+    """Return all ranks up to four; of more the first, the last and the fullest, to fit a table."""
     count = len(found.memory)
     if count <= 4:
         return list(range(count))

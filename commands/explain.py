@@ -63,10 +63,10 @@ def explain(
     if plan is None and is_job_plan(workload):
         model, plan = named_plan(workload, plan)
     if plan is not None and is_job_plan(plan):
-        from .job import SAID, explain_job_plan
+        from .job import PLAN_SAYS, explain_job_plan
 
         requested = ProblemOptions(problem, settings or (), cluster, accelerators, cpus, memory)
-        refuse({"--node": node, **dict.fromkeys(requested.words()[::2], True)}, SAID)
+        refuse({"--node": node, **requested.given}, PLAN_SAYS)
         explain_job_plan(model, plan, time_limit, plot, as_json=as_json)
         return
     loaded = load(workload)
@@ -77,7 +77,7 @@ def explain(
         problem, settings or (), cluster, accelerators, cpus, memory, microbatches=microbatches
     )
     if plan is not None:
-        refuse(dict.fromkeys(requested.words()[::2], True), "the plan says it")
+        refuse(requested.given, "the plan says it")
         loaded, made = load_plan_with_form(plan, loaded)
         found = explain_plan(loaded, made, node=node, seconds=seconds, most=most)
     else:
@@ -94,7 +94,7 @@ def explain(
     if as_json:
         print_json({"workload": loaded.name, **found.to_dict()})
     else:
-        OUT.say(str(found))
+        OUT.print_line(str(found))
         if found.plan is not None:
             tell_written(plot)
     end(INFEASIBLE if found.plan is None else 0)

@@ -19,7 +19,7 @@ from ..instances import (
     Workload,
 )
 from ..instances.common.escape import shell
-from ..instances.formats.writing import layout, write_whole
+from ..instances.formats.writing import json_text, write_whole
 from ..instances.model.problem import objective_unit
 from .common import options
 from .common.console import OUT, check_outputs, file_of, need, show_count, tell_written
@@ -121,7 +121,7 @@ def export(
             text, notes = _for_launcher(loaded, made, to)
     write_whole(output, text)
     for line in notes:
-        OUT.say(line)
+        OUT.print_line(line)
     tell_written(output)
 
 
@@ -152,7 +152,7 @@ def _dtensor(workload: Workload, plan: Plan, output: Path) -> str:
     if output.suffix == ".py":
         return dtensor_python(workload, plan)
     if output.suffix == ".json":
-        return layout(dtensor_json(workload, plan))
+        return json_text(dtensor_json(workload, plan))
     raise InputError(f"--output: {output.name}; dtensor is written as .py or .json")
 
 

@@ -72,7 +72,7 @@ def show(
     for key, value in facts.items():
         text = show_bytes(value) if key.endswith("bytes") and isinstance(value, float) else value
         text = f"{text:,.6g}" if isinstance(text, float) else text
-        OUT.say(f"{key.replace('_', ' '):>24}  {text}")
+        OUT.print_line(f"{key.replace('_', ' '):>24}  {text}")
 
 
 @app.command()
@@ -110,10 +110,10 @@ def convert(
             else ""
         )
         text = f"--tied: {loaded.name} names no tied weights{kept}"
-        ERR.tell(text, style="dim")
+        ERR.print_wrapped(text, style="dim")
     loaded = loaded if tied is None else tied_as(loaded, tied)
     save(training_layers(loaded) if layers else loaded, output)
-    OUT.tell(f"written: {output}")
+    OUT.print_wrapped(f"written: {output}")
 
 
 @app.command()
@@ -128,4 +128,4 @@ def fetch(
         paths = fetch_files(
             folder, below=suite, server=mirror, on_file=lambda file: status.update(file.path)
         )
-    OUT.say(f"{show_count(len(paths), 'file')} in {folder}")
+    OUT.print_line(f"{show_count(len(paths), 'file')} in {folder}")

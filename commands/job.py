@@ -39,7 +39,7 @@ from .show.job import (
 )
 
 if TYPE_CHECKING:
-    from ..api.job import JobResult, WhatIf
+    from ..api.job import WhatIf
     from ..instances.job.plan import JobPlan
     from ..solvers import Limits
     from .common.pose import ProblemOptions
@@ -55,14 +55,15 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class PosedJob:
-    """A job and its cluster as options state them, and what a front is asked for."""
+    """Training job and cluster that options state, with the arguments of a front."""
 
     job: TrainingJob
     cluster: str  # as `training_cluster` takes it; of a front without the number of devices
+    limits: Limits  # of each search
     # numbers of devices of a front; empty if there is one number, that of the cluster
     gpus: tuple[int, ...] = ()
     price: float | None = None  # of a device for an hour
-    rate: float | None = None  # tokens per second to be reached
+    rate: float | None = None  # tokens per second to reach
 
 
 def state_job(
@@ -70,13 +71,14 @@ def state_job(
     requested: ProblemOptions,
     global_batch: int,
     sequence: int | None,
+    ends: Mapping[str, float | None],
     others: Mapping[str, object],
 ) -> PosedJob:
     """Return the job that options and ``--set`` state.
 
-    The first model says how long sequences are where nothing else does. `others` are options of
-    other problems, by name. InputError if a field is unknown, of another type or given twice,
-    another problem's option is not at its default, or there is no cluster.
+    The default length of sequences is the first model's. `ends` are fields of the limits, None for
+    the default; `others` are options of other problems, by name. InputError if a field is unknown,
+    of another type or given twice, an option of another problem is given, or there is no cluster.
     """
     stated: dict[str, Any] = {"global_batch": global_batch}
     launcher = "stagecut" if requested.launcher == "run" else requested.launcher
@@ -116,26 +118,31 @@ def state_job(
         for name, option in OPTIONS.items():
             message = re.sub(rf"^--set: {name}\b", option, message)
         raise InputError(message) from None
-    return _posed(job, requested.cluster, front)
+    given = {name: value for name, value in ends.items() if value is not None}
+    return _posed(job, requested.cluster, front, given)
 
 
-#: Why options that pose a problem are refused beside a plan.
-SAID = "the plan of a training job says it, or has none"
+#: Reason for refusing options of a problem beside the plan of a training job.
+PLAN_SAYS = "the plan of a training job says it, or has none"
 
 
-def _posed(job: TrainingJob, cluster: str, front: Mapping[str, Any]) -> PosedJob:
-    """Return a job on a cluster, or on numbers of devices where the cluster leaves them open."""
-    from ..api.job_front import GPUS, leaves_number_open
+def _posed(
+    job: TrainingJob, cluster: str, front: Mapping[str, Any], ends: Mapping[str, Any]
+) -> PosedJob:
+    """Return a job on a cluster, or on several numbers of devices if the cluster gives none."""
+    from ..api.job import JOB_LIMITS
+    from ..api.job_front import FRONT_LIMITS, GPUS, leaves_number_open
 
     if not leaves_number_open(cluster) and "gpus" not in front:
         for name in front:
             raise InputError(f"{name}: of a front alone; leave the cluster's number out: h100")
-        return PosedJob(job, cluster)
+        return PosedJob(job, cluster, replace(JOB_LIMITS, **ends))
     for name in ("price", "rate"):
         if not isinstance(front.get(name, 1.0), int | float):
             raise InputError(f"{name}: {front[name]!r}; it must be a number")
     numbers = _numbers(front["gpus"]) if "gpus" in front else GPUS
-    return PosedJob(job, cluster, numbers, front.get("price"), front.get("rate"))
+    limits = replace(FRONT_LIMITS, **ends)
+    return PosedJob(job, cluster, limits, numbers, front.get("price"), front.get("rate"))
 
 
 def _numbers(given: object) -> tuple[int, ...]:
@@ -155,43 +162,17 @@ def _numbers(given: object) -> tuple[int, ...]:
 MOST_DOUBLINGS = 24
 
 
-def _planned(
-    model: str, cluster: str, job: TrainingJob, ends: tuple[float | None, float | None]
-) -> JobResult:
-    """Return the result of a search that stops after so many seconds, or at a gap."""
-    from ..api.job import JOB_LIMITS, solve_job
-
-    return solve_job(model, cluster, job, limits=_limits(JOB_LIMITS, ends))
-
-
-def _limits(usual: Limits, ends: tuple[float | None, float | None]) -> Limits:
-    """Return limits with those seconds and that gap which are given."""
-    seconds, gap = ends
-    return replace(
-        usual,
-        seconds=usual.seconds if seconds is None else seconds,
-        gap=usual.gap if gap is None else gap,
-    )
-
-
 def plan_job(
-    model: str,
-    posed: PosedJob,
-    ends: tuple[float | None, float | None],
-    output: Path | None,
-    plot: Path | None,
-    *,
-    as_json: bool,
+    model: str, posed: PosedJob, output: Path | None, plot: Path | None, *, as_json: bool
 ) -> None:
-    """Plan a training job, print what comes out, and end with the exit code that says how.
+    """Plan a training job, print the result, and end with the exit code of its status."""
+    from ..api.job import solve_job
 
-    `ends` are seconds and gap at which to stop; None for the default.
-    """
     if posed.gpus:
-        _plan_front(model, posed, ends, output, plot, as_json=as_json)
+        _plan_front(model, posed, output, plot, as_json=as_json)
         return
     check_plan_file(output)
-    found = _planned(model, posed.cluster, posed.job, ends)
+    found = solve_job(model, posed.cluster, posed.job, limits=posed.limits)
     if found.plan is not None and output is not None:
         found.plan.save(output)
     if found.plan is not None and plot is not None:
@@ -206,23 +187,16 @@ def plan_job(
 
 
 def _plan_front(
-    model: str,
-    posed: PosedJob,
-    ends: tuple[float | None, float | None],
-    output: Path | None,
-    plot: Path | None,
-    *,
-    as_json: bool,
+    model: str, posed: PosedJob, output: Path | None, plot: Path | None, *, as_json: bool
 ) -> None:
-    """Plan a job on several numbers of devices; its table goes into a CSV file."""
-    from ..api.job_front import FRONT_LIMITS, front
+    """Plan a job on several numbers of devices; print the front and write it as CSV."""
+    from ..api.job_front import front
 
     if output is not None and output.suffix != ".csv":
         raise InputError(f"{output}: a front is a table; write it to a file that ends in .csv")
     found = front(
-        model, posed.cluster, posed.job, posed.gpus, price=posed.price,
-        limits=_limits(FRONT_LIMITS, ends),
-    )  # fmt: skip
+        model, posed.cluster, posed.job, posed.gpus, price=posed.price, limits=posed.limits
+    )
     if output is not None:
         write_whole(output, found.to_pandas().to_csv(index=False))
     if plot is not None:
@@ -258,7 +232,7 @@ def verify_job(model: str | None, path: Path, *, bound: bool, as_json: bool) -> 
         )
         return
     proved = f"proved, {programs} points by a program" if bound else "claimed"
-    OUT.say(
+    OUT.print_line(
         f"verified: {plan.seconds:.4g} s, bound {plan.bound:.4g} s ({proved}), "
         f"gap {show_percent(plan.gap)}"
     )
@@ -277,15 +251,15 @@ def export_job(path: Path, launcher: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         write_whole(folder / name, text)
-        OUT.say(f"written: {folder / name}")
+        OUT.print_line(f"written: {folder / name}")
 
 
 def explain_job_plan(
     model: str | None, path: Path, seconds: float, plot: Path | None, *, as_json: bool
 ) -> None:
-    """Print what each decision of a plan is worth, and what a change would bring.
+    """Print the alternatives to each decision of a plan, and the effects of changes.
 
-    Half of the seconds, which began with the process, are for other decisions; 0: none.
+    Half of `seconds`, counted from the start of the process, are for the alternatives; 0: neither.
     """
     from ..api.explain_job import explain_job
     from ..api.job import what_would_help
@@ -306,7 +280,7 @@ def explain_job_plan(
 
 
 def diff_plans(first: Path, second: Path, *, as_json: bool) -> None:
-    """Print what tells the plans in two files apart."""
+    """Print the differences of the plans in two files."""
     from ..api.explain_job import diff_jobs
     from ..instances.job.plan import load_job_plan
 
@@ -320,17 +294,15 @@ def diff_plans(first: Path, second: Path, *, as_json: bool) -> None:
 def compare_jobs(
     names: Sequence[str],
     posed: PosedJob | None,
-    ends: tuple[float | None, float | None],
     output: Path | None,
 ) -> None:
-    """Print models' plans, or those in files, beside the usual layouts; write rows as CSV.
+    """Print plans of models, or plans in files, beside layouts by common rules; write a CSV file.
 
-    Models are planned as `posed`; where that is None, names are files of plans. `ends` are seconds
-    and gap at which each search stops.
+    Models are planned as `posed`; without it, names are files of plans.
     """
     import pandas as pd
 
-    from ..api.job import job_costs, judge_usual
+    from ..api.job import job_costs, judge_usual, solve_job
     from ..instances.job.plan import load_job_plan
 
     if posed is not None and posed.gpus:
@@ -342,9 +314,9 @@ def compare_jobs(
             costs = job_costs(plan.model, plan.cluster, plan.job)
             usual = judge_usual(costs, plan.layout, costs.usual())
         else:
-            found = _planned(name, posed.cluster, posed.job, ends)
+            found = solve_job(name, posed.cluster, posed.job, limits=posed.limits)
             if found.plan is None:
-                OUT.say(found.reason)
+                OUT.print_line(found.reason)
                 rows.append({"plan": name, "choice": "planned", "reason": found.reason})
                 continue
             plan, usual = found.plan, found.usual
@@ -356,13 +328,7 @@ def compare_jobs(
 
 
 def plan_of(model: str | None, path: Path) -> JobPlan:
-    """Return the plan in a file, which must be of a model if one is named.
-
-    Raises
-    ------
-    InputError
-        If it is of another.
-    """
+    """Return the plan in a file; InputError if it is for another model than the one named."""
     from ..instances.costs.models import model_description
     from ..instances.job.plan import load_job_plan
 

@@ -24,7 +24,7 @@ from .common.pose import choose_cluster, setting_record
 if TYPE_CHECKING:
     from ..api.learn import Update
 
-#: Seeds that torch takes, and graphs that there may be.
+#: Number of seeds of torch, and largest number of graphs.
 MOST_SEEDS, MOST_GRAPHS = 2**32, 10_000
 #: Columns of the training curve.
 COLUMNS = ("step", "phase", "workload", "mean", "best", "loss")
@@ -147,7 +147,9 @@ def learn(
                 resumable=not weights_only,
                 report=show_update,
             )
-        OUT.tell(f"{show_count(done.steps, 'update')} on {show_count(len(on.tasks), 'task')}")
+        OUT.print_wrapped(
+            f"{show_count(done.steps, 'update')} on {show_count(len(on.tasks), 'task')}"
+        )
         tell_written(output, log)
 
     if rare.model is None:
@@ -196,7 +198,7 @@ def _problems(
 
 @contextmanager
 def _curve(log: Path | None, *, resume: bool) -> Iterator[Callable[[Update], None]]:
-    """Give what shows updates and writes them into a file; a resumed training adds to it."""
+    """Yield a function that shows updates and writes them to a file, to which resuming appends."""
     stream: TextIO | None = None
     with ERR.status("plans to imitate …") as status:
 
@@ -220,7 +222,7 @@ def _curve(log: Path | None, *, resume: bool) -> Iterator[Callable[[Update], Non
 
 
 def _begun(log: Path, step: int) -> TextIO:
-    """Open a curve from a step on; later rows are of a training that was killed."""
+    """Open a curve from a step on, without later rows, which a killed training wrote."""
     earlier, kept = set(map(str, range(1, step))), io.StringIO(newline="")
     csv.writer(kept).writerow(COLUMNS)
     if earlier and log.is_file():

@@ -116,7 +116,7 @@ def measure(
         return
     _print(measurement)
     for precision, rate in rates.items():
-        OUT.tell(f"matrix products in {precision}: {rate / 1e12:.4g} TFLOP/s")
+        OUT.print_wrapped(f"matrix products in {precision}: {rate / 1e12:.4g} TFLOP/s")
     if axes:
         _print_axes(axes)
     tell_written(output, topology, plot)
@@ -202,17 +202,17 @@ def _print(measurement: Measurement) -> None:
     table.add_row("all-reduce, as a ring", *_cells(measurement.ring))
     OUT.print(table)
     link = measurement.link
-    OUT.say(
+    OUT.print_line(
         f"typical link: {1e6 * link.latency_s:.1f} µs, {link.bytes_per_s / 1e9:.3g} GB/s; "
         f"the fastest pair has {measurement.spread:.2f} times the bandwidth of the slowest"
     )
     ring = measurement.ring.link
-    OUT.say(
+    OUT.print_line(
         "all-reduce of replicas: stagecut simulate … "
         f"--bandwidth {ring.bytes_per_s / 1e9:.3g}GB/s --latency {ring.latency_s:.3g}"
     )
     for line in measurement.warnings:
-        OUT.say(f"warning: {line}", style="yellow")
+        OUT.print_line(f"warning: {line}", style="yellow")
 
 
 def _print_axes(axes: tuple[MeasuredAxis, ...]) -> None:
@@ -233,7 +233,7 @@ def _print_axes(axes: tuple[MeasuredAxis, ...]) -> None:
         for one in axes
     )
     for what, text in (("shardings", links), ("by each collective's own link", each)):
-        OUT.say(f"{what}: stagecut solve … --mesh {mesh}@{text}")
+        OUT.print_line(f"{what}: stagecut solve … --mesh {mesh}@{text}")
 
 
 def _cells(fit: Fit) -> tuple[str, str, str, str]:

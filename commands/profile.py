@@ -176,10 +176,10 @@ def _from_pytorch(
         )
     for note in done.notes:
         style = "yellow" if note.startswith("warning:") else "dim"
-        OUT.say(note, style=style)
+        OUT.print_line(note, style=style)
     if train and not done.workload.backward.any():
         note = "warning: there is no backward pass: nothing that is returned depends on a parameter"
-        OUT.say(f"{note} that wants a gradient", style="yellow")
+        OUT.print_line(f"{note} that wants a gradient", style="yellow")
     return done
 
 
@@ -208,7 +208,7 @@ def _with_tensors(factory: Callable[[], Made], estimate: str | None, name: str) 
     if program is not None and program.unruled:
         kinds = ", ".join(sorted({o.kind for o in program.unruled}))
         note = f"without a rule, on every device: {show_count(len(program.unruled), 'operator')}"
-        OUT.say(f"{note}, {kinds}", style="dim")
+        OUT.print_line(f"{note}, {kinds}", style="dim")
     return workload
 
 
@@ -237,7 +237,7 @@ def _describe(workload: Workload) -> None:
     what = (
         "memory" if workload.program is None else "tensors made"
     )  # a sharding adds optimizer state
-    OUT.say(
+    OUT.print_line(
         f"{workload.name}: {show_count(workload.n, 'node')}, "
         f"{show_count(len(workload.edges), 'edge')}, "
         f"{total['parameters']:,.0f} parameters, {total['flops']:.4g} FLOPs, "

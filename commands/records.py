@@ -67,11 +67,11 @@ def check(
             check_record(record, folder, instances)
         except (InputError, VerificationError) as error:
             wrong.append(f"{record.instance}, {record.asked}: {error}")
-            OUT.say(wrong[-1], style="red")
+            OUT.print_line(wrong[-1], style="red")
     if wrong or not records:
         raise InputError(f"{folder}: {len(wrong)} of {len(records)} records are not as they say")
     proved = sum(record.checked for record in records)
-    OUT.tell(
+    OUT.print_wrapped(
         f"{show_count(len(records), 'record')} verified; "
         f"{show_count(proved, 'bound')} proved by certificates"
     )
@@ -96,7 +96,7 @@ def submit(
         plan, folder, _instances(instances), instance=instance, asked=asked, command=command
     )
     said = {"new": "a new record", "nothing": "not better than the record"}
-    OUT.say(
+    OUT.print_line(
         f"{said.get(better, f'better: {better}')}: {record.instance}, {record.asked}: objective "
         f"{record.objective:.8g}, bound {record.bound:.8g}, gap {show_gap(record.gap)}"
     )

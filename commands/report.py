@@ -36,22 +36,10 @@ def report(
     plan: options.PlanArgument,
     recording: Annotated[Path, typer.Argument(help="The file that stagecut run --record wrote.")],
     weight_share: options.WeightShare = None,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=options.one_of("host", "p2p", "bus"),
-            help="Network of the simulation: host, p2p or bus.",
-        ),
-    ] = None,
-    bandwidth: Annotated[
-        str | None, typer.Option(help="Bandwidth of p2p links or of the bus.")
-    ] = None,
-    latency: Annotated[
-        float, typer.Option(help="Latency of p2p links or of the bus, in seconds.")
-    ] = 0.0,
-    overlap: Annotated[
-        bool | None, typer.Option(help="Whether transfers run beside compute; default: the plan's.")
-    ] = None,
+    network: options.NetworkName = None,
+    bandwidth: options.LinkBandwidth = None,
+    latency: options.LinkLatency = 0.0,
+    overlap: options.Overlap = None,
     warm_up: Annotated[
         int | None,
         typer.Option(help="First steps that do not count; default: 1, if there are more."),
@@ -89,7 +77,7 @@ def report(
         _report_sharding(loaded, made, recording, given)
         return
     stages = stages_of(loaded, made)
-    moves = choose_network(stages, made, network or "host", bandwidth, latency, None, overlap)
+    moves = choose_network(stages, made, network, bandwidth, latency, None, overlap)
     comparison = compare_run(
         loaded,
         made,
@@ -117,7 +105,7 @@ def report(
 def _report_sharding(
     workload: Workload, plan: Plan, recording: Path, given: Mapping[str, object]
 ) -> None:
-    """Print a recorded run of a sharding beside what was predicted; no option is for it."""
+    """Print a recorded run of a sharding beside its prediction; refuse all options."""
     from ..runtime.accuracy.comparison import compare_sharded_run
     from ..runtime.execution.recording_file import load_sharded_recording
 
@@ -178,29 +166,29 @@ def print_report(comparison: Comparison) -> None:
             _ms(row["measured_s"]), "", show_percent(row["error"], signed=True),
         )  # fmt: skip
     OUT.print(table)
-    OUT.say(
+    OUT.print_line(
         f"step: predicted {_ms(comparison.predicted_iteration_s)}, measured "
         f"{_ms(comparison.measured_iteration_s)}, error "
         f"{show_percent(comparison.error, signed=True)}"
     )
     if comparison.optimizer_s:
-        OUT.tell(
+        OUT.print_wrapped(
             f"the optimizer's {_ms(comparison.optimizer_s)} come on top; they are not predicted"
         )
 
 
 def print_calibration(calibration: WorkloadCalibration, plan: Plan, comparison: Comparison) -> None:
-    """Print the error that is left with measured times."""
+    """Print the error of a prediction with the measured times."""
     from ..runtime.accuracy.comparison import predicted_after
 
     after = predicted_after(calibration, plan, comparison)
-    OUT.say(
+    OUT.print_line(
         f"calibrated: predicted {_ms(after.predicted_iteration_s)}, error "
         f"{show_percent(after.error, signed=True)}; what is left is waiting and moving data. "
         "Plan again with the new workload."
     )
     if calibration.weight_share is not None:
-        OUT.tell(f"measured --weight-share {calibration.weight_share:.3f}")
+        OUT.print_wrapped(f"measured --weight-share {calibration.weight_share:.3f}")
 
 
 def _ms(seconds: float) -> str:
@@ -224,7 +212,7 @@ def print_sharded_run(comparison: ShardedComparison) -> None:
             "" if measured is None else f"{1e3 * measured.seconds:.3g}",
         )
     OUT.print(table)
-    OUT.say(
+    OUT.print_line(
         f"step: predicted {_ms(comparison.predicted_s)}, measured {_ms(comparison.measured_s)}, "
         f"error {show_percent(comparison.error, signed=True)}; optimizer "
         f"{_ms(comparison.optimizer_s)} on top"

@@ -180,9 +180,11 @@ def run(
     if os.environ.get("RANK", "0") != "0":
         return
     if resume and not done:
-        OUT.tell(f"{checkpoint}: nothing is left; give more --steps than it has, and inputs")
+        OUT.print_wrapped(
+            f"{checkpoint}: nothing is left; give more --steps than it has, and inputs"
+        )
     if len(done) < steps and not resume:
-        OUT.tell(f"the inputs ended after {show_count(len(done), 'step')}")
+        OUT.print_wrapped(f"the inputs ended after {show_count(len(done), 'step')}")
     tell_written(record)
 
 
@@ -204,9 +206,9 @@ def run_job_plan(
     asked: RunOptions,
     others: Mapping[str, object],
 ) -> None:
-    """Train under a job's plan, print each step, and write or print the last one by term.
+    """Train under a job's plan and print each step, and the last one by term if asked.
 
-    `others` are options of other plans by name, which must be left out.
+    `others` are options of other plans by name, which are refused.
     """
     from ..instances.job.plan import load_job_plan
     from ..runtime.execution.job.run import planned_model, run_made, token_batches
@@ -214,13 +216,13 @@ def run_job_plan(
     refuse(others, "the plan of a training job says it")
     plan = load_job_plan(path)
     if os.environ.get("RANK", "0") == "0" and tokens is None:
-        OUT.tell("no --tokens: the model trains on random ones")
+        OUT.print_wrapped("no --tokens: the model trains on random ones")
     make = partial(planned_model, plan, model)
     done = run_made(make, plan.layout, token_batches(plan, tokens), asked, show_step)
     if os.environ.get("RANK", "0") != "0":
         return
     if asked.resume and not done.losses:
-        OUT.say(f"{asked.checkpoint}: it has {asked.steps} steps already; give more --steps")
+        OUT.print_line(f"{asked.checkpoint}: it has {asked.steps} steps already; give more --steps")
     if done.measured and asked.measure:
         print_measured(plan, done.measured)
     if done.measured:
@@ -229,10 +231,12 @@ def run_job_plan(
 
 def show_step(step: StepResult) -> None:
     """Print a step."""
-    OUT.tell(f"step {step.number + 1:>4}  loss {step.loss:<12.6g} {1e3 * step.seconds:.1f} ms")
+    OUT.print_wrapped(
+        f"step {step.number + 1:>4}  loss {step.loss:<12.6g} {1e3 * step.seconds:.1f} ms"
+    )
 
 
-#: Terms of an estimate by those that are measured.
+#: Measured term → the terms of an estimate that it covers.
 _TERMS = {
     "compute": ("products", "attention", "pointwise", "layers", "recomputation", "host"),
     "tensor": ("tensor",), "context": ("context",), "expert": ("experts",),
@@ -241,7 +245,7 @@ _TERMS = {
 
 
 def print_measured(plan: JobPlan, steps: tuple[MeasuredStep, ...]) -> None:
-    """Print the rank that computes longest beside the plan: seconds, collectives, memory."""
+    """Print the step of the rank that computes longest beside the plan: time, traffic, memory."""
     from ..instances.costs.memory import rank_memory
     from ..instances.costs.traffic import collectives
 
@@ -278,7 +282,7 @@ def print_measured(plan: JobPlan, steps: tuple[MeasuredStep, ...]) -> None:
         table.add_row("all allocated", show_bytes(step.peak), show_bytes(memory.allocated))
     OUT.print(table)
     share = 1 - sum(one.terms.get("bubble", 0.0) for one in steps) / sum(s.seconds for s in steps)
-    OUT.tell(f"ranks are busy for {show_percent(share)} of the step")
+    OUT.print_wrapped(f"ranks are busy for {show_percent(share)} of the step")
 
 
 def planned_terms(plan: JobPlan) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from .common.console import (
     show_time,
     tell_written,
 )
-from .common.pose import NETWORKS, choose_network, named_plan, names_file
+from .common.pose import choose_network, named_plan, names_file
 
 if TYPE_CHECKING:
     from ..runtime.simulate.result import Simulation
@@ -51,33 +51,13 @@ def simulate(
         int | None, typer.Option(help="Number of microbatches; default: the plan's batch, else 8.")
     ] = None,
     weight_share: options.WeightShare = None,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=options.one_of(*NETWORKS),
-            help="host (default): as the plan's problem says, through host memory; p2p; bus: one "
-            "shared link; topology (default if mapped).",
-        ),
-    ] = None,
-    bandwidth: Annotated[
-        str | None,
-        typer.Option(
-            help="Bandwidth of p2p links or of the bus: 25GB/s; with host, of all-reduces."
-        ),
-    ] = None,
-    latency: Annotated[
-        float,
-        typer.Option(show_default=False, help="Latency of p2p links or of the bus, in seconds."),
-    ] = 0.0,
+    network: options.NetworkName = None,
+    bandwidth: options.LinkBandwidth = None,
+    latency: options.LinkLatency = 0.0,
     sharing: Annotated[
         Sharing | None, typer.Option(help="How messages share the bus; default: fair.")
     ] = None,
-    overlap: Annotated[
-        bool | None,
-        typer.Option(
-            help="Whether transfers run beside compute; default: the plan's, over links yes."
-        ),
-    ] = None,
+    overlap: options.Overlap = None,
     relayed: Annotated[
         bool | None,
         typer.Option(help="Whether stages send to their neighbours only; default: the plan's."),
@@ -116,13 +96,13 @@ def simulate(
     }  # fmt: skip
     if is_job_plan(plan):
         from ..api.explain_job import simulate_job
-        from .job import SAID, plan_of
+        from .job import PLAN_SAYS, plan_of
 
-        refuse({**others, "--graph": graph}, SAID)
+        refuse({**others, "--graph": graph}, PLAN_SAYS)
         job = plan_of(model, plan)
         _show(simulate_job(job), job.model.name, plan.name, trace, plot, csv, as_json=as_json)
         if not as_json:
-            OUT.say(
+            OUT.print_line(
                 f"an iteration takes {job.seconds:.4g} s, with what comes after the schedule: "
                 "traffic of replicas, optimizer step"
             )
@@ -246,9 +226,9 @@ def print_simulation(name: str, run: Simulation) -> None:
             ", by messages without all-reduces" if alone else ""
         )
     for name, value in rows.items():
-        OUT.tell(f"{name:>12}  {value}")
+        OUT.print_wrapped(f"{name:>12}  {value}")
     for line in run.over_memory:
-        OUT.say(f"warning: {line}", style="yellow")
+        OUT.print_line(f"warning: {line}", style="yellow")
 
 
 def show_sharded_timeline(
@@ -306,5 +286,5 @@ def show_sharded_timeline(
     for kind, time in times.items():
         table.add_row(kind, f"{time:.6g}", show_bytes(sizes[kind]) if sizes[kind] else "")
     OUT.print(table)
-    OUT.tell(f"makespan  {show_time(timeline.makespan, timeline.time_unit)}")
+    OUT.print_wrapped(f"makespan  {show_time(timeline.makespan, timeline.time_unit)}")
     tell_written(trace, plot, graph)

@@ -11,6 +11,7 @@ import typer
 from ..instances import (
     DeviceMapping,
     InputError,
+    PipelineJob,
     Plan,
     ReplicaPlacement,
     Sharding,
@@ -19,12 +20,17 @@ from ..instances import (
 from ..instances.formats.problem_toml import Table
 from .common import clock, options
 from .common.console import (
+    INFEASIBLE,
+    NO_PLAN,
+    OUT,
     check_outputs,
     check_plan_file,
+    end,
     end_with,
     print_json,
     progress,
     refuse,
+    show_count,
     tell_written,
 )
 from .common.launchers import NarrowedProblem, exports_of, narrow_for_launcher
@@ -41,8 +47,9 @@ from .common.pose import (
 )
 
 if TYPE_CHECKING:
-    from ..instances import Workload
+    from ..instances import Cluster, Workload
     from ..runtime import Report
+    from ..solvers import Limits
 
 
 def solve(
@@ -95,9 +102,10 @@ def solve(
         from .job import plan_job, state_job
 
         others: dict[str, object] = {"--start": start, "--method": method}
-        job = state_job([workload], requested, global_batch, sequence, others)
+        ends = {"seconds": time_limit, "gap": gap}
+        job = state_job([workload], requested, global_batch, sequence, ends, others)
         check_outputs(output, pictures=[plot], inputs=[workload, job.cluster])
-        plan_job(workload, job, (time_limit, gap), output, plot, as_json=as_json)
+        plan_job(workload, job, output, plot, as_json=as_json)
         return
     if sequence is not None:
         raise InputError("--sequence: it is for training jobs; give --global-batch, too")
@@ -108,7 +116,7 @@ def solve(
 
     stated = state(requested, loaded)
     fit = narrow_for_launcher(launcher, stated.name, loaded, NarrowedProblem(stated.fields, cpus))
-    stated, ranked = _without_all(replace(stated, fields=fit.fields))
+    stated, ranked = _split_ranking(replace(stated, fields=fit.fields))
     if stated.name == "mapping" and method in ("milp", "joint"):  # which know rings alone
         stated = replace(stated, fields={"collective": "ring", **stated.fields})
     loaded = choose_ties(loaded, fit.tied, stated.name, stated.fields.get("microbatches"))
@@ -118,15 +126,15 @@ def solve(
     limits = replace(limits_of(stated, time_limit, gap), since=clock.STARTED)
     workers = workers_of(stated)
     if ranked is not None and is_iteration(posed) and devices is not None:
-        from .show.plan import rank
-
         others = {
             "--start": start,
             "--plot": plot,
             "workers": stated.others.get(WORKERS),
         }
         refuse(others, "not with --schedule all")
-        rank(loaded, devices, posed, ranked.get("chunks"), method, limits, output, as_json=as_json)
+        _rank_schedules(
+            loaded, devices, posed, ranked.get("chunks"), method, limits, output, as_json=as_json
+        )
         return
     with progress(objective_unit(posed, loaded.time_unit)) as on_progress:
         result = solve_workload(
@@ -160,16 +168,64 @@ def solve(
     end_with(result.status)
 
 
-def _without_all(stated: Statement) -> tuple[Statement, Table | None]:
-    """Return an iteration under ``--schedule all`` without what schedules differ in, and that.
+def _split_ranking(stated: Statement) -> tuple[Statement, Table | None]:
+    """Return an iteration under ``--schedule all`` without its schedule's fields, and those.
 
-    Of all other problems nothing is left out, and None returned.
+    Any other problem is returned as it is, with None.
     """
     if stated.name != "pipeline" or stated.fields.get("schedule") != "all":
         return stated, None
     apart = {key: value for key, value in stated.fields.items() if key in ("schedule", "chunks")}
     kept = {key: value for key, value in stated.fields.items() if key not in apart}
     return replace(stated, fields=kept), apart
+
+
+def _rank_schedules(
+    workload: Workload,
+    cluster: Cluster,
+    problem: PipelineJob,
+    chunks: int | None,
+    method: str,
+    limits: Limits,
+    output: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Plan an iteration under every schedule, show the table, and write the best plan that fits."""
+    from ..api.sweeps import rank_schedules
+    from ..instances.formats.files import save
+    from .show.plan import schedule_table
+
+    with progress(workload.time_unit) as on_progress:
+        ranked = rank_schedules(
+            workload,
+            cluster,
+            problem,
+            chunks=chunks,
+            method=method,
+            limits=limits,
+            on_progress=on_progress,
+        )
+    best = ranked.iloc[0]
+    if best["fits"] and output is not None:
+        save(best["plan"], output, workload)
+    if as_json:
+        rows = ranked.drop(columns="plan").to_dict("records")
+        head = {"workload": workload.name, "problem": problem.name, "time_unit": workload.time_unit}
+        print_json({**head, "microbatches": problem.batch, "schedules": rows})
+    else:
+        title = f"{workload.name}: {show_count(problem.batch, 'microbatch')}"
+        unit = "" if workload.time_unit == "unspecified" else f" ({workload.time_unit})"
+        OUT.print(schedule_table(ranked, title, unit))
+        for row in ranked[~ranked["fits"].astype(bool)].to_dict("records"):
+            why = row["reason"] or "no plan found that fits; what is shown needs more memory"
+            OUT.print_line(f"{row['schedule']}: {why}")
+        if best["fits"] and output is not None:
+            OUT.print_line(f"written: {output}, {best['schedule']}")
+    if not best["fits"]:
+        infeasible = (ranked["status"] == "infeasible").all()
+        end(INFEASIBLE if infeasible else NO_PLAN)
+    end(0)
 
 
 def _draw(workload: Workload, plan: Plan, report: Report, path: Path) -> None:

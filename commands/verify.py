@@ -101,7 +101,7 @@ def _say(workload: Workload, plan: Plan, report: Report, *, proved: bool, why: s
         values.append(f"{bound} {show_time(plan.bound, unit)}")
         values.append(f"gap {show_gap(plan.gap)}")
     facts = [", ".join(values), _fullest(workload, plan, report)]
-    OUT.say("; ".join([*facts, why] if why else facts))
+    OUT.print_line("; ".join([*facts, why] if why else facts))
 
 
 def _fullest(workload: Workload, plan: Plan, report: Report) -> str:

@@ -32,7 +32,7 @@ CASES: tuple[tuple[str, ...], ...] = (
     ),
 )
 
-#: Exit code of a case that was solved, but whose kernels could not be kept.
+#: Exit code of a solved case whose compiled kernels could not be stored.
 _LOST = 9
 
 _RUN = f"""
@@ -45,9 +45,9 @@ sys.exit(run_command(sys.argv[1:]) or {_LOST} * unkept())
 
 
 def run_cases(cases: Sequence[Sequence[str]]) -> Iterator[int]:
-    """Solve the cases, each in a process of its own, one for each processor; yield exit codes.
+    """Solve the cases, each in a process of its own, one per processor at a time; yield exit codes.
 
-    StagecutError if what is compiled cannot be kept.
+    StagecutError if compiled kernels cannot be stored.
     """
     with ThreadPoolExecutor(usual_count()) as pool:
         cases_run = [pool.submit(_run, case) for case in cases]

@@ -18,9 +18,8 @@ from ..instances import StagecutError
 from ..instances.common.arrays import Bools, Floats, Ints
 
 if TYPE_CHECKING:  # SciPy takes 0.2 s to import, and few modules need it
-    from scipy.sparse import csc_array
-if TYPE_CHECKING:
     import highspy
+    from scipy.sparse import csc_array
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,9 +65,10 @@ from .model.stage_costs import StageCosts
 from .model.stage_costs import stage_costs as stage_costs
 from .model.tensor_program import Operator, Signature, Tensor, TensorProgram
 from .model.tied_weights import tied_as
+from .model.topology import Topology
 from .model.training_layers import layers_of as layers_of
 from .model.workload import Workload
-from .topologies import Topology, topology
+from .topologies import topology
 
 __all__ = [
     "ACCELERATOR",

@@ -1,13 +1,12 @@
 """ONNX files as workloads: shapes inferred, initialisers as parameters, times by roofline.
 
-The graph goes the way of a traced PyTorch model from its recording on. Node names that are paths,
-as torch's exporter writes them, give the modules for layers. Products of matrices, convolutions and
-recurrent layers count FLOPs, nothing else does, as in torch's FlopCounterMode; operations of
-quantised operators count as FLOPs too.
+From the recording on, the graph is processed like a traced PyTorch model. Node names that are
+paths, as torch's exporter writes them, give the modules for layers. FLOPs are those of matrix
+products, convolutions and recurrent layers, as in torch's FlopCounterMode, quantised ones included.
 
 Exporters compute shapes within the graph (`Shape`, `Gather`, `Concat`, then `Reshape` or `Expand`).
-So values that follow from shapes alone are computed here, and inference goes on from there, until
-nothing new is known.
+So values that depend on shapes alone are computed here, and shape inference is repeated with them
+until nothing new is found.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _OF_SHAPES = frozenset({
 })  # fmt: skip
 Shapes = Mapping[str, tuple[int, ...]]
 
-#: Nodes that only look at their first input in another way.
+#: Nodes whose first output is a view of their first input.
 _VIEWS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"})
 
 #: Nodes whose value is known as soon as shapes are.
@@ -76,12 +75,12 @@ _QUANTISED = {
 #: Largest number of elements of a tensor: no address can count more.
 _MOST_ELEMENTS = 1 << 63
 
-#: Operators that read only the rows that they are asked for.
+#: Operators that read only the selected rows.
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 
 
 class _Reader:
-    """Turns a graph with shapes into a recording."""
+    """Builder of the recording of a graph with shapes."""
 
     def __init__(self, model: Any, file: str) -> None:
         import onnx
@@ -176,7 +175,7 @@ class _Reader:
             count = FLOPS.get(node.op_type)
             flops = 0.0 if count is None else count(node, self.shapes)
             made = sum(self._bytes(name) for name in outputs)
-            seen = made if node.op_type in _LOOKUPS else sum(map(self._bytes, given))
+            seen = made if node.op_type in _LOOKUPS else sum(map(self._bytes, dict.fromkeys(given)))
             kernels = (KernelCall(node.op_type, node.op_type, flops, made + seen),)
         return ExecutedNode(
             name=path if taken[path] == 1 else f"{path}#{taken[path]}",
@@ -265,7 +264,7 @@ def _conv_transpose(node: Any, shapes: Shapes) -> float:
 
 
 def _recurrent(node: Any, shapes: Shapes) -> float:
-    """FLOPs of a recurrent layer: each step multiplies by the weights of all gates, each way."""
+    """FLOPs of a recurrent layer: in each step products with all weights, of each direction."""
     steps, batch, _ = shapes[node.input[0]]
     weights = math.prod(shapes[node.input[1]]) + math.prod(shapes[node.input[2]])
     return 2.0 * steps * batch * weights
@@ -284,7 +283,7 @@ def _einsum(node: Any, shapes: Shapes) -> float:
 
 
 def _attention(node: Any, shapes: Shapes) -> float:
-    """FLOPs of scores and their product with values, whose heads query heads may share."""
+    """FLOPs of scores and their product with values; query heads may share heads of values."""
     query, key, value = (shapes[name] for name in node.input[:3])
     if len(query) == 3:  # heads are packed into the width
         given = {a.name: a.i for a in node.attribute}
@@ -339,7 +338,7 @@ def load_with_shapes(path: str | Path, batch: int) -> Any:
 
 
 def _refuse_odd_nodes(model: Any, path: str | Path) -> None:
-    """Refuse names that are not UTF-8, which protobuf gives as bytes, and splits without end."""
+    """Refuse names that are not UTF-8 (protobuf gives bytes), and wrong numbers of outputs."""
     graph = model.graph
     for node in (*graph.node, *(node for function in model.functions for node in function.node)):
         texts = (node.name, node.op_type, node.domain, *node.input, *node.output)
@@ -347,6 +346,8 @@ def _refuse_odd_nodes(model: Any, path: str | Path) -> None:
             raise InputError(
                 f"{path}: a name of node {quote(str(node.name))} is not UTF-8; write the file again"
             )
+        if not any(node.output):
+            raise InputError(f"{path}: node {quote(node.name)} has no output; remove it")
         if node.op_type == "Split" and any(
             a.name == "num_outputs" and a.i != len(node.output) for a in node.attribute
         ):
@@ -413,7 +414,7 @@ def _set_batch(graph: Any, path: str | Path, batch: int) -> None:
                 )
             dimension.Clear()
             dimension.dim_value = batch
-    for value in graph.output:  # what an exporter wrote there may hold for another batch
+    for value in graph.output:  # the exporter's shapes may be for another batch
         value.type.tensor_type.ClearField("shape")
 
 
@@ -432,7 +433,7 @@ def _read_shapes_beside(graph: Any, folder: Path) -> None:
 
 
 def _propagates_little(graph: Any) -> bool:
-    """Whether the vectors are short enough for ONNX to propagate their values."""
+    """Whether all vectors are short enough for ONNX to propagate their values."""
     vectors = [list(value.dims) for value in graph.initializer]
     vectors += (
         [d.dim_value for d in value.type.tensor_type.shape.dim]
@@ -485,7 +486,7 @@ def _fold(model: Any) -> bool:
 
 
 def _most_elements(node: Any, given: Sequence[Any]) -> float:
-    """Return how many elements a node makes of these inputs, at most; inf if unknown."""
+    """Return an upper bound on the elements that a node makes of these inputs; inf if unknown."""
     sizes = [int(value.size) for value in given]
     try:
         match node.op_type:

@@ -3,7 +3,7 @@
 Recordings
 ----------
 One pass over a traced model, step by step, without tensors. *Storages* are numbered memory blocks:
-a tensor and its views share one, so that who reads what was written by whom follows from them,
+a tensor and its views share one, so that they tell which step reads what another has written, also
 through views and in-place operations.
 
 Folded steps
@@ -16,10 +16,11 @@ steps that compute nothing hand their gradients on.
 
 Colours
 -------
-Operators that change one tensor in place together with whoever reads it before the last change,
-users of state that changes, a backward operator with its forward operator, and who takes tensors
-without a fixed size, as only tensors of one size pass between devices. Operators that read
-one parameter are listed, as they may share a device or have copies (`instances/model/workload.py`).
+These operators share a device: those that change one tensor in place, with its readers before the
+last change; users of state that changes; a backward operator and its forward operator; makers and
+readers of tensors without a fixed size, as only tensors of one size pass between devices. Operators
+that read one parameter are listed, as they may share a device or have copies
+(`instances/model/workload.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class KernelCall:
     """Kernel call below autograd."""
 
     operator: str  # such as ``aten.mm.default``
-    signature: str  # operator, types, shapes and plain arguments: what its time depends on
+    signature: str  # operator, types, shapes and plain arguments, on which its time depends
     flops: float  # as torch's FlopCounterMode counts: matrix products, convolutions, attention
     moved_bytes: float  # bytes of the tensors that it reads and writes
 
@@ -61,7 +62,7 @@ class ExecutedNode:
     modules: tuple[str, ...]  # paths of the modules whose call it is part of, outermost first
     reads: tuple[Read, ...]  # reads, writes: tensors given to it; storages it made or changed
     writes: tuple[int, ...]
-    kernels: tuple[KernelCall, ...]  # what it computed; empty for views
+    kernels: tuple[KernelCall, ...]  # kernels that it ran; none for views
     random: bool  # whether it draws random numbers
     saved: tuple[int, ...]  # storages that autograd keeps for the backward pass because of it
 
@@ -73,8 +74,8 @@ class BackwardStep:
     name: str  # such as ``AddmmBackward0``
     forward: int  # the step that made it
     kernels: tuple[KernelCall, ...]
-    # where its gradients go: backward step, number of its input, and the gradient. What arrives at
-    # one input is added up there, before the step begins.
+    # receivers of its gradients: backward step, number of its input, and the gradient. Gradients
+    # that arrive at one input are added up there, before the step begins.
     feeds: tuple[tuple[int, int, Read], ...]
     accumulates: tuple[int, ...]  # parameters (by storage) whose gradient it delivers
     # kernels that add these to the gradients of the microbatches before
@@ -109,7 +110,7 @@ class TensorValue:
 
 @dataclass(frozen=True)
 class Recording:
-    """Forward and backward steps in the order of execution, with the storages they speak of."""
+    """Forward and backward steps in the order of execution, with the storages they use."""
 
     steps: tuple[ExecutedNode, ...]
     backward: tuple[BackwardStep, ...]
@@ -121,7 +122,7 @@ class Recording:
     outputs: tuple[Read, ...]  # tensors that the model returns
     unused: tuple[Parameter, ...] = field(default=())
     given: tuple[int, ...] = ()  # the storage of each tensor that is an input, in order
-    # steps, and who takes from them what has no fixed size
+    # steps that make tensors without a fixed size, each with a reader of these
     together: tuple[tuple[int, int], ...] = ()
     # by name of the fx node; those that give no single tensor are left out
     values: Mapping[str, TensorValue] = field(default_factory=dict)
@@ -185,7 +186,7 @@ class TracedOperator:
     kernels: tuple[KernelCall, ...]
     backward: bool = False
     partner: int = -1  # the forward operator of a backward operator, or −1
-    # names of the fx nodes that it stands for, in order of execution
+    # names of its fx nodes, in order of execution
     parts: list[str] = field(default_factory=list)
     parameters: float = 0.0
     weight_bytes: float = 0.0
@@ -201,9 +202,9 @@ class Flow:
 
     source: int  # source, target: operators; the target is −1 for the model's output
     target: int
-    tensor: Read  # what is read
-    # of gradients: the step and the input that they arrive at. Those that arrive at one are added
-    # up, by the sender if it has several.
+    tensor: Read  # part that is read
+    # for gradients: backward step and number of its input. Gradients for one input are added up, by
+    # the sender if it has several.
     slot: tuple[int, int] | None = None
 
 
@@ -216,7 +217,7 @@ class SharedWeight:
     # gradient, in order
     readers: tuple[int, ...]
     deliverers: tuple[int, ...]
-    # weight_bytes, gradient_bytes, optimizer_bytes: of the parameter; 0 for what is not there
+    # weight_bytes, gradient_bytes, optimizer_bytes: of the parameter; 0 if it is not trained
     weight_bytes: float
     gradient_bytes: float
     optimizer_bytes: float
@@ -229,8 +230,8 @@ class OperatorGraph:
     operators: tuple[TracedOperator, ...]
     flows: tuple[Flow, ...]
     sizes: tuple[float, ...]  # bytes of each storage
-    # operators that share a device, each at most in one class of at least two; for the weights that
-    # they share alone, none do
+    # operators that share a device, each in at most one class of at least two; sharing a weight
+    # alone is no reason
     colours: tuple[tuple[int, ...], ...]
     shared: tuple[SharedWeight, ...]  # the weights that several operators read
     anywhere: tuple[str, ...]  # names of the fx nodes that are constants
@@ -254,7 +255,7 @@ def operator_graph(recording: Recording, training: bool) -> OperatorGraph:
 
 
 def add_forward(draft: OperatorGraphBuilder) -> None:
-    """Turn steps into operators, and readings into flows from the last writer."""
+    """Add the operators of forward steps, and flows from the last writer of each tensor."""
     waiting: list[int] = []  # steps that only touch state, until an operator of their module
     for i, step in enumerate(draft.recording.steps):
         touched = {r.storage for r in step.reads} | set(step.writes)
@@ -321,7 +322,7 @@ def _connect(draft: OperatorGraphBuilder, i: int, v: int) -> None:
 
 
 def _views(draft: OperatorGraphBuilder) -> None:
-    """Assign views and other steps without work to the operator of their input."""
+    """Assign views and other steps without kernels to the operator of their input."""
     for i, step in enumerate(draft.recording.steps):
         if step.kernels or i in draft.of_step:
             continue
@@ -334,7 +335,7 @@ def _views(draft: OperatorGraphBuilder) -> None:
 
 
 def add_backward(draft: OperatorGraphBuilder) -> None:
-    """Add backward operators, those that compute nothing skipped."""
+    """Add the backward operators, without those that compute nothing."""
     steps = draft.recording.backward
     number: dict[int, int] = {}
     names: dict[str, int] = {}
@@ -373,7 +374,7 @@ def _partner(draft: OperatorGraphBuilder, step: int) -> int:
 def _reached(
     draft: OperatorGraphBuilder, start: int, slot: int, number: dict[int, int]
 ) -> list[tuple[int, int]]:
-    """Backward operators and their inputs that a gradient reaches, handed on as it is."""
+    """Return steps and inputs that a gradient reaches, also through steps without kernels."""
     found, waiting = [], [(start, slot)]
     seen = set(waiting)
     while waiting:
@@ -389,9 +390,12 @@ def _reached(
 
 
 def _gradients(draft: OperatorGraphBuilder, number: dict[int, int]) -> list[tuple[int, int]]:
-    """Return which backward operator delivers the gradient of which parameter, and adds it up."""
+    """Return pairs of backward step, −1 for none, and the parameter whose gradient it delivers.
+
+    Kernels that add it to the gradient of earlier microbatches are given to that operator.
+    """
     pairs: list[tuple[int, int]] = []
-    source: dict[int, int] = {}  # the last operator before each step that hands on
+    source: dict[int, int] = {}  # the last operator before each step without kernels
     for i, step in enumerate(draft.recording.backward):
         giver = i if i in number else source.get(i, -1)
         for target, _, _ in step.feeds:
@@ -403,7 +407,7 @@ def _gradients(draft: OperatorGraphBuilder, number: dict[int, int]) -> list[tupl
 
 
 def hold_parameters(draft: OperatorGraphBuilder, deliverers: Mapping[int, Sequence[int]]) -> None:
-    """Hold each parameter by its first reader, its gradient and optimizer state behind that.
+    """Assign each parameter to its first reader, its gradient and state to a backward operator.
 
     `deliverers` of a gradient, by storage, are backward operators, −1 for none.
     """
@@ -443,7 +447,7 @@ def optimizer_bytes(elements: float, size_bytes: float) -> float:
 
 
 def hold_memory(draft: OperatorGraphBuilder) -> None:
-    """Hold each constant and saved tensor by one operator."""
+    """Assign the bytes of each constant and each saved tensor to one operator."""
     recording, kept = draft.recording, {s for step in draft.recording.steps for s in step.saved}
     inner = {
         s: draft.of_step[i]
@@ -461,18 +465,18 @@ def hold_memory(draft: OperatorGraphBuilder) -> None:
         holder = draft.operators[owner]
         if storage in kept and storage not in recording.buffers:
             holder.activation_bytes += size
-        elif made < 0 and storage not in recording.inputs:
+        elif storage in recording.buffers or (made < 0 and storage not in recording.inputs):
             holder.constant_bytes += size
     if not draft.training:
         _kept_outputs(draft)
 
 
 def _kept_outputs(draft: OperatorGraphBuilder) -> None:
-    """Count, for inference, the tensors that leave their module or the model."""
+    """Add, for inference, the bytes of tensors that leave their module or the model."""
     kept = {
         f.tensor.storage
         for f in draft.flows
         if f.target < 0 or draft.operators[f.source].modules != draft.operators[f.target].modules
     }
-    for storage in kept:
+    for storage in kept - draft.recording.buffers:
         draft.operators[draft.writer[storage]].activation_bytes += draft.recording.sizes[storage]

@@ -23,12 +23,12 @@ class Grouping:
 
     node: tuple[int, ...]  # node of each operator
     names: tuple[str, ...]  # of the nodes, all different
-    # what the nodes are called with the modules around them; empty if `names` say it
+    # names of the nodes with the modules around them; empty if they are `names`
     paths: tuple[str, ...] = ()
-    granularity: str = "operators"  # as provenance says it
+    granularity: str = "operators"  # text for the provenance
 
 
-#: Columns that a node's memory is the sum of.
+#: Columns whose sum is a node's memory.
 MEMORY = (
     "weight_bytes",
     "constant_bytes",
@@ -42,18 +42,18 @@ MEMORY = (
 class OperatorTimes:
     """Times of operators, each array of shape (operators,)."""
 
-    # accelerator_ms, cpu_ms: on the device that is planned for, and on a CPU core
+    # accelerator_ms, cpu_ms: on the accelerator that is planned for, and on a CPU core
     accelerator_ms: Floats
     cpu_ms: Floats
     link: Link  # of the suggested cluster
-    provenance: Mapping[str, str]  # how they came about
-    # where something was measured: 1 where a time was, else 0; and the interquartile range of the
-    # measurements, relative to their median
+    provenance: Mapping[str, str]  # origin of the times
+    # measured, spread: 1 if the time was measured, else 0; interquartile range of measurements
+    # relative to their median. None if nothing was measured.
     measured: Floats | None = None
     spread: Floats | None = None
 
 
-#: The suggested cluster has at least so many accelerators, and this share of memory to spare.
+#: Least accelerators of the suggested cluster, and fraction of its memory that is spare.
 LEAST_ACCELERATORS = 4
 SPARE = 0.2
 
@@ -99,7 +99,7 @@ def estimated_ms(operators: tuple[TracedOperator, ...], machine: Machine) -> Flo
 
 
 def memory_bytes(graph: OperatorGraph) -> float:
-    """Return the bytes that all operators hold."""
+    """Return the bytes of memory of all operators."""
     return sum(float(getattr(op, key)) for op in graph.operators for key in MEMORY)
 
 
@@ -114,9 +114,9 @@ def to_workload(
 ) -> Workload:
     """Return a workload with a node for each group of operators.
 
-    Weights that several nodes read are there once; colours say nothing of that, but `ties_of`.
-    A node's output is what others read of the tensors that it makes: parts that several read
-    count once, and no more of a tensor than there is.
+    A weight that several nodes read is counted once, and has no colour: see `ties_of`. A node's
+    output is the parts of its tensors that other nodes read; parts that several read count once,
+    and no tensor counts more than its size.
     """
     count = len(grouping.names)
     group = np.array(grouping.node, np.int64)
@@ -160,7 +160,7 @@ def to_workload(
 
 
 def ties_of(graph: OperatorGraph, grouping: Grouping, once: Workload, link: Link) -> list[Tie]:
-    """Return the weights that several nodes read which need not share a device otherwise.
+    """Return the ties: weights of several readers that need not share a device otherwise.
 
     Weights of the same users make up one tie; `once` has each weight once, as `to_workload` makes
     it.
@@ -206,7 +206,7 @@ def _together(workload: Workload, v: int) -> tuple[int, ...]:
 
 
 def outputs(graph: OperatorGraph, grouping: Grouping) -> Floats:
-    """Return the bytes that each node gives to others, or to the model's caller."""
+    """Return the bytes that each node gives to others, or to the model's caller; shape (nodes,)."""
     sent: dict[tuple[int, int], dict[tuple[int, float], float]] = {}
     added: set[tuple[int, tuple[int, int]]] = set()
     for flow in graph.flows:
@@ -226,34 +226,29 @@ def outputs(graph: OperatorGraph, grouping: Grouping) -> Floats:
 
 
 def _colours(graph: OperatorGraph, grouping: Grouping) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the colour of each node, classes merged that meet in one node."""
-    leader = list(range(len(grouping.names)))
+    """Return the colour of each node and its label; classes with a common node are merged."""
+    from networkx.utils import UnionFind
 
-    def find(v: int) -> int:
-        while leader[v] != v:
-            v = leader[v]
-        return v
-
+    alike = UnionFind(range(len(grouping.names)))
     for members in graph.colours:
-        for v in members[1:]:
-            low, high = sorted((find(grouping.node[members[0]]), find(grouping.node[v])))
-            leader[high] = low
-    roots = [find(v) for v in range(len(leader))]
-    shared = {root for v, root in enumerate(roots) if root != v}
-    numbers: dict[int, int] = {}
-    colours = [numbers.setdefault(r, len(numbers)) if r in shared else -1 for r in roots]
-    return np.array(colours, np.int64), tuple(grouping.names[root] for root in numbers)
+        alike.union(*(grouping.node[v] for v in members))
+    colours = np.full(len(grouping.names), -1)
+    labels: list[str] = []
+    for nodes in sorted(sorted(each) for each in alike.to_sets() if len(each) > 1):
+        colours[nodes] = len(labels)
+        labels.append(grouping.names[nodes[0]])
+    return colours, tuple(labels)
 
 
 def grouped(graph: OperatorGraph, depth: int | Literal["auto"] | None) -> Grouping:
-    """Return the grouping at a depth, as `profile` has it."""
+    """Return the grouping at a depth: modules, operators for None, see `fitting_depth` for auto."""
     if depth == "auto":
         depth = fitting_depth(graph)
     return by_operator(graph) if depth is None else by_layer(graph, depth)
 
 
 def by_operator(graph: OperatorGraph) -> Grouping:
-    """Return the grouping in which every operator is a node, called ``path/operator``, too."""
+    """Return the grouping by operators, with paths such as ``module/operator``."""
     names = tuple(op.name for op in graph.operators)
     paths = tuple(f"{_path(op.modules, len(op.modules))}/{op.name}" for op in graph.operators)
     return Grouping(tuple(range(len(names))), names, paths)
@@ -297,7 +292,7 @@ def by_layer(graph: OperatorGraph, depth: int) -> Grouping:
 
 
 def fitting_depth(graph: OperatorGraph, least: int = 8) -> int:
-    """Return the smallest depth with at least `least` forward nodes, or the greatest there is."""
+    """Return the smallest depth with at least `least` forward nodes, or the greatest depth."""
     deepest = max(len(op.modules) for op in graph.operators)
     for depth in range(1, deepest):
         if sum(not name.endswith(".backward") for name in by_layer(graph, depth).names) >= least:

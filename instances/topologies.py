@@ -1,8 +1,8 @@
-"""Topologies by name, such as ``mesh2d:4x8``, or in a JSON file: devices, switches and links.
+"""Topologies by text, such as ``mesh2d:4x8``, or from files: devices, switches and links.
 
 Bandwidths and latencies are round numbers of today's hardware: a fast link (NVLink) carries
-300 GB/s, a network link 25 GB/s (200 Gbit/s), a grid link 50 GB/s. The matrix that ``nvidia-smi
-topo -m`` prints is read, too.
+300 GB/s, a network link 25 GB/s (200 Gbit/s), a grid link 50 GB/s. Files are our own JSON, or the
+output of ``nvidia-smi topo -m``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,9 @@ from .common.choices import Routing
 from .common.errors import InputError, prefix_errors, quote
 from .formats.source import NEWEST, TOPOLOGY, Record, Source, Whole, read_file, read_source
 from .formats.stagecut_json import finite
-from .formats.writing import layout, write_whole
-from .model.topology import Routes, Topology, check_links, check_size, topology_from_networkx
-
-__all__ = [
-    "Routes",
-    "Topology",
-    "load_topology",
-    "save_topology",
-    "topology",
-    "topology_from_networkx",
-    "write_topology",
-]
+from .formats.writing import json_text, write_whole
+from .model.topology import Topology, check_links, check_size
+from .model.topology import topology_from_networkx as topology_from_networkx
 
 
 class TopologyLinkRecord(Record):
@@ -69,7 +60,7 @@ def load_topology(path: str | Path) -> Topology:
 
 
 def read_topology(source: Source) -> Topology:
-    """Return the topology in one of our files."""
+    """Return the topology in a Stagecut topology file."""
     file = read_file(source, TopologyFile, TOPOLOGY)
     with prefix_errors(source.file, file.name):
         return make_topology(file)
@@ -127,14 +118,14 @@ def write_topology(topology: Topology) -> dict[str, object]:
 
 
 def save_topology(topology: Topology, path: str | Path) -> None:
-    """Write a topology as our own JSON, whole or not at all."""
-    write_whole(path, layout(write_topology(topology)))
+    """Write a topology as Stagecut JSON, completely or not at all."""
+    write_whole(path, json_text(write_topology(topology)))
 
 
 FAST, NETWORK, GRID = 300e9, 25e9, 50e9
 FAST_LATENCY_S, NETWORK_LATENCY_S, GRID_LATENCY_S = 2e-6, 5e-6, 1e-6
 
-#: Latency (seconds) and bandwidth (bytes per second) of a pair of GPUs, by the way between them.
+#: Latency (seconds) and bandwidth (bytes per second) between two GPUs, by nvidia-smi's code.
 #: Measured values differ by machine: measure, and edit the JSON.
 WAYS = {
     "PIX": (3e-6, 24e9),  # one PCIe switch
@@ -154,11 +145,11 @@ _EXAMPLES = (
 
 
 def topology(text: str) -> Topology:
-    """Return the topology that `text` names.
+    """Return the topology that a text names.
 
     ``KIND:SIDES[@KEY=VALUE,…]`` with the keys ``seed`` (random kinds, default 0), ``routing``
     (``hops`` or ``widest``) and ``exclude`` (numbers of devices, joined by +); ``nvidia:FILE``
-    for what ``nvidia-smi topo -m`` printed; or a file of ours.
+    for the output of ``nvidia-smi topo -m``; or a Stagecut topology file.
 
     Parameters
     ----------
@@ -367,7 +358,7 @@ def dragonfly(name: str, sides: tuple[int, ...]) -> Topology:
 
 
 def _network(name: str, links: list[tuple[int, int]], island: Ints, switches: int) -> Topology:
-    """A topology of network links alone."""
+    """A topology whose links are all network links."""
     return Topology(
         name=name,
         devices=_numbered(len(island)),

@@ -88,12 +88,12 @@ def iteration_times(layouts: Sequence[Layout], prices: LayerPrices) -> list[Iter
             backward = backward + np.where(blocking, sent, 0.0)
         path[group] = longest_path(shape, forward, backward, weights, sent, apart)
     return [
-        _whole(layout, prices, own, float(seconds))
+        _iteration_time(layout, prices, own, float(seconds))
         for layout, own, seconds in zip(layouts, stages, path, strict=True)
     ]
 
 
-def _whole(
+def _iteration_time(
     layout: Layout, prices: LayerPrices, stages: tuple[StageTime, ...], path: float
 ) -> IterationTime:
     """Return the time of an iteration whose schedule takes `path` seconds."""

@@ -40,8 +40,9 @@ BENCHMARKS = Path(
 #: Parameters that number random cases: single ones, or blocks of many that take up to seconds.
 SINGLE, BLOCKS = ("seed",), ("chunk", "block")
 
-#: Of blocks one in so many is run; single cases all are, as few of them show a fault.
-ONE_IN = 4
+#: Of blocks one in so many is run, and of single cases the first so many.
+ONE_IN = 8
+MOST_SINGLE = 30
 
 #: Examples of each property with `--everything`, if the environment names no other number.
 EXAMPLES = 200
@@ -122,7 +123,7 @@ def case_numbers(config: pytest.Config, name: str, values: range, test: str) -> 
         drawn = random.Random(f"{config.option.new_cases} {test} {name}")
         new = drawn.sample(range(10**4, 10**6), max(1, len(values) // 10))
         return [*values, *new]
-    return values if name in SINGLE else values[: max(1, len(values) // ONE_IN)]
+    return values[: MOST_SINGLE if name in SINGLE else max(1, len(values) // ONE_IN)]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -221,7 +222,7 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder, compile_here = tmp_path_factory.getbasetemp().parent, Kernel._compile
 
     def compile_alone(kernel: Kernel, arguments: tuple[Any, ...]) -> None:
-        with (folder / kernel._kept_as).open("w") as file:
+        with (folder / kernel._cache_name).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             compile_here(kernel, arguments)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def _age_s() -> float:
-    """Return for how many seconds this process has run.
+    """Return the seconds for which this process has run.
 
-    On Linux psutil adds ticks since the machine began to a time of its beginning that is known to
-    a whole second only; so they are compared with the clock that counts from there.
+    On Linux psutil adds clock ticks since boot to a boot time that is known to whole seconds only;
+    so the ticks are compared with the clock that counts from boot.
     """
     try:
         fields = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
@@ -23,11 +23,11 @@ def _age_s() -> float:
         return time.time() - psutil.Process().create_time()
 
 
-#: `time.monotonic()` when the process began. Of three looks the latest: a pause between one clock
-#: and the other makes the process seem older.
+#: `time.monotonic()` when the process began: the latest of three readings, since a pause between
+#: the two clocks makes the process seem older.
 STARTED = max(time.monotonic() - _age_s() for _ in range(3))
 
 
 def seconds_left(limit: float, least: float = 0.5) -> float:
-    """Return the seconds left of a limit that began with the process, at least `least` of it."""
+    """Return the seconds left of a limit since the process began, at least the share `least`."""
     return max(least * limit, STARTED + limit - time.monotonic())

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class _Plain(Console):
-    """A console for names from files: no markup, no emoji, no escapes of a terminal's."""
+    """Console that prints names from files without markup, emoji or terminal escapes."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -45,22 +45,22 @@ class _Plain(Console):
             self.width = 80
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print; a table is as wide as its numbers, also where the terminal is narrower."""
+        """Print; a table is wide enough for its numbers even on a narrower terminal."""
         for table in objects:
             if isinstance(table, Table) and not fits(table, self.width):
                 options["crop"] = False
         super().print(*objects, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a text as it is printed, in tables too."""
+        """Return a text as it is printed, also in tables."""
         return super().render_str(plain(text), **options)
 
-    def say(self, text: str, style: str = "") -> None:
-        """Print a text without colours of its own, its lines as long as they are."""
+    def print_line(self, text: str, style: str = "") -> None:
+        """Print a text without highlighting, and without wrapping its lines."""
         self.print(text, style=style, highlight=False, soft_wrap=True)
 
-    def tell(self, text: str, style: str = "") -> None:
-        """Print a text without colours of its own, wrapped between words."""
+    def print_wrapped(self, text: str, style: str = "") -> None:
+        """Print a text without highlighting, wrapped between words."""
         self.print(text, style=style, highlight=False)
 
 
@@ -76,10 +76,10 @@ def check_outputs(
     page: Path | None = None,
     inputs: Sequence[str | Path | None] = (),
 ) -> None:
-    """Refuse, before the work, files that could not be written; None stands for none.
+    """Refuse, before the work, outputs that could not be written; None stands for no output.
 
-    No output may be one of the inputs, nor two outputs one file, and what is no picture may not
-    have a picture's name; a `page` may be a picture.
+    No output may be one of the inputs, no two outputs the same file, and only `pictures` and a
+    `page` may have the name of a picture.
     """
     for path in files:
         if path is not None:
@@ -107,7 +107,7 @@ def check_outputs(
 
 
 def check_plan_file(path: Path | None) -> None:
-    """Refuse, before the work, to write a plan into a file that is called a table."""
+    """Refuse, before the work, to write a plan into a file with the name of a table."""
     if path is not None and path.suffix.lower() == ".csv":
         raise InputError(f"{path}: a plan is no table; write it to a file that ends in .json")
 
@@ -130,7 +130,7 @@ def file_of(reference: str) -> str | None:
 
 
 def fits(table: Table, room: int) -> bool:
-    """Narrow a table to a room without cutting words; say whether there is so much."""
+    """Narrow a table to a width without cutting words; return whether it fits."""
     cells = [[str(cell) for cell in (column.header, *column.cells)] for column in table.columns]
     widths = [max(map(cell_len, own)) for own in cells]
     words = [
@@ -194,10 +194,10 @@ def refuse(given: Mapping[str, object], why: str) -> None:
 
 
 def tell_written(*paths: Path | None) -> None:
-    """Print which files were written; None stands for none."""
+    """Print the files that were written; None stands for no file."""
     for path in paths:
         if path is not None:
-            OUT.say(f"written: {path}")
+            OUT.print_line(f"written: {path}")
 
 
 def need(package: str, extra: str) -> None:
@@ -216,12 +216,12 @@ def end(code: int) -> None:
 
 
 def end_with(status: Status) -> None:
-    """Leave with the exit code that says how a search ended."""
+    """Leave with the exit code of a search's status."""
     end({Status.INFEASIBLE: INFEASIBLE, Status.NO_SOLUTION: NO_PLAN}.get(status, 0))
 
 
 class _ProgressLine:
-    """The progress line: the latest message, with a clock that runs on between messages."""
+    """Progress line: the latest message, with a clock that runs on between messages."""
 
     def __init__(self, unit: str) -> None:
         self.unit = unit

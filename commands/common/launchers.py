@@ -32,9 +32,9 @@ def kept_together(workload: Workload) -> tuple[str, str]:
 
 
 def exports_of(workload: Workload, plan: Plan, target: str | None) -> str:
-    """Return in a line which launchers can take a plan, and what would let others take it.
+    """Return a line on the launchers that can take a plan, and what would let others take it.
 
-    `target` is the one that was asked for, if any.
+    `target` is the requested launcher, if any.
     """
     from ...runtime.export.registry import takers
 
@@ -62,11 +62,11 @@ class NarrowedProblem(NamedTuple):
 def narrow_for_launcher(
     target: str | None, problem: str, workload: Workload, given: NarrowedProblem
 ) -> NarrowedProblem:
-    """Return the user's problem, narrowed so that a launcher can take the plan; say how.
+    """Return the user's problem, narrowed so that a launcher can take the plan; print the changes.
 
-    `target` is the launcher's name, or ``run`` for `stagecut run`. Where none was named all stays
-    as given, and a plan that may not run is said to be one. InputError if nothing makes the plan
-    fit: what to profile or to plan instead.
+    `target` is the launcher's name, or ``run`` for `stagecut run`. Without one nothing changes, but
+    a warning says if the plan may not run. InputError if no change makes the plan fit, with what to
+    profile or plan instead.
     """
     if target is None:
         _warn_of_numbers(workload)
@@ -127,7 +127,7 @@ def narrow_for_launcher(
 
 
 def _warn_of_numbers(workload: Workload) -> None:
-    """Say before the search that a plan may not run, and why."""
+    """Warn before the search that a plan may not run, with the reason."""
     if workload.provenance.get("traced_by") == ON_NUMBERS:
         ERR.print(
             f"{workload.name} can be planned but not run: "

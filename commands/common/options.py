@@ -1,7 +1,7 @@
-"""Options that several commands share, each with its one help text, and names to complete.
+"""Options that several commands share, each with its help text, and completion of names.
 
-A command takes them as annotations of its parameters; what only one command has stays with it. Help
-answers at once, so what is slow to import is imported when the shell completes a name.
+Commands annotate their parameters with them; options of one command alone stand with it. Modules
+that are slow to import are imported when the shell completes a name, so that help is immediate.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from ...instances.common.choices import NAMED_SCHEDULES, PipelineSchedule
 
 Complete = Callable[[str], list[str]]
 
+#: Networks of a simulation.
+NETWORKS = ("host", "p2p", "bus", "topology")
+
 #: Formats and launchers that `stagecut export` writes placements for.
 LAUNCHERS = ("python", "csv", "torchtitan", "megatron", "deepspeed", "vllm", "accelerate")
 
@@ -33,25 +36,25 @@ def one_of(*names: str) -> Complete:
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
-def later(module: str, names: Callable[[Any], Iterable[str]]) -> Complete:
+def on_request(module: str, names: Callable[[Any], Iterable[str]]) -> Complete:
     """Return a completion of names from a module of the package, imported at the first request."""
     return lambda incomplete: one_of(*names(import_module(f"stagecut.{module}")))(incomplete)
 
 
-complete_method = later(
+complete_method = on_request(
     "solvers", lambda m: dict.fromkeys(name for methods in m.METHODS.values() for name in methods)
 )
-complete_simulated = later("runtime.schedules", lambda m: m.SCHEDULES)
-complete_topology = later(
+complete_simulated = on_request("runtime.schedules", lambda m: m.SCHEDULES)
+complete_topology = on_request(
     "instances.topologies",
     lambda m: (f"{kind}:" for kind in (*m.REGULAR, *m.RANDOM, "nvidia")),
 )
-complete_workload = later("instances.generate.catalogue", lambda m: sorted(m.CATALOGUE))
-complete_machine = later(
+complete_workload = on_request("instances.generate.catalogue", lambda m: sorted(m.CATALOGUE))
+complete_machine = on_request(
     "instances.costs.clusters", lambda m: (device.name for device in m.accelerators())
 )
-complete_description = later("instances.costs.models", lambda m: m.shipped_models())
-complete_recipe = later("instances.costs.layout", lambda m: m.RECIPES)
+complete_description = on_request("instances.costs.models", lambda m: m.shipped_models())
+complete_recipe = on_request("instances.costs.layout", lambda m: m.RECIPES)
 
 
 def complete_methods(incomplete: str) -> list[str]:
@@ -133,7 +136,8 @@ GlobalBatch = Annotated[
     typer.Option(help="Training job: sequences per iteration."),
 ]
 SequenceTokens = Annotated[
-    int | None, typer.Option(help="Training job: tokens per sequence; default: 4096.")
+    int | None,
+    typer.Option(help="Tokens per sequence of a job; default: the model's positions, else 4096."),
 ]
 
 # The devices
@@ -152,10 +156,12 @@ Cpus = Annotated[
 Memory = Annotated[str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")]
 
 # The search
-TimeLimit = Annotated[float | None, typer.Option(help="Seconds; default: 60.")]
+TimeLimit = Annotated[
+    float | None, typer.Option(help="Seconds; default: 60; of each search of a front 20.")
+]
 Gap = Annotated[
     float | None,
-    typer.Option(help="Stop at this gap; default: 0.01, or less where cheap."),
+    typer.Option(help="Stop at this gap; default: 0.01 or less; of training jobs 0.001."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
 
@@ -166,6 +172,26 @@ WeightShare = Annotated[
         help="Share of a backward pass that computes weight gradients; default: the plan's, "
         "else 0.5."
     ),
+]
+
+NetworkName = Annotated[
+    str | None,
+    typer.Option(
+        autocompletion=one_of(*NETWORKS),
+        help="host (default): as the plan's problem says, through host memory; p2p; bus: one "
+        "shared link; topology (default if mapped).",
+    ),
+]
+LinkBandwidth = Annotated[
+    str | None,
+    typer.Option(help="Bandwidth of p2p links or of the bus: 25GB/s; with host, of all-reduces."),
+]
+LinkLatency = Annotated[
+    float, typer.Option(show_default=False, help="Latency of p2p links or of the bus, in seconds.")
+]
+Overlap = Annotated[
+    bool | None,
+    typer.Option(help="Whether transfers run beside compute; default: the plan's, over links yes."),
 ]
 
 # The model

@@ -1,9 +1,9 @@
 """Problems, their devices, and networks of simulations, from options and problem files.
 
-What a problem is, its fields say: those that options do not set are set by a problem file
-(`instances/formats/problem_toml.py`) or by ``--set FIELD=VALUE``. `state` brings the three together
-and refuses what contradicts, `build` checks the fields and chooses the devices. Meshes and
-their links are read as they are typed.
+A problem is stated by its fields, which options, a problem file
+(`instances/formats/problem_toml.py`) or ``--set FIELD=VALUE`` set. `state` merges the three and
+refuses contradictions; `build` checks the fields and chooses the devices. The module also reads
+meshes and links as they are typed.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from ...instances.model.placement_rules import NO_RULES, PlacementRules
 from ...instances.model.problem import suggested_cluster
 from ...instances.model.schedule import given_order
 from .console import ERR, file_of, parse_bytes, refuse, show_bytes
+from .options import NETWORKS
 
 if TYPE_CHECKING:
     from ...runtime.simulate.network import Network, Sharing
@@ -61,10 +62,9 @@ if TYPE_CHECKING:
     from ...solvers import Limits, Workers
 
 
-#: Least memory of a device in bytes: of less, the unit was forgotten.
+#: Memory of a device in bytes below which the unit was probably forgotten.
 LEAST_MEMORY = 2**20
 
-NETWORKS = ("host", "p2p", "bus", "topology")
 R = TypeVar("R")
 
 #: Tables of a problem file beside that of the problem: fields of `Limits` and of `Workers`.
@@ -83,7 +83,7 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class ProblemOptions:
-    """Options of the problem and its devices; None where one is not given."""
+    """Options of the problem and its devices; None where not given."""
 
     problem: str | None = None  # name of a problem, or a problem file
     settings: Sequence[str] = ()  # of each ``--set``
@@ -96,6 +96,11 @@ class ProblemOptions:
     schedule: str | None = None
     mesh: str | None = None
     launcher: str | None = None  # of ``--for``
+
+    @property
+    def given(self) -> dict[str, bool]:
+        """Options that are given, each with the value True."""
+        return dict.fromkeys(self.words()[::2], True)
 
     def words(self) -> list[str]:
         """Return the options as typed."""
@@ -119,8 +124,8 @@ class Statement:
     files: Sequence[str] = field(default=())  # all files that were read
 
     @property
-    def has_devices(self) -> str:
-        """The field that says the devices, of a problem that has them; else empty."""
+    def device_field(self) -> str:
+        """Name of the field that gives the devices, for problems with one; else empty."""
         known = PROBLEMS[self.name].__dataclass_fields__
         return next((name for name in ("topology", "mesh") if name in known), "")
 
@@ -131,7 +136,7 @@ def state(
     """Return the problem that options and files state.
 
     `others` are the tables beside the problem's that ``--set`` may name. InputError if a file is
-    broken, the problem does not exist or has no such field, or two say different things of a field.
+    broken, the problem or a field does not exist, or a field is given two different values.
     """
     is_file = requested.problem is not None and requested.problem.lower().endswith(".toml")
     file = str(requested.problem) if is_file else ""
@@ -163,7 +168,7 @@ def state(
 
 
 def _usual_problem(workload: Workload, requested: ProblemOptions, settings: Table) -> str:
-    """Return the name of the problem that is posed on such a workload if none is named."""
+    """Return the name of a workload's default problem under the options."""
     if workload.layers is not None:
         return "pipeline"
     if workload.program is not None:
@@ -215,10 +220,10 @@ def _settings(texts: Sequence[str]) -> Table:
 
 
 def merged(first: Table, second: Table, what: str, where: str) -> Table:
-    """Return the fields of two tables; what both have must be the same.
+    """Return the union of two tables, which must have equal values of common fields.
 
-    `what` is the option of the second, ``{}`` in it the field; `where` the file or option of the
-    first.
+    For the message, `what` is the option of the second, with ``{}`` for the field, and `where` the
+    file or option of the first.
     """
     found = dict(first)
     for key, value in second.items():
@@ -244,9 +249,10 @@ def _shown(value: object) -> str:
 
 
 def _with_schedule(name: str, fields: Table) -> tuple[Table, str | None]:
-    """Return the fields with the order of a schedule's file in place of its name, and that file.
+    """Return the fields with a schedule's actions in place of its file's name, and that file.
 
-    InputError if the file holds no schedule, with row and column, or is of other microbatches.
+    InputError, with row and column, if the file holds no schedule, or if it is for another number
+    of microbatches.
     """
     schedule = fields.get("schedule")
     if not isinstance(schedule, str):
@@ -271,8 +277,8 @@ def _with_schedule(name: str, fields: Table) -> tuple[Table, str | None]:
 def named_plan(workload: str, plan: Path | None) -> tuple[str | None, Path]:
     """Return the workload and the plan that two arguments name; InputError if there is no plan.
 
-    The plan of a training job holds its model, and may be the only argument; None stands for the
-    model then.
+    The plan of a training job holds its model and may be the only argument: the workload is then
+    None.
     """
     if plan is not None:
         return workload, plan
@@ -293,10 +299,10 @@ def names_file(schedule: str) -> bool:
 def build(
     statement: Statement, requested: ProblemOptions, workload: Workload
 ) -> tuple[Workload, Problem, Cluster | None]:
-    """Return the workload in the form that the problem counts, the problem, and its devices.
+    """Return the workload, completed for the problem, the problem with its rules, and its devices.
 
-    The problem has its placement rules. Where it says its devices itself, they are None here.
-    InputError if a field is missing or wrong, or there are no devices.
+    The devices are None if a field of the problem gives them. InputError if a field is missing or
+    wrong, or there are no devices.
     """
     kind, fields = PROBLEMS[statement.name], dict(statement.fields)
     for key in required_fields(kind):
@@ -308,7 +314,7 @@ def build(
         placed = rules["fixed"]
         fields["placement_rules"] = {key: rules[key] for key in rules if key != "fixed"}
     problem = make_record(kind, fields, statement.file, _texts(workload))
-    if statement.has_devices:
+    if statement.device_field:
         _refuse_devices(statement, requested)
         if isinstance(problem, DeviceMapping) and requested.memory is not None:
             size = parse_bytes(requested.memory, "--memory")
@@ -345,12 +351,12 @@ def _texts(workload: Workload) -> FromText:
 
 
 def _refuse_devices(statement: Statement, requested: ProblemOptions) -> None:
-    """Raise InputError for options of devices where the problem says them."""
+    """Raise InputError for options of devices where a field of the problem gives them."""
     known = PROBLEMS[statement.name].__dataclass_fields__
     said: dict[str, object] = {"--accelerators": requested.accelerators, "--cpus": requested.cpus}
     said |= {} if "topology" in known else {"--cluster": requested.cluster}
     said |= {} if {"memory_bytes", "topology"} & known.keys() else {"--memory": requested.memory}
-    refuse(said, f"{statement.name} is planned for the devices of its {statement.has_devices}")
+    refuse(said, f"{statement.name} is planned for the devices of its {statement.device_field}")
 
 
 def _with_rules(
@@ -376,7 +382,7 @@ def limits_of(
 ) -> Limits:
     """Return the limits of a search: those given, else the problem's defaults.
 
-    A gap that is given is where the search stops.
+    With a given gap the search stops there, without going on to a smaller one that is cheap.
     """
     from ...solvers import DEFAULT_LIMITS, Limits
 
@@ -392,7 +398,7 @@ def limits_of(
 
 
 def load_workload(name: str) -> Workload:
-    """Return a workload by name or file; InputError of a model says what makes it a job."""
+    """Return a workload by name or file; for a model, InputError names the options of a job."""
     from ...instances.formats.files import load
 
     try:
@@ -413,7 +419,7 @@ def load_workload(name: str) -> Workload:
 
 
 def workers_of(statement: Statement) -> Workers:
-    """Return the number and the place of the processes of a search."""
+    """Return the processes of a search: their number and place."""
     from ...solvers import Workers
 
     return make_record(Workers, dict(statement.others.get(WORKERS, {})), statement.file)
@@ -427,7 +433,7 @@ def choose_cluster(
     memory_bytes: float | None,
     problem: str = "throughput",
 ) -> Cluster:
-    """Return the cluster that file and options give together; options win."""
+    """Return the cluster of a file or a workload, with the options' numbers in place of its own."""
     from ...instances.formats.files import load_cluster
 
     for option, count in (("--accelerators", accelerators), ("--cpus", cpus)):
@@ -454,14 +460,14 @@ def choose_cluster(
         cluster = accelerators_and_cpus(1, 0)
     if memory_bytes is not None and memory_bytes < LEAST_MEMORY:
         text = f"--memory: {show_bytes(memory_bytes)} on each device; for GiB write 16GiB"
-        ERR.tell(text, style="dim")
+        ERR.print_wrapped(text, style="dim")
     return cluster.with_counts(accelerators, cpus, memory_bytes)
 
 
 def choose_ties(
     workload: Workload, tied: Tied | None, problem: str, microbatches: object
 ) -> Workload:
-    """Return the workload with its tied weights in the form asked for.
+    """Return the workload with its tied weights in the requested form.
 
     Copies are reduced once in an iteration, so their all-reduce is shared by its microbatches.
     """

@@ -1,4 +1,4 @@
-"""Output of training jobs: plans, usual choices beside them, fronts."""
+"""Output of training jobs: plans, layouts by common rules beside them, explanations, fronts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from ...instances.costs.layout import describe
 from ...instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 from ...instances.formats.problem_toml import to_plain
 from ...instances.job.plan import Reason
@@ -74,20 +75,17 @@ def _usual(one: UsualChoice) -> dict[str, Any]:
 
 
 def print_result(found: JobResult) -> None:
-    """Print the plan in one line, its bound, its time and memory, and what else is near."""
-    from ...instances.costs.layout import describe
+    """Print the plan in one line, its bound, time and memory, and other good layouts."""
     from ..estimate import print_estimate
 
     if found.plan is None:
-        OUT.say(found.reason)
+        OUT.print_line(found.reason)
         return
     plan = found.plan
-    OUT.say(f"plan: {describe(plan.layout)}")
-    if plan.layout.pipeline > 1 and plan.layout.stage_layers:
-        OUT.say(f"layers by stage: {', '.join(map(str, plan.layout.stage_layers))}")
+    OUT.print_line(f"plan: {describe(plan.layout)}")
     points = plan.certificate.points
     ruled = ", ".join(f"{points[key]:,} {label}" for key, label in REASONS.items() if key in points)
-    OUT.say(
+    OUT.print_line(
         f"bound: no layout of the declared space takes less than {plan.bound:.4g} s "
         f"(gap {show_percent(plan.gap)}); of {sum(points.values()):,}: {ruled}"
     )
@@ -105,9 +103,11 @@ def print_result(found: JobResult) -> None:
     if found.usual:
         OUT.print(_usual_table(found.usual, plan.seconds))
     if len(found.close) > 1:
-        OUT.say(f"{len(found.close)} layouts are within the costs' known error; run these first:")
+        OUT.print_line(
+            f"{len(found.close)} layouts are within the costs' known error; run these first:"
+        )
         for one in found.close[:3]:
-            OUT.say(f"  {describe(one.layout)}")
+            OUT.print_line(f"  {describe(one.layout)}")
 
 
 def _layouts(title: str, first: str, titles: Iterable[str]) -> Table:
@@ -118,9 +118,7 @@ def _layouts(title: str, first: str, titles: Iterable[str]) -> Table:
 
 
 def _usual_table(usual: Iterable[UsualChoice], seconds: float) -> Table:
-    """Return the table of what is usually done, against the seconds of a plan."""
-    from ...instances.costs.layout import describe
-
+    """Return the table of layouts by common rules, against the seconds of a plan."""
     table = _layouts("what is usually done", "choice", ("s", "slower", "most by"))
     table.columns[-1].no_wrap = False
     for one in usual:
@@ -153,11 +151,9 @@ def explanation_dict(why: JobExplanation, changes: Iterable[WhatIf]) -> dict[str
 
 
 def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
-    """Print the value of each decision of a plan, the usual layouts, and helpful changes."""
-    from ...instances.costs.layout import describe
-
+    """Print the alternatives to each decision, layouts by common rules, and helpful changes."""
     plan = why.plan
-    OUT.say(f"plan: {describe(plan.layout)}, {plan.seconds:.4g} s")
+    OUT.print_line(f"plan: {describe(plan.layout)}, {plan.seconds:.4g} s")
     table = _layouts(
         "decided otherwise", "decision and best known", ("s", "slower", "at least", "most by")
     )
@@ -178,7 +174,7 @@ def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
     if why.decisions:
         OUT.print(table)
     OUT.print(_usual_table(why.usual, plan.seconds))
-    OUT.say(f"free memory: {show_bytes(why.memory['free'])}")
+    OUT.print_line(f"free memory: {show_bytes(why.memory['free'])}")
     table = _layouts("what would help", "change and best plan", ("s", "saves", "at most"))
     for change in changes:
         if change.layout is None:
@@ -208,7 +204,7 @@ def difference_dict(found: JobDifference) -> dict[str, Any]:
 
 
 def print_difference(found: JobDifference, names: tuple[str, str]) -> None:
-    """Print what tells two plans apart: fields, seconds and bytes by term."""
+    """Print the differences of two plans: fields, seconds and bytes by term."""
     table = new_table("differences", "", names)
     for column in table.columns[1:]:
         column.no_wrap = False
@@ -217,7 +213,7 @@ def print_difference(found: JobDifference, names: tuple[str, str]) -> None:
     table.add_row("s per iteration", *(f"{seconds:.4g}" for seconds in found.seconds))
     OUT.print(table)
     if not (found.terms or found.memory):
-        OUT.say("both take the same seconds and bytes by term")
+        OUT.print_line("both take the same seconds and bytes by term")
         return
     terms = new_table("more in the second", "term", ("s or bytes",))
     rows = [(TIME_TERMS[name], s, f"{abs(s):.4g} s") for name, s in found.terms.items()]
@@ -249,9 +245,7 @@ def front_dict(found: JobFront) -> dict[str, Any]:
 
 
 def print_front(found: JobFront, rate: float | None = None) -> None:
-    """Print the best plans by number of devices, and the fewest that fit and reach a rate."""
-    from ...instances.costs.layout import describe
-
+    """Print the best plans by number of devices, and the least numbers with a plan or a rate."""
     priced = any(one.price is not None for one in found.points)
     titles = ("s", "at least", "tokens/s", *(("per Mtoken",) if priced else ()), "layout")
     table = new_table("front", "GPUs", titles)
@@ -265,19 +259,17 @@ def print_front(found: JobFront, rate: float | None = None) -> None:
         table.add_row(str(one.gpus), *row, describe(one.layout))
     OUT.print(table)
     if found.fewest is not None:
-        OUT.say(f"fewest of these that a plan was found for: {found.fewest.gpus}")
+        OUT.print_line(f"fewest of these that a plan was found for: {found.fewest.gpus}")
     if rate is not None:
         enough = found.fewest_for(rate)
         many = "none of these" if enough is None else str(enough.gpus)
-        OUT.say(f"fewest of these that reach {rate:,.0f} tokens/s: {many}")
+        OUT.print_line(f"fewest of these that reach {rate:,.0f} tokens/s: {many}")
     if priced and (cheapest := found.cheapest) is not None:
-        OUT.say(f"least price: {cheapest.price:.4g} per million tokens, on {cheapest.gpus}")
+        OUT.print_line(f"least price: {cheapest.price:.4g} per million tokens, on {cheapest.gpus}")
 
 
 def print_comparison(name: str, plan: JobPlan, usual: Iterable[UsualChoice]) -> None:
-    """Print the usual layouts beside a plan, and its lead over the best of them."""
-    from ...instances.costs.layout import describe
-
+    """Print layouts by common rules beside a plan, and its lead over the best of them."""
     usual = tuple(usual)
     table = _usual_table(usual, plan.seconds)
     table.title = name
@@ -289,7 +281,7 @@ def print_comparison(name: str, plan: JobPlan, usual: Iterable[UsualChoice]) -> 
         gain = 1 - plan.seconds / best.seconds
         word = "faster" if gain >= 0 else "slower"
         ahead = f", {show_percent(abs(gain))} {word} than {best.name}, the best usual choice"
-    OUT.say(
+    OUT.print_line(
         f"{name}: {describe(plan.layout)}: {plan.seconds:.4g} s{ahead}; "
         f"bound {plan.bound:.4g} s, gap {show_percent(plan.gap)}"
     )
@@ -298,9 +290,7 @@ def print_comparison(name: str, plan: JobPlan, usual: Iterable[UsualChoice]) -> 
 def comparison_rows(
     name: str, plan: JobPlan, usual: Iterable[UsualChoice]
 ) -> list[dict[str, object]]:
-    """Return the rows of the CSV: the plan, and each usual choice."""
-    from ...instances.costs.layout import describe
-
+    """Return the rows of the CSV file: the plan, and each layout by a common rule."""
     found: list[tuple[str, str, float | None, str]] = [
         ("planned", describe(plan.layout), plan.seconds, "")
     ]

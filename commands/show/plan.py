@@ -6,14 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from ...api.gain import Gain, gain
 from ...instances import (
-    Cluster,
     DeviceMapping,
     PipelineJob,
     PipelinePlacement,
@@ -35,14 +33,9 @@ from ...runtime.verify.report import MappingReport
 from ...solvers import Result
 from ..common.console import (
     ERR,
-    INFEASIBLE,
-    NO_PLAN,
     OUT,
-    end,
     fold_titles,
     new_table,
-    print_json,
-    progress,
     show_bytes,
     show_count,
     show_gap,
@@ -51,14 +44,12 @@ from ..common.console import (
 )
 
 if TYPE_CHECKING:
-    from ...instances.topologies import Topology
-    from ...runtime import CallReport, DeviceReport, Report, StageReport
-if TYPE_CHECKING:
     import pandas as pd
 
-    from ...solvers import Limits
+    from ...instances.model.topology import Topology
+    from ...runtime import CallReport, DeviceReport, StageReport
 
-#: Devices named per stage; of more, the first ones and how many there are.
+#: Largest number of devices named per stage.
 NAMED = 4
 
 
@@ -71,7 +62,7 @@ def as_dict(
 ) -> dict[str, Any]:
     """Return the object for `--json`; times in the workload's unit, sizes in bytes.
 
-    Its keys are the same for all problems, and those of each.
+    Keys that all problems share come first, then those of the problem.
     """
     answer: dict[str, Any] = {
         "workload": workload.name,
@@ -145,7 +136,7 @@ def print_result(
 ) -> None:
     """Print the tables of a plan, then objective, bound, gap, method, time; or why there is none.
 
-    `exports` says which launchers can take the plan; empty for no such line.
+    `exports` is a line on the launchers that can take the plan; empty: none.
     """
     unit = workload.time_unit
     what = "per microbatch as profiled"
@@ -187,17 +178,20 @@ def print_result(
 def _print_end(
     unit: str, result: Result, report: Report | None, what: str, more: Mapping[str, str]
 ) -> None:
-    """Print notes, objective (`what` it is of), bound, gap, method, time and `more`; or why not."""
+    """Print notes, then objective and its span `what`, bound, gap, method, time and `more`.
+
+    Without a report, print the reason for no plan.
+    """
     for note in result.notes:
-        OUT.tell(note, style="dim")
+        OUT.print_wrapped(note, style="dim")
     if report is None:
         if result.status == "infeasible":
-            ERR.say(f"infeasible: {result.reason}")
+            ERR.print_line(f"infeasible: {result.reason}")
         else:
             within, remedy = f" within the limit ({result.limit})", "give more time, or "
             if result.limit == "none":
                 within, remedy = f" by {result.method}, though there may be one", "take "
-            ERR.say(
+            ERR.print_line(
                 f"no plan found{within}; bound {show_time(result.bound, unit)}: "
                 f"{remedy}another method"
             )
@@ -213,7 +207,7 @@ def _print_end(
         **more,
     }
     for name, value in rows.items():
-        OUT.tell(f"{name:>9}  {value}")
+        OUT.print_wrapped(f"{name:>9}  {value}")
 
 
 def _device_table(report: Report, title: str, of_unit: str) -> Table:
@@ -343,7 +337,7 @@ def _print_mapping(
     if report.busiest_link is not None:
         a, b = (node_name(topology, node) for node in report.busiest_link)
         seconds = show_time(report.busiest_link_s / scale, unit)
-        OUT.tell(f"busiest link: {a} → {b}, {seconds} per batch")
+        OUT.print_wrapped(f"busiest link: {a} → {b}, {seconds} per batch")
 
 
 def _sharding(
@@ -397,7 +391,7 @@ def _sharding(
 
 
 def _print_sharding(workload: Workload, problem: Sharding, report: ShardingReport) -> None:
-    """Print how parameters lie, and a row per collective."""
+    """Print the properties of parameters, and a row per collective."""
     program = program_of(workload)
     lies: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
@@ -416,21 +410,21 @@ def _print_sharding(workload: Workload, problem: Sharding, report: ShardingRepor
     for (name, axis), (number, size, seconds) in collectives(report).items():
         table.add_row(name, str(axis), str(number), show_bytes(size), f"{1e3 * seconds:.4g}")
     OUT.print(table)
-    OUT.say(
+    OUT.print_line(
         f"a device holds {show_bytes(report.memory_bytes)}: parameters, gradients and state "
         f"{show_bytes(report.parameter_bytes)}, activations kept "
         f"{show_bytes(report.activation_bytes)}"
     )
     if program.unruled:
         kinds = ", ".join(sorted({o.kind for o in program.unruled}))
-        OUT.say(
+        OUT.print_line(
             f"without a rule, on every device: {show_count(len(program.unruled), 'operator')}, "
             f"{kinds}"
         )
 
 
 def collectives(report: ShardingReport) -> dict[tuple[str, int], tuple[int, float, float]]:
-    """Return number, bytes and seconds of the steps that send something, by name and axis."""
+    """Return number, bytes and seconds of the collectives that send data, by name and axis."""
     found: dict[tuple[str, int], tuple[int, float, float]] = {}
     for one in report.converted:
         for step in one.steps:
@@ -451,13 +445,13 @@ class Facts:
     gain: Gain  # over one device
     # of an iteration: the share of the devices' time in which they are idle
     bubble: float | None = None
-    streams: bool = False  # whether to say what a plan of least max-load is good for
+    streams: bool = False  # whether to print that a plan of least max-load is for streams
 
 
 def facts_of(workload: Workload, result: Result, *, objective_given: bool) -> Facts | None:
     """Return the facts of a result's plan; None for other problems, and without a plan.
 
-    A user who asked for this objective need not be told what it is good for.
+    `objective_given`: the user named the problem, and needs no line on its use.
     """
     gained = gain(workload, result)
     if gained is None or result.plan is None:
@@ -547,56 +541,3 @@ def schedule_table(ranked: pd.DataFrame, title: str, of_unit: str) -> Table:
         )
     fold_titles(table)
     return table
-
-
-def schedules_json(ranked: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the objects for `--json` of each schedule."""
-    rows = ranked.drop(columns="plan").to_dict("records")
-    return [{str(key): value for key, value in row.items()} for row in rows]
-
-
-def rank(
-    workload: Workload,
-    cluster: Cluster,
-    problem: PipelineJob,
-    chunks: int | None,
-    method: str,
-    limits: Limits,
-    output: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Plan an iteration under every schedule, show the table, and write the best plan that fits."""
-    from ...api.sweeps import rank_schedules
-    from ...instances.formats.files import save
-
-    with progress(workload.time_unit) as on_progress:
-        ranked = rank_schedules(
-            workload,
-            cluster,
-            problem,
-            chunks=chunks,
-            method=method,
-            limits=limits,
-            on_progress=on_progress,
-        )
-    best = ranked.iloc[0]
-    if best["fits"] and output is not None:
-        save(best["plan"], output, workload)
-    if as_json:
-        rows = schedules_json(ranked)
-        head = {"workload": workload.name, "problem": problem.name, "time_unit": workload.time_unit}
-        print_json({**head, "microbatches": problem.batch, "schedules": rows})
-    else:
-        title = f"{workload.name}: {show_count(problem.batch, 'microbatch')}"
-        unit = "" if workload.time_unit == "unspecified" else f" ({workload.time_unit})"
-        OUT.print(schedule_table(ranked, title, unit))
-        for row in ranked[~ranked["fits"].astype(bool)].to_dict("records"):
-            why = row["reason"] or "no plan found that fits; what is shown needs more memory"
-            OUT.say(f"{row['schedule']}: {why}")
-        if best["fits"] and output is not None:
-            OUT.say(f"written: {output}, {best['schedule']}")
-    if not best["fits"]:
-        infeasible = (ranked["status"] == "infeasible").all()
-        end(INFEASIBLE if infeasible else NO_PLAN)
-    end(0)

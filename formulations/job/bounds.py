@@ -31,7 +31,7 @@ faster.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,25 +40,15 @@ from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.costs.activations import fused
 from ...instances.costs.description import block_flops
 from ...instances.costs.layers import LayerPrices
-from ...instances.costs.layout import OFFLOAD, V_SCHEDULES, JobSchedule, Layout
+from ...instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
 from ...instances.costs.stages import kinds_of_rank, layer_hooks, waits_for_weights
 from .memory import memory_rows
-from .program import LEAST_PIECES, LinearTraffic, point_costs, stage_range
+from .program import LEAST_PIECES, point_costs, stage_range
 from .rates import Rates
 from .space import JobSpace
 
 #: Relative margin by which a bound from floating-point sums is lowered.
 MARGIN = 1e-9
-
-
-@dataclass(frozen=True, eq=False)
-class FirstBounds:
-    """Lower bounds of all outer points, from memory and work alone."""
-
-    #: Shape (points,): lower bound on an iteration's seconds; infinite if no plan fits.
-    seconds: Floats
-    #: Shape (points,): whether memory does not rule the point out.
-    fits: Bools
 
 
 def least_seconds(space: JobSpace) -> float:
@@ -84,26 +74,41 @@ def first_bounds(
     rates: Rates,
     prices: LayerPrices,
     stopped: Callable[[], bool] = lambda: False,
-) -> FirstBounds:
-    """Return the bounds of all points; a point not reached when `stopped` is not ruled out."""
+) -> Floats:
+    """Return a lower bound on an iteration's seconds at each point; infinite if no plan fits.
+
+    A point not reached when `stopped` is not ruled out.
+    """
     count = len(space)
     seconds, excess = np.zeros(count), np.zeros(count)
     rates, shown = _with_transfers(space, rates, prices)
-    beside = _beside(space, rates, prices)
-    beside = replace(beside, hooks=beside.hooks * shown, waits=beside.waits * shown)
-    keys = np.stack((space.schedule, space.pipeline, space.chunks, space.microbatches), axis=1)
-    order = np.lexsort(keys.T)
-    edges = np.flatnonzero(np.any(np.diff(keys[order], axis=0) != 0, axis=1)) + 1
-    for group in np.split(order, edges):
+    outside = _outside_schedule(space, rates, prices)
+    outside = replace(outside, hooks=outside.hooks * shown, waits=outside.waits * shown)
+    for group in _groups(space, np.arange(count)):
         if stopped():
             break
         schedule = space.schedules[space.schedule[group[0]]]
         excess[group] = _excess(space, rates, group)
         ranks = _of_ranks(space, rates, int(group[0]))
-        each = Beside(*(part[group] for part in (beside.seconds, beside.hooks, beside.waits)))
+        each = OutsideSchedule(
+            *(part[group] for part in (outside.seconds, outside.hooks, outside.waits))
+        )
         seconds[group] = _work(space, ranks, group, excess[group], schedule, each)
-    seconds = np.where(np.isfinite(excess), (seconds + beside.seconds) * (1 - MARGIN), np.inf)
-    return FirstBounds(seconds, np.isfinite(excess))
+    return np.where(np.isfinite(excess), (seconds + outside.seconds) * (1 - MARGIN), np.inf)
+
+
+def points_that_fit(space: JobSpace, rates: Rates, points: Ints) -> Ints:
+    """Return those of some points that memory does not rule out, in ascending order."""
+    groups = _groups(space, points)
+    return np.sort(np.concatenate([g[np.isfinite(_excess(space, rates, g))] for g in groups]))
+
+
+def _groups(space: JobSpace, points: Ints) -> list[Ints]:
+    """Return points by schedule, pipeline ranks, chunks and microbatches."""
+    keys = np.stack((space.schedule, space.pipeline, space.chunks, space.microbatches))[:, points]
+    order = np.lexsort(keys)
+    edges = np.flatnonzero(np.any(np.diff(keys[:, order]) != 0, axis=0)) + 1
+    return np.split(points[order], edges)
 
 
 def _with_transfers(space: JobSpace, rates: Rates, prices: LayerPrices) -> tuple[Rates, Floats]:
@@ -215,36 +220,31 @@ def _lightest(each: Floats, count: Floats, least: Ints) -> Floats:
     return np.asarray((np.take_along_axis(each, order, axis=2) * taken).sum(axis=2))
 
 
-@dataclass(frozen=True, eq=False)
-class _Ranks:
-    """Rates on D combinations of kinds of nodes; `sort`, shape (p,), is that of each rank."""
+def _of_ranks(space: JobSpace, rates: Rates, point: int) -> tuple[tuple[Rates, ...], Ints]:
+    """Return the rates on D combinations of kinds of nodes, and which of these each rank has, (p,).
 
-    rates: tuple[Rates, ...]
-    sort: Ints
-
-
-def _of_ranks(space: JobSpace, rates: Rates, point: int) -> _Ranks:
-    """Return the rates of a point's ranks; all points with as many ranks have the same."""
+    All points with as many ranks have the same.
+    """
     layout = space.layout(point)
     kinds = [kinds_of_rank(rank, layout, space.cluster) for rank in range(layout.pipeline)]
     sorts = sorted(set(kinds))
-    return _Ranks(tuple(map(rates.on, sorts)), np.array([sorts.index(one) for one in kinds]))
+    return tuple(map(rates.on, sorts)), np.array([sorts.index(one) for one in kinds])
 
 
 def _work(
     space: JobSpace,
-    ranks: _Ranks,
+    ranks: tuple[tuple[Rates, ...], Ints],
     group: Ints,
     excess: Floats,
     schedule: JobSchedule,
-    beside: Beside,
+    outside: OutsideSchedule,
 ) -> Floats:
     """Return a lower bound on the seconds of a schedule's passes, for points that share it."""
-    s, sort = space.setting[group], ranks.sort
+    (on, sort), s = ranks, space.setting[group]
     p, m = int(space.pipeline[group[0]]), int(space.microbatches[group[0]])
-    there = ranks.rates[0].count > 0
-    count = ranks.rates[0].count[there]
-    layers, again, ends = _seconds(ranks.rates, s, there, beside.hooks)
+    there = on[0].count > 0
+    count = on[0].count[there]
+    layers, again, ends = _seconds(on, s, there, outside.hooks)
     least, most = _forward_parts(layers, again, ends)
     layout = space.layout(int(group[0]))
     last = layout.stage_ranks[-1]
@@ -262,7 +262,7 @@ def _work(
         found = least @ count + more + (forced[:, sort] * factor).min(axis=1)
         return np.asarray(found + of_ends[:, 0] * factor[:, 0] + of_ends[:, 1] * factor[:, last])
 
-    busiest = mixed(np.full((len(group), p), m / p)) + m / p * beside.waits
+    busiest = mixed(np.full((len(group), p), m / p)) + m / p * outside.waits
     if p == 1:
         return np.asarray(busiest)
     alone = (both @ count)[:, sort]  # seconds of a rank that has all layers
@@ -283,7 +283,7 @@ def _work(
     if schedule is JobSchedule.ONE_F_ONE_B and m > 1:
         k = np.arange(1, p + 1)
         counted = m - 1 - np.minimum(m - 1, p - k)[None, :] * most[:, None]
-        factor = 1 + _alike(alone, counted, len(ranks.rates)) * counted
+        factor = 1 + _alike(alone, counted, len(on)) * counted
         found = np.maximum(found, mixed(factor))
         alone_at = mixed(np.ones_like(factor)) + (counted * own).max(axis=1)
         return np.asarray(np.maximum.reduce((found, alone_at, busiest)))
@@ -338,7 +338,7 @@ def _alike(alone: Floats, counted: Floats, sorts: int) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class Beside:
+class OutsideSchedule:
     """Lower bounds on seconds of an iteration outside the passes of layers; shape (points,)."""
 
     seconds: Floats  # seconds outside the schedule
@@ -346,13 +346,11 @@ class Beside:
     waits: Floats  # seconds of all stages for sharded weights, per microbatch
 
 
-def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
+def _outside_schedule(space: JobSpace, rates: Rates, prices: LayerPrices) -> OutsideSchedule:
     """Return lower bounds on the seconds of traffic and optimizer, those of a mean rank."""
-    names = ("tensor", "context", "expert", "expert_tensor", *OFFLOAD)
-    degrees = np.array([[getattr(one, name) for name in names] for one in space.settings])
     in_v = np.array([schedule in V_SCHEDULES for schedule in space.schedules])
     columns = (
-        degrees[space.setting].T,
+        np.stack([own[space.setting] for own in space.columns.values()]),
         space.pipeline[None],
         space.data[None],
         space.zero[None],
@@ -385,10 +383,9 @@ def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
         # The step is shortest if weights are distributed so that all ranks take equally long.
         seconds[k] = costs.constant + traffic + float(held @ (1 / (1 / costs.step).mean(axis=0)))
         hooks[k] = min(layer_hooks(layout, one) for one in on)
-    return Beside(seconds[place], hooks[place], waits[place])
+    return OutsideSchedule(seconds[place], hooks[place], waits[place])
 
 
-def _least(lines: Sequence[LinearTraffic], held: Floats) -> float:
+def _least(lines: Floats, held: Floats) -> float:
     """Return the seconds of the parameters `held` on a line below all of `lines`."""
-    parts = np.array([(one.constant, one.shared, one.routed) for one in set(lines)])
-    return float(parts.min(axis=0) @ np.array([1.0, *held]))
+    return float(lines.min(axis=0) @ np.array([1.0, *held]))

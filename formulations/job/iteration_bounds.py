@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -34,18 +33,6 @@ from ..throughput.cheap_bounds import compute_bounds, units_of_split
 from ..throughput.hypergraph import Hypergraph, hypergraph
 from .line import numbers_of_stages
 from .orders import Chain, order_of
-
-
-class Mixture(NamedTuple):
-    """Solution of min T s.t. T ≥ (rows · x)_π for each path π, equal · x = 1, x ≥ 0."""
-
-    #: The least T.
-    value: float
-    #: Shape (variables,): the x of the least T.
-    solution: Floats
-    #: Shape (paths,): duals of the paths, at least 0; they add up to 1.
-    weights: Floats
-
 
 #: Origin of the bound.
 ORIGIN = "work that can be divided at will"
@@ -136,21 +123,21 @@ def divide(chain: Chain, forward: float, compute: float, *, enough: float = np.i
     best = Divided(-np.inf, np.zeros((stages, 4)))
     for _ in range(ROUNDS):
         f, c = forward * share[0], compute * share[1]
-        makespan, counts = chain.longest_path(chain.durations(f, c, c))
+        makespan, counts, _ = chain.longest_path(chain.durations(f, c, c))
         if makespan <= 0:
             return Divided(0.0, counts)
         paths.append(counts)
         rows = np.array([np.concatenate(per_pass(one, chain.share)) for one in paths])
         rows *= np.repeat([forward, compute], stages) / makespan
-        mixed = mix(rows, np.repeat(np.eye(2), stages, axis=1))
-        prices = np.tensordot(mixed.weights, np.array(paths), axes=1)
+        solution, weights = mix(rows, np.repeat(np.eye(2), stages, axis=1))
+        prices = np.tensordot(weights, np.array(paths), axes=1)
         ahead, back = per_pass(prices, chain.share)
         bound = float(forward * ahead.min() + compute * back.min())
         if bound > best.bound:
             best = Divided(bound, prices)
         if best.bound >= min(enough, makespan * (1 - CLOSE)):
             break
-        share = mixed.solution.reshape(2, stages)
+        share = solution.reshape(2, stages)
     return best
 
 
@@ -167,10 +154,11 @@ def per_pass(counts: Floats, share: float) -> tuple[Floats, Floats]:
     return counts[:, 0], counts[:, 1] + (1 - share) * counts[:, 2] + share * counts[:, 3]
 
 
-def mix(rows: Floats, equal: Floats) -> Mixture:
-    """Solve for the mixture of `rows`, shape (paths, variables), whose entries are of order 1.
+def mix(rows: Floats, equal: Floats) -> tuple[Floats, Floats]:
+    """Solve min T s.t. T ≥ (rows · x)_π for each path π, equal · x = 1, x ≥ 0.
 
-    `equal` has shape (equations, variables). Raises `SolverError` if HiGHS finds no optimum.
+    `rows`, shape (paths, variables), has entries of order 1. Returns x, and the duals of the paths,
+    which add up to 1. Raises `SolverError` if HiGHS finds no optimum.
     """
     paths, variables = rows.shape
     matrix = np.vstack(
@@ -191,4 +179,4 @@ def mix(rows: Floats, equal: Floats) -> Mixture:
     weights = np.zeros(paths) if found is None else np.maximum(-found.row_duals[:paths], 0.0)
     if found is None or weights.sum() <= 0:  # an optimum exists, and its weights add up to 1
         raise SolverError("HiGHS finds no optimum of a mixture of paths")
-    return Mixture(found.value, found.x[:variables], weights / weights.sum())
+    return found.x[:variables], weights / weights.sum()

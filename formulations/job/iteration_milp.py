@@ -64,13 +64,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pyomo.environ as pyo
 
 from ...instances import InfeasibleError, PipelineJob, PipelinePlacement
-from ...instances.common.arrays import Floats, Ints
+from ...instances.common.arrays import Floats
 from ..program import Start
 from ..program import Value as ValueOf
 from ..task import Task
@@ -107,8 +107,10 @@ class IterationData:
     line: Line
     #: Pairs of units; the first must not be in a later stage than the second.
     edges: list[tuple[int, int]]
-    #: Outputs that other units need, each with the time of a transfer (time unit of the workload).
-    values: dict[MovedOutput, float]
+    #: Outputs that other units need, in the order of their numbers e, and the time of a transfer of
+    #: each, in the program's time unit.
+    makers: list[MovedOutput]
+    c: list[float]
     #: Orders of actions by number of stages P, for each P that the schedule allows.
     orders: dict[int, ScheduleOrder]
     #: Time units of the workload per time unit of the program.
@@ -137,16 +139,6 @@ class IterationData:
         scaled: Floats = self.line.compute[0] / self.scale
         return scaled
 
-    @cached_property
-    def makers(self) -> list[MovedOutput]:
-        """Moved outputs in the order of their numbers e."""
-        return list(self.values)
-
-    @cached_property
-    def c(self) -> list[float]:
-        """Time of a transfer of each moved output, in the program's time unit."""
-        return [time / self.scale for time in self.values.values()]
-
     def mates(self, length: int, s: int) -> list[int]:
         """Return the stages on the device of stage s, increasing."""
         device = self.orders[length].device
@@ -162,25 +154,21 @@ class IterationData:
         passes = up + (down if self.line.trains else [])
         return passes[: passes.index((s, side)) + 1]
 
-    def tables(self, length: int) -> tuple[Ints, ...]:
-        """Return the actions of each device of a chain, shape (actions, 3)."""
-        return self.orders[length].tables
+    @cached_property
+    def by_device(self) -> list[list[Action]]:
+        """Actions of each device, of the chains of all lengths."""
+        tables = [(p, table) for p, order in self.orders.items() for table in order.tables]
+        return [[(p, *row) for row in table.tolist()] for p, table in tables]
 
     @cached_property
     def actions(self) -> list[Action]:
         """Actions of the chains of all lengths."""
-        tables = [(p, table) for p in self.orders for table in self.tables(p)]
-        return [(p, *row) for p, table in tables for row in table.tolist()]
+        return list(chain.from_iterable(self.by_device))
 
     @cached_property
     def on_device(self) -> list[tuple[Action, Action]]:
         """Pairs of consecutive actions on a device."""
-        pairs = []
-        for p in self.orders:
-            for table in self.tables(p):
-                rows: list[Action] = [(p, *row) for row in table.tolist()]
-                pairs += list(pairwise(rows))
-        return pairs
+        return list(chain.from_iterable(map(pairwise, self.by_device)))
 
     @cached_property
     def along_chain(self) -> list[tuple[Action, Action]]:
@@ -198,11 +186,6 @@ class IterationData:
                 after = (p, s, FORWARD, j) if s == p - 1 else behind
                 pairs.append((after, (p, s, kind, j)))
         return pairs
-
-    @cached_property
-    def last(self) -> list[Action]:
-        """Last action of each device."""
-        return [(p, *table[-1].tolist()) for p in self.orders for table in self.tables(p)]
 
 
 #: Memory limit in the program's unit: the solver's tolerance of 1e-6 is then 1e-10 of the limit.
@@ -277,7 +260,8 @@ def _variables(m: pyo.ConcreteModel, data: IterationData) -> None:
     m.x = pyo.Var([(v, p, s) for v in data.units for p, s in stages], domain=pyo.Binary)
     m.forward = pyo.Var(stages, bounds=(0, None))
     m.backward = pyo.Var(stages, bounds=(0, None))
-    m.weights = pyo.Var(stages if _splits(data) else [], bounds=(0, None))
+    splits = any(order.splits for order in data.orders.values())
+    m.weights = pyo.Var(stages if splits else [], bounds=(0, None))
     relayed = data.problem.relayed
     direct = [] if relayed else apart
     m.enters = pyo.Var([(*key, side) for key in direct for side in passes], bounds=(0, 1))
@@ -298,11 +282,6 @@ def _variables(m: pyo.ConcreteModel, data: IterationData) -> None:
         for v, own in data.line.rules.stages(p).items():
             if own != s:
                 m.x[v, p, s].fix(0)
-
-
-def _splits(data: IterationData) -> bool:
-    """Whether the schedule splits backward passes."""
-    return any(kind == INPUT for _, _, kind, _ in data.actions)
 
 
 def _stages(m: pyo.ConcreteModel, data: IterationData) -> None:
@@ -433,12 +412,12 @@ def _times(m: pyo.ConcreteModel, data: IterationData) -> None:
 
     def ends(m: pyo.ConcreteModel, i: int) -> object:
         """(16) T_P ≥ t_{P,a} + d_{P,a}  for the last action a of each device."""
-        action = data.last[i]
+        action = data.by_device[i][-1]
         return m.T[action[0]] >= end(action)
 
     m.one_by_one = pyo.Constraint(range(len(data.on_device)), rule=one_by_one)
     m.waits = pyo.Constraint(range(len(data.along_chain)), rule=waits)
-    m.ends = pyo.Constraint(range(len(data.last)), rule=ends)
+    m.ends = pyo.Constraint(range(len(data.by_device)), rule=ends)
 
 
 def _objective(m: pyo.ConcreteModel, data: IterationData) -> None:
@@ -470,7 +449,9 @@ def iteration_data(
     unit = stated.graph.unit_of.tolist()
     pairs = {(unit[u], unit[v]) for u, v in chain_edges(task.workload)}
     edges = sorted((a, b) for a, b in pairs if a != b)
-    return IterationData(stated, edges, _values(task, stated), orders, scale, floor / scale)
+    values = _values(task, stated)
+    times = [time / scale for time in values.values()]
+    return IterationData(stated, edges, list(values), times, orders, scale, floor / scale)
 
 
 def _values(task: Task[PipelineJob], stated: Line) -> dict[MovedOutput, float]:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from itertools import pairwise, permutations
+from itertools import pairwise, permutations, starmap
 
 import numpy as np
 
@@ -43,7 +43,7 @@ from ...instances.model.workload import kept_bytes
 from ..rules.stages import StageRules, stage_rules
 from ..task import Task, pose
 from ..throughput.hypergraph import Hypergraph, colour_units, hypergraph, merge_cycles
-from ..throughput.ideals import topological_orders
+from ..throughput.ideals import ancestors, topological_orders
 from ..throughput.whole_bytes import room_of
 
 
@@ -184,28 +184,12 @@ def most_between(graph: Hypergraph) -> Ints:
     Let pins a and b be in stages s < t. Units in the stages between are neither predecessors of a
     nor successors of b, and each of these t − s − 1 stages has a unit.
     """
-    import networkx as nx
+    before, after = (ancestors(graph.size, way) for way in (graph.edges, graph.edges[:, ::-1]))
 
-    order: nx.DiGraph[int] = nx.DiGraph()
-    order.add_nodes_from(range(graph.size))
-    order.add_edges_from(graph.edges.tolist())
-    before, after = [0] * graph.size, [0] * graph.size
-    sequence = list(nx.topological_sort(order))
-    for u in sequence:
-        before[u] |= 1 << u
-        for v in order.successors(u):
-            before[v] |= before[u]
-    for u in reversed(sequence):
-        after[u] |= 1 << u
-        for v in order.successors(u):
-            after[u] |= after[v]
-    return np.array(
-        [
-            max(graph.size - (before[a] | after[b]).bit_count() for a, b in permutations(pins, 2))
-            for pins in graph.pins
-        ],
-        np.int64,
-    )
+    def between(a: int, b: int) -> int:
+        return graph.size - (before[a] | after[b] | 1 << a | 1 << b).bit_count()
+
+    return np.array([max(starmap(between, permutations(p, 2))) for p in graph.pins], np.int64)
 
 
 def chain_edges(workload: Workload) -> list[tuple[int, int]]:
@@ -251,35 +235,24 @@ def twins(
     `resident` and `activation`, shape (U,), are bytes of each unit; `named`, shape (U,), excludes
     units that a placement rule names.
     """
-    before: list[list[int]] = [[] for _ in range(graph.size)]
-    behind: list[list[int]] = [[] for _ in range(graph.size)]
-    for a, b in graph.edges.tolist():
-        behind[a].append(b)
-        before[b].append(a)
-    nets: list[list[int]] = [[] for _ in range(graph.size)]
-    for e, pins in enumerate(graph.pins):
-        for u in pins:
-            nets[u].append(e)
     alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for u in np.flatnonzero(~named).tolist():
         costs = graph.compute[:, :, u].tobytes(), float(resident[u]), float(activation[u])
-        alike[(*map(tuple, map(sorted, (before[u], behind[u]))), *costs)].append(u)
+        alike[graph.predecessors[u], graph.successors[u], *costs].append(u)
     found = []
     for group in alike.values():
         if len(group) > 1:
             exact: dict[tuple[object, ...], list[int]] = defaultdict(list)
             for u in group:
-                exact[_signature(graph, nets[u], u, frozenset(group))].append(u)
+                exact[_signature(graph, u, frozenset(group))].append(u)
             found += [tuple(same) for same in exact.values() if len(same) == len(group)]
     return found
 
 
-def _signature(
-    graph: Hypergraph, nets: list[int], unit: int, group: frozenset[int]
-) -> tuple[object, ...]:
+def _signature(graph: Hypergraph, unit: int, group: frozenset[int]) -> tuple[object, ...]:
     """Return a unit's nets with the members of its group removed; twins have equal ones."""
-    parts = []
-    for e in nets:
+    parts, of = [], graph.incidence
+    for e in of.unit_nets[of.unit_ptr[unit] : of.unit_ptr[unit + 1]].tolist():
         pins = frozenset(graph.pins[e])
         inside = pins & group
         alone = len(inside) == 1

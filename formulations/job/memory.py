@@ -17,15 +17,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from ...instances.common.arrays import Floats, Ints
 from ...instances.costs.activations import fused
 from ...instances.costs.layout import JobSchedule, Layout
-from ...instances.costs.memory import CONTEXT_BYTES, FRAGMENTATION, passes_in_flight
-from .rates import Rates, kept_output
+from ...instances.costs.memory import CONTEXT_BYTES, FRAGMENTATION, kept_output, passes_in_flight
+from .rates import Rates
 from .space import JobSpace
 
 
@@ -72,24 +71,17 @@ def in_flight(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: i
     )
 
 
-@dataclass(frozen=True, eq=False)
-class StateBytes:
-    """Resident bytes per parameter, for n points."""
+def state_bytes(space: JobSpace, points: Ints) -> tuple[Floats, Floats]:
+    """Return the resident bytes per parameter at n points, (n, 2): shared, and of routed experts.
 
-    #: Shape (n,): bytes per shared parameter, and per parameter of routed experts.
-    shared: Floats
-    routed: Floats
-    #: Shape (n,): further bytes per parameter of embedding and head, if weights are sharded.
-    gathered: Floats
-
-
-def state_bytes(space: JobSpace, points: Ints) -> StateBytes:
-    """Return the resident bytes per parameter at the given points."""
+    The second array, shape (n,), is the further bytes per parameter of embedding and head, if
+    weights are sharded.
+    """
     recipe, template = space.job.template.recipe, space.job.template
     zero, m = space.zero[points], space.microbatches[points]
-    tensor, context, e, e_t, weights, optimizer = _columns(space, points)
-    replicas = space.data[points] * context
-    copies = tensor * context * space.data[points] // (e * e_t)
+    own = {name: values[space.setting[points]] for name, values in space.columns.items()}
+    replicas = space.data[points] * own["context"]
+    copies = own["tensor"] * replicas // (own["expert"] * own["expert_tensor"])
     shards = np.where(zero > 0, replicas, 1)
     routed_shards = np.where(zero > 0, np.maximum(1, np.minimum(shards, copies)), 1)
     sharded = (zero == 3) & (shards > 1)
@@ -97,31 +89,20 @@ def state_bytes(space: JobSpace, points: Ints) -> StateBytes:
     lazily = (not fused(template)) & (m == 1)
     copied = recipe.gather_bytes < recipe.weight_bytes
     once = (zero < 3) & ((shards > 1) | copied) & (not fused(template))
-    each = {}
-    for name, divisor in (("shared", shards), ("routed", routed_shards)):
+    each = []
+    for divisor, unit in ((shards, 1), (routed_shards, copies > 1)):
         whole = np.zeros(len(points))
         for size, stage, there in (
-            (recipe.weight_bytes, 3 if fused(template) else 1, 1 - weights),
+            (recipe.weight_bytes, 3 if fused(template) else 1, 1 - own["offload_weights"]),
             (recipe.gradient_bytes, 2, ~lazily),
-            (recipe.master_bytes + recipe.moment_bytes, 1, 1 - optimizer),
+            (recipe.master_bytes + recipe.moment_bytes, 1, 1 - own["offload_optimizer"]),
         ):
             whole += there * size / np.where(zero >= stage, divisor, 1)
-        unit = np.ones(len(points)) if name == "shared" else (copies > 1)
         whole += stays * recipe.reduce_bytes * ~lazily
         whole += (stays | once) * (1 + FRAGMENTATION) * recipe.gather_bytes * unit
-        each[name] = whole
+        each.append(whole)
     gathered = sharded * (1 + FRAGMENTATION) * recipe.gather_bytes
-    return StateBytes(each["shared"], each["routed"], gathered * ~stays)
-
-
-def _columns(space: JobSpace, points: Ints) -> tuple[Any, ...]:
-    """Return t, c, e, e_t, and the fractions of weights and optimizer in host memory, by point."""
-    names = (
-        "tensor", "context", "expert", "expert_tensor", "offload_weights", "offload_optimizer",
-    )  # fmt: skip
-    used, place = np.unique(space.setting[points], return_inverse=True)
-    own = [space.settings[i] for i in used]
-    return tuple(np.array([getattr(one, name) for one in own])[place.ravel()] for name in names)
+    return np.stack(each, axis=1), gathered * ~stays
 
 
 def memory_rows(space: JobSpace, rates: Rates, points: Ints | int) -> MemoryRows:
@@ -129,20 +110,19 @@ def memory_rows(space: JobSpace, rates: Rates, points: Ints | int) -> MemoryRows
     own = np.atleast_1d(np.asarray(points))
     s, layout, loses = space.setting[own], space.layout(int(own[0])), 1 + FRAGMENTATION
     whole, last = fused(layout), layout.stage_ranks[-1]
-    state = state_bytes(space, own)
-    per = np.stack((state.shared, state.routed), axis=1)
+    per, gathered = state_bytes(space, own)
     flight = in_flight(layout.schedule, layout.pipeline, layout.chunks, layout.microbatches)
     output = np.array([kept_output(space.settings[i], space.model.hidden) for i in s])
     always = layout.recipe.bucket_bytes + rates.messages[s] * (layout.pipeline > 1)
     outputs = output[:, None, None] * flight.sum(axis=2) * (layout.stages > 1)
     fixed = CONTEXT_BYTES + loses * (always[:, None, None] + outputs)
     ends = np.einsum("nex,nx->ne", rates.ends_of(s, layout.stages), per)
-    ends += state.gathered[:, None] * rates.ends_gathered[s]
+    ends += gathered[:, None] * rates.ends_gathered[s]
     ends_kept = loses * (rates.ends_kept[s] - output[:, None])  # without their stages' output
     fixed[:, :, 0] += ends[:, :1] + flight[:, 0, 0] * ends_kept[:, :1]
     fixed[:, :, last] += ends[:, 1:] + flight[:, last, -1] * ends_kept[:, 1:]
     if layout.stages == 1:
-        fixed[:, 0, 0] -= rates.copies[s, 0] * state.gathered
+        fixed[:, 0, 0] -= rates.copies[s, 0] * gathered
     inside = rates.working[s] + rates.matrix[s] * (layout.microbatches > 1)
     each = {
         "fixed": fixed,

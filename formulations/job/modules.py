@@ -180,14 +180,11 @@ def _places(
     called = {number: name for number, name in block if number >= 0}
     before = [number for number, _ in block]
     behind = [number if number >= 0 else last + 1 for number, _ in block]
-    successors: list[list[int]] = [[] for _ in order]
-    for u, v in graph.edges.tolist():
-        successors[u].append(v)
     for u in order:
-        for v in successors[u]:
+        for v in graph.successors[u]:
             before[v] = max(before[v], before[u])
     for u in reversed(order):
-        for v in successors[u]:
+        for v in graph.successors[u]:
             behind[u] = min(behind[u], behind[v])
     place: list[tuple[int, int, str]] = [(INPUT, 0, "")] * len(order)
     outer: dict[str, int] = {}

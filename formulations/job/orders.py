@@ -77,11 +77,7 @@ class Chain:
         """Return the makespan for durations of shape (P, 4)."""
         return self._execute(duration, 0.0, np.zeros((0, 4)))
 
-    def longest_path(self, duration: Floats) -> tuple[float, Floats]:
-        """Return the makespan, and the numbers of actions on a longest path, shape (P, 4)."""
-        return self.longest_with_messages(duration, 0.0)[:2]
-
-    def longest_with_messages(self, duration: Floats, sent: float) -> tuple[float, Floats, float]:
+    def longest_path(self, duration: Floats, sent: float = 0.0) -> tuple[float, Floats, float]:
         """Return the makespan if a message takes `sent`, and the counts on a longest path.
 
         Returns

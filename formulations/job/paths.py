@@ -74,10 +74,8 @@ class JobPaths:
             self._keep(once, 0.0)
             return float(self.microbatches * passes[:, :2].sum())
         forward, backward, weights = passes.T
-        duration = np.empty((self.stages, 4))
-        duration[:, FORWARD], duration[:, BACKWARD] = forward, backward
-        duration[:, INPUT], duration[:, WEIGHT] = backward - weights, weights
-        seconds, own, messages = self.chain.longest_with_messages(duration, sent)
+        duration = np.stack((forward, backward, backward - weights, weights), axis=1)
+        seconds, own, messages = self.chain.longest_path(duration, sent)
         path = np.stack(
             (own[:, FORWARD], own[:, BACKWARD] + own[:, INPUT], own[:, WEIGHT] - own[:, INPUT]),
             axis=1,

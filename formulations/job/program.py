@@ -63,21 +63,6 @@ from .rates import Rates
 from .space import JobSpace
 
 
-@dataclass(frozen=True)
-class LinearTraffic:
-    """Lower bound on the seconds of a rank's data-parallel traffic, linear in its parameters."""
-
-    #: Seconds that do not depend on the number of parameters.
-    constant: float
-    #: Seconds per shared parameter, and per parameter of routed experts.
-    shared: float
-    routed: float
-
-    def times(self, factor: float) -> LinearTraffic:
-        """Return the bound with its seconds multiplied by a factor."""
-        return LinearTraffic(factor * self.constant, factor * self.shared, factor * self.routed)
-
-
 @dataclass(frozen=True, eq=False)
 class PointCosts:
     """All costs of an outer point that do not depend on its stages."""
@@ -86,9 +71,11 @@ class PointCosts:
     layout: Layout
     #: Seconds of a message between two ranks.
     message: float
-    #: Traffic of each rank: gathering its weights, and reducing its gradients.
-    gather: tuple[LinearTraffic, ...]
-    reduce: tuple[LinearTraffic, ...]
+    #: Shape (ranks, 3): lower bounds on the seconds of each rank's data-parallel traffic, gathering
+    #: its weights and reducing its gradients: whatever it holds, per shared parameter, and per
+    #: parameter of routed experts.
+    gather: Floats
+    reduce: Floats
     #: Shape (ranks, 2): seconds of the optimizer per parameter that all replicas hold, and per
     #: routed one.
     step: Floats
@@ -99,12 +86,9 @@ class PointCosts:
 
     def in_units(self, unit: float) -> PointCosts:
         """Return the costs in the given unit of time, seconds."""
-        gather, reduce = (
-            tuple(one.times(1 / unit) for one in lines) for lines in (self.gather, self.reduce)
-        )
         return replace(
-            self, message=self.message / unit, gather=gather, reduce=reduce,
-            step=self.step / unit, constant=self.constant / unit,
+            self, message=self.message / unit, gather=self.gather * (1 / unit),
+            reduce=self.reduce * (1 / unit), step=self.step / unit, constant=self.constant / unit,
         )  # fmt: skip
 
 
@@ -124,31 +108,25 @@ def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
     # Waits for sharded weights are priced on each rank's own nodes.
     at = on if waits_for_weights(layout) else (prices,) * layout.pipeline
     lines = {one: _traffic_lines(layout, one, most) for one in set(at)}
-    gather, reduce = (tuple(lines[one][k] for one in at) for k in range(2))
+    gather, reduce = np.stack([lines[one] for one in at], axis=1)
     step = np.array(optimizer_rates(layout, prices))
     constant = host_step(layout, prices) + tied_all_reduce(layout, prices)
     return PointCosts(layout, message_time(layout, prices), gather, reduce, step, constant, on)
 
 
-def _traffic_lines(
-    layout: Layout, prices: LayerPrices, most: float
-) -> tuple[LinearTraffic, LinearTraffic]:
-    """Return linear lower bounds on the seconds to gather and to reduce up to `most` parameters."""
+def _traffic_lines(layout: Layout, prices: LayerPrices, most: float) -> Floats:
+    """Return linear lower bounds on the seconds to gather and to reduce up to `most` parameters.
+
+    Shape (2, 3), as in `PointCosts`; of several kinds of nodes the one where they are longest.
+    """
     every = [
         [replica_traffic(layout, one, *held) for held in ((FEW, 0.0), (most, 0.0), (0.0, most))]
         for one in prices.each
     ]
-    gather, reduce = (
-        max(
-            (
-                LinearTraffic(few[k], (many[k] - few[k]) / most, routed[k] / most)
-                for few, many, routed in every
-            ),
-            key=lambda line: line.constant + most * (line.shared + line.routed),
-        )
-        for k in range(2)
-    )
-    return gather, reduce
+    few, many, routed = np.array(every).swapaxes(0, 1)
+    lines = np.stack((few, (many - few) / most, routed / most), axis=2)
+    longest = (few + most * (lines[:, :, 1] + lines[:, :, 2])).argmax(axis=0)
+    return np.asarray(lines[longest, [0, 1]])
 
 
 @lru_cache(maxsize=64)
@@ -157,29 +135,6 @@ def _first_layers(types: tuple[int, ...]) -> int:
     first = types[0]
     count = next((k for k, one in enumerate(types) if one != first), 0)
     return count if count and len(set(types[count:])) == 1 else 0
-
-
-@dataclass(frozen=True, eq=False)
-class PointProgram:
-    """The integer program of an outer point, with the numbers of its columns."""
-
-    #: The program.
-    linear: Linear
-    #: Seconds per unit of its objective and of its columns of time.
-    unit: float
-    #: Shape (stages, K): columns n_sτ and r_sτ; `again` is None if counts are not open.
-    layers: Ints
-    again: Ints | None
-    by_stage: bool
-
-    def plan(self, layout: Layout, x: Floats) -> Layout:
-        """Return the layout of a solution of the program."""
-        counts = np.rint(x[self.layers].sum(axis=1)).astype(int)
-        again: int | tuple[int, ...] | None = layout.recompute_layers
-        if self.again is not None:
-            again = tuple(np.rint(x[self.again].sum(axis=1)).astype(int).tolist())
-            again = again if self.by_stage else again[0]
-        return replace(layout, stage_layers=tuple(counts.tolist()), recompute_layers=again)
 
 
 def stage_range(model: ModelDescription, layout: Layout) -> tuple[Ints, Ints]:
@@ -200,8 +155,8 @@ def stage_range(model: ModelDescription, layout: Layout) -> tuple[Ints, Ints]:
 class ProgramBuilder:
     """Columns of the program and its rows, one method per equation.
 
-    Columns of time count in units of about an iteration, so that the solver's tolerance, which is
-    absolute, is a small part of it.
+    Objective and columns of time count in units of `unit` seconds, about an iteration, so that the
+    solver's tolerance, which is absolute, is a small part of it.
     """
 
     def __init__(
@@ -235,7 +190,6 @@ class ProgramBuilder:
         self.u: Ints | None = None
         self.busy, self.busy_more, self.busy_ends = self.collectives_of_stages()
         self.ends_held = rates.ends_of(self.i, self.stages)
-        self.lines: dict[tuple[LinearTraffic, ...], tuple[list[float], list[float]]] = {}
         self.layers()
         self.one_number()
         self.order_of_types()
@@ -254,7 +208,7 @@ class ProgramBuilder:
         return {name: numbers for name, numbers in of.items() if numbers is not None}
 
     @property
-    def rows_said(self) -> dict[str, str]:
+    def row_meanings(self) -> dict[str, str]:
         """Meanings of the families of rows, by their names, as sentences."""
         families = {
             "layers": self.layers, "range": self.layers, "recomputed": self.layers,
@@ -298,7 +252,7 @@ class ProgramBuilder:
         ends[-1] += self.of_stages[-1].ends_busy[self.i, 1] @ both[-1]
         return each, more, ends
 
-    def program(self, paths: JobPaths, cutoff: float) -> PointProgram:
+    def program(self, paths: JobPaths, cutoff: float) -> Linear:
         """Return the program with the paths so far, for plans of at most `cutoff` seconds."""
         self.paths(paths)
         ends, left = [self.t, self.g, self.o], cutoff / self.unit - self.costs.constant
@@ -307,8 +261,16 @@ class ProgramBuilder:
         linear = self.build.build(cost)
         upper, most = linear.column_upper.copy(), linear.row_upper.copy()
         upper[ends] = most[0] = left  # one of the three may take all of it
-        linear = replace(linear, column_upper=upper, row_upper=most, offset=self.costs.constant)
-        return PointProgram(linear, self.unit, self.n, self.r, self.by_stage)
+        return replace(linear, column_upper=upper, row_upper=most, offset=self.costs.constant)
+
+    def plan(self, x: Floats) -> Layout:
+        """Return the layout of a solution of the program."""
+        counts = np.rint(x[self.n].sum(axis=1)).astype(int)
+        again: int | tuple[int, ...] | None = self.layout.recompute_layers
+        if self.r is not None:
+            again = tuple(np.rint(x[self.r].sum(axis=1)).astype(int).tolist())
+            again = again if self.by_stage else again[0]
+        return replace(self.layout, stage_layers=tuple(counts.tolist()), recompute_layers=again)
 
     def seconds(self, x: Floats) -> Floats:
         """Return the passes of every stage in a solution, shape (stages, 3)."""
@@ -463,7 +425,7 @@ class ProgramBuilder:
                 (0, [gather], np.array([1.0, 0.0, 0.0])),
                 (1, back, np.array([0.0, 1.0, 0.0])),
             ):
-                held, factors, constant = self.held([s], lines)
+                held, factors, constant = self.held([s], np.array(lines))
                 busy, shares, fixed = self.computes(s, hidden * weight)
                 self.build.row(
                     f"wait[{s},{column}]",
@@ -479,9 +441,9 @@ class ProgramBuilder:
                     slowed * constant,
                     np.inf,
                 )
-                once = lines[:1]  # of one unit: a layer's gather, or its gradients' reduction
-                there = np.flatnonzero(self.rates.count)
-                least = min(self._line(once, self.rates.held[self.i, k]) for k in there)
+                # Of one unit: a layer's gather, or its gradients' reduction.
+                each = self.held([s], np.array(lines[:1]))[1]
+                least = min(each[k] for k in np.flatnonzero(self.rates.count))
                 self.build.row(f"unit[{s},{column}]", [self.wait[s, column]], [1.0], least, np.inf)
 
     def host_memory(self) -> None:
@@ -505,26 +467,16 @@ class ProgramBuilder:
                 row[columns.index(self.wait[s, column])] = 1.0
                 self.build.row(f"host[{s},{column}]", columns, row, fixed - least, np.inf)
 
-    def _line(self, lines: list[LinearTraffic], weights: Floats) -> float:
-        return float(sum(one.shared * weights[0] + one.routed * weights[1] for one in lines))
+    def held(self, stages: list[int], lines: Floats) -> tuple[list[int], list[float], float]:
+        """Return columns, factors and constant of the traffic of some stages' parameters.
 
-    def held(
-        self, stages: list[int], lines: list[LinearTraffic]
-    ) -> tuple[list[int], list[float], float]:
-        """Return columns, factors and constant of the traffic of some stages' parameters."""
-        columns: list[int] = []
-        factors: list[float] = []
-        constant = sum(one.constant for one in lines)
-        if (key := tuple(lines)) not in self.lines:
-            of = self.rates.held[self.i], self.ends_held
-            own, ends = ([self._line(lines, w) for w in weights] for weights in of)
-            self.lines[key] = own, ends
-        own, ends = self.lines[key]
-        for s in stages:
-            columns += list(self.n[s])
-            factors += own
-            constant += ends[0] * (s == 0) + ends[1] * (s == self.stages - 1)
-        return columns, factors, float(constant)
+        `lines`, shape (n, 3), are bounds as in `PointCosts`, which are added up.
+        """
+        of = self.rates.held[self.i], self.ends_held
+        own, ends = ((lines[:, 1:] * held[:, None]).sum(axis=2).sum(axis=1) for held in of)
+        constant = lines[:, 0].sum() + ends[0] * (0 in stages)
+        constant += ends[1] * (self.stages - 1 in stages)
+        return self.n[stages].ravel().tolist(), own.tolist() * len(stages), float(constant)
 
     def traffic(self) -> None:
         """Traffic of gradients and weights that nothing hides (9)."""
@@ -539,7 +491,7 @@ class ProgramBuilder:
                 (self.costs.reduce[k], overlap.gradients, np.array([0.0, 1.0, 0.0])),
                 (self.costs.gather[k], overlap.parameters, np.array([1.0, 0.0, 0.0])),
             ):
-                columns, factors, constant = self.held(own, [line])
+                columns, factors, constant = self.held(own, line[None])
                 whole = (columns, factors, constant)
                 if not hides:
                     ways.append([whole])
@@ -564,7 +516,7 @@ class ProgramBuilder:
         """The optimizer's step over what a rank holds (10)."""
         for k, rates in enumerate(self.costs.step.tolist()):
             own = list(self.layout.rank_stages(k))
-            columns, factors, constant = self.held(own, [LinearTraffic(0.0, *rates)])
+            columns, factors, constant = self.held(own, np.array([[0.0, *rates]]))
             self.build.row(
                 f"optimizer[{k}]", [self.o, *columns], [1.0, *(-f for f in factors)],
                 constant, np.inf,

@@ -23,10 +23,9 @@ from itertools import combinations
 import numpy as np
 
 from ...instances.common.arrays import Floats, Ints
-from ...instances.costs.activations import Tokens, element_bytes, fused
+from ...instances.costs.activations import Tokens, element_bytes
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.layers import LayerPrices, LayerTime
-from ...instances.costs.layout import Layout, Software
 from ...instances.costs.memory import RankStages, ends_held, loss_bytes, stage_held, stage_kept
 from .space import JobSpace
 
@@ -145,7 +144,7 @@ def _seconds(time: LayerTime) -> tuple[float, float, float]:
 
 def _time(out: Rates, space: JobSpace, prices: LayerPrices, stopped: Callable[[], bool]) -> None:
     """Set the seconds of passes and of their collectives, for every setting."""
-    further = prices.model.types_of_layers[prices.model.layers :]
+    mtp = prices.model.types_of_layers[prices.model.layers :]
     for i, setting in enumerate(space.settings):
         if stopped():
             raise NotPriced
@@ -158,9 +157,9 @@ def _time(out: Rates, space: JobSpace, prices: LayerPrices, stopped: Callable[[]
                 out.busy_again[i, k] = np.subtract(again.busy, plain.busy)
         out.ends[i] = _seconds(times.embedding), _seconds(times.head)
         out.ends_busy[i] = times.embedding.busy, times.head.busy
-        for k in further:
-            out.ends[i, 1] += np.add(_seconds(times.recomputed[k]), _seconds(times.further))
-            out.ends_busy[i, 1] += np.add(times.recomputed[k].busy, times.further.busy)
+        for k in mtp:
+            out.ends[i, 1] += np.add(_seconds(times.recomputed[k]), _seconds(times.mtp))
+            out.ends_busy[i, 1] += np.add(times.recomputed[k].busy, times.mtp.busy)
 
 
 def _memory(out: Rates, i: int, space: JobSpace, model: ModelDescription) -> None:
@@ -189,11 +188,3 @@ def _memory(out: Rates, i: int, space: JobSpace, model: ModelDescription) -> Non
     out.loss[i] = loss_bytes(model, setting)
     at = Tokens.of(setting)
     out.messages[i] = 2 * element_bytes(setting) * at.outer * model.hidden
-
-
-def kept_output(setting: Layout, hidden: int) -> float:
-    """Return the bytes of a stage's output that PyTorch and DeepSpeed keep per microbatch."""
-    deepspeed = setting.software is Software.MEGATRON_DEEPSPEED
-    if deepspeed or not fused(setting):
-        return element_bytes(setting) * Tokens.of(setting).outer * hidden
-    return 0.0

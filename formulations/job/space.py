@@ -7,29 +7,34 @@ optimizer state in host memory. Left open are the number of layers of each stage
 layers are recomputed, the number of these. The points are
 
     t c p d = N devices,  M = global batch / (b d) whole,  e e_t | t c d                         (1)
-    t ≤ the domain of peer links,  c ≤ sequence / 1,024,  v ≤ 12,  b up to 8, or 16              (2)
-    v > 1: p v | L + (0, 1 or 2 for the ends), or 3 p v ≤ L;  in a pipeline M ≤ 4,096            (3)
+    t ≤ devices of a node,  c ≤ sequence / 1,024,  v ≤ 12,  b up to 8, or 16                     (2)
+    v > 1: p v ≤ L and p v | L + k, k = 0 … 2 + m,  or 3 p v ≤ L;  in a pipeline M ≤ 4,096       (3)
     interleaved: p | M;  zb-v, dualpipe-v: v = 2;  dualpipe-v: M ≥ 2 p
 
-(1) is required by `check_layout`; (2) and (3) are declared, and a certificate holds for this space.
+for L layers and m blocks of multi-token prediction; the head, each of these and the embedding may
+count as layers. (1) is required by `check_layout`; (2) and (3) are declared, and a certificate
+holds for this space.
 Values that the job gives replace (2). Points are columns of numbers, as there are up to a million.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...instances.common.arrays import Ints
 from ...instances.common.errors import InputError
-from ...instances.common.units import show_count
+from ...instances.common.units import divisors, show_count
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import TrainingCluster
 from ...instances.costs.layout import (
+    FULL,
     OFFLOAD,
     V_SCHEDULES,
     JobSchedule,
@@ -83,6 +88,12 @@ class JobSpace:
         """Count the points."""
         return len(self.setting)
 
+    @cached_property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Degrees of the settings, and fractions in host memory, by field; shape (settings,)."""
+        names = ("tensor", "context", "expert", "expert_tensor", *OFFLOAD)
+        return {name: np.array([getattr(one, name) for one in self.settings]) for name in names}
+
     def layout(self, point: int) -> Layout:
         """Return a point as a layout with stages of nearly equal numbers of layers."""
         setting: Layout = self.settings[int(self.setting[point])]
@@ -94,9 +105,6 @@ class JobSpace:
             zero=int(self.zero[point]),
             schedule=self.schedules[self.schedule[point]],
         )
-
-
-FULL = frozenset({Recompute.FULL})
 
 
 def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> JobSpace:
@@ -115,25 +123,21 @@ def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJo
             f"recompute: {job.launcher} can recompute no {said} of {model.name}; take some of "
             f"{', '.join(sorted(there))}"
         )
-    schedules = _orders(job)
-    settings, table = _points(model, cluster, job, schedules)
+    settings, table = _points(model, cluster, job)
     if not len(table):
         raise InputError(_nothing(model, cluster, job))
     return JobSpace(
         model, cluster, job, tuple(settings),
         setting=table[:, 0], pipeline=table[:, 1], data=table[:, 2], microbatches=table[:, 3],
-        schedule=table[:, 4], chunks=table[:, 5], zero=table[:, 6], schedules=schedules,
+        schedule=table[:, 4], chunks=table[:, 5], zero=table[:, 6], schedules=_orders(job),
     )  # fmt: skip
 
 
 def _points(
-    model: ModelDescription,
-    cluster: TrainingCluster,
-    job: TrainingJob,
-    schedules: tuple[JobSchedule, ...],
+    model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
 ) -> tuple[list[Layout], Ints]:
     """Return the settings, and each point's setting, p, d, M, schedule, v and z, shape (n, 7)."""
-    devices = cluster.devices
+    devices, schedules = cluster.devices, _orders(job)
     experts = any(block.experts is not None for block in model.layer_types)
     settings: list[Layout] = []
     known: dict[tuple[object, ...], Ints] = {}
@@ -183,13 +187,12 @@ def _degrees(
 ) -> Iterator[Layout]:
     """Yield the tensor, context, expert and expert-tensor degrees that can divide the model."""
     devices, template = cluster.devices, job.template
-    divisors = [n for n in range(1, devices + 1) if devices % n == 0]
     experts = max(
         (b.experts.experts for b in model.layer_types if b.experts is not None), default=1
     )
-    within = [n for n in divisors if n <= min(cluster.domain, cluster.per_node)]
-    rings = [n for n in divisors if n == 1 or n <= job.sequence // LEAST_CONTEXT_TOKENS]
-    shares = [n for n in divisors if experts % n == 0]  # only 1 for a dense model
+    within = [n for n in divisors(devices) if n <= cluster.per_node]
+    rings = [n for n in divisors(devices) if n == 1 or n <= job.sequence // LEAST_CONTEXT_TOKENS]
+    shares = [n for n in divisors(devices) if experts % n == 0]  # only 1 for a dense model
     parallel = job.settings.sequence_parallel
     for t, c in product(_values(job, "tensor", within), _values(job, "context", rings)):
         if devices % (t * c):
@@ -207,9 +210,10 @@ def _degrees(
                 yield both
 
 
-def _keeps(check: object, model: ModelDescription, layout: Layout) -> bool:
+def _keeps(
+    check: Callable[[ModelDescription, Layout], None], model: ModelDescription, layout: Layout
+) -> bool:
     """Whether a check accepts a layout, that is, raises no `InputError`."""
-    assert callable(check)
     try:
         check(model, layout)
     except InputError:
@@ -369,11 +373,10 @@ def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
         )
         if own
     ]
-    for parts in (n for n in range(2, cluster.devices + 1) if cluster.devices % n == 0):
-        larger = replace(job, global_batch=parts * job.global_batch)
-        if _has_points(model, cluster, larger):
-            helps.append(f"take a global batch of {larger.global_batch}")
-            break
+    larger = (replace(job, global_batch=batch) for batch in _larger_batches(cluster, job))
+    found = next((one for one in larger if _has_points(model, cluster, one)), None)
+    if found is not None:
+        helps.append(f"take a global batch of {found.global_batch}")
     anywhere = replace(job, launcher="any")
     if anywhere != job and _has_points(model, cluster, anywhere):
         helps.append("plan for any launcher")
@@ -384,10 +387,20 @@ def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
     )
 
 
+def _larger_batches(cluster: TrainingCluster, job: TrainingJob) -> list[int]:
+    """Return larger batches that replicas and pipelines may divide, the smallest first.
+
+    Schedules need a multiple of p microbatches, or 2 p.
+    """
+    parts = divisors(cluster.devices)
+    sizes = {k * n * b for k in (1, 2) for n in parts for b in job.allowed("microbatch") or (1,)}
+    return sorted({(job.global_batch // size + 1) * size for size in sizes})
+
+
 def _said(value: object) -> str:
     return " or ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _has_points(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> bool:
     """Whether the space of a job has any point."""
-    return len(_points(model, cluster, job, _orders(job))[1]) > 0
+    return len(_points(model, cluster, job)[1]) > 0

@@ -51,7 +51,7 @@ def _share(staging: Staging) -> float:
 
 def _work(staging: Staging) -> float:
     """Return a lower bound on Σ t p over all layers, within the memory of all devices together."""
-    unit, degree = _option_units(staging)
+    unit, degree = option_units(staging)
     by_unit = np.argsort(unit, kind="stable")
     start = np.searchsorted(unit[by_unit], np.arange(staging.size))
     time = (staging.degrees[degree] * staging.time)[by_unit]
@@ -75,7 +75,7 @@ def _work(staging: Staging) -> float:
 
 def _heaviest(staging: Staging) -> float:
     """Return the maximum over layers of the least time of a stage with only this layer."""
-    unit, degree = _option_units(staging)
+    unit, degree = option_units(staging)
     size = _least_size(staging)
     least = np.full(staging.size, np.inf)
     for t, width in enumerate(staging.degrees.tolist()):
@@ -87,7 +87,7 @@ def _heaviest(staging: Staging) -> float:
     return float(least.max())
 
 
-def _option_units(staging: Staging) -> tuple[Ints, Ints]:
+def option_units(staging: Staging) -> tuple[Ints, Ints]:
     """Return the unit and the index of the degree of each configuration, shapes (C,)."""
     cell = np.repeat(np.arange(len(staging.first) - 1), np.diff(staging.first))
     return cell % staging.size, cell // staging.size

@@ -48,6 +48,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import pyomo.environ as pyo
 
@@ -112,6 +113,14 @@ class StageOptions:
                 raise InfeasibleError(f"node {node} alone fits on no device; give more memory")
             found.append(own)
         return tuple(found)
+
+    @cached_property
+    def configurations(self) -> list[list[int]]:
+        """For each option, the configurations that may be used under it, by unit."""
+        lists: list[list[int]] = [[] for _ in self.options]
+        for o, c in chain.from_iterable(self.choices):
+            lists[o].append(c)
+        return lists
 
     def replicas(self, o: int) -> int:
         """Return the number of replicas d of an option."""
@@ -232,15 +241,6 @@ def _used(m: pyo.ConcreteModel, data: StageOptions, i: int) -> pyo.Expression:
     return pyo.quicksum(m.u[i, o] for o in range(len(data.options)))
 
 
-def _configurations(data: StageOptions) -> list[list[int]]:
-    """Return the configurations that may be used under each option."""
-    lists: list[list[int]] = [[] for _ in data.options]
-    for own in data.choices:
-        for o, c in own:
-            lists[o].append(c)
-    return lists
-
-
 def _variables(m: pyo.ConcreteModel, data: StageOptions) -> None:
     slots = range(data.slots)
     ends = [(e, k) for e in range(len(data.staging.edges)) for k in (0, 1)]
@@ -307,15 +307,14 @@ def _pipeline(m: pyo.ConcreteModel, data: StageOptions) -> None:
 def _devices(m: pyo.ConcreteModel, data: StageOptions) -> None:
     """Add rows (8) to (11): memory, microbatches in flight, and numbers of devices."""
     staging, slots, options = data.staging, range(data.slots), range(len(data.options))
-    taken_by = _configurations(data)
 
     def fits(m: pyo.ConcreteModel, i: int, o: int) -> object:
         """(8) Σ_c (a_c y_o + b_c) z_{i,o,c} ≤ M_k u_{i,o}  for all slots i, options o of kind k."""
         capacity = float(staging.capacity[data.options[o].kind])
-        if math.isinf(capacity) or not taken_by[o]:
+        if math.isinf(capacity) or not data.configurations[o]:
             return pyo.Constraint.Skip
         unit = capacity / MEMORY_SCALE if capacity > 0 else 1.0
-        sizes = [data.size(c, o) / unit * m.z[i, o, c] for c in taken_by[o]]
+        sizes = [data.size(c, o) / unit * m.z[i, o, c] for c in data.configurations[o]]
         return pyo.quicksum(sizes) <= capacity / unit * m.u[i, o]
 
     def in_flight(m: pyo.ConcreteModel, i: int) -> object:
@@ -345,7 +344,7 @@ def _devices(m: pyo.ConcreteModel, data: StageOptions) -> None:
 def _times(m: pyo.ConcreteModel, data: StageOptions) -> None:
     """Add rows (12) to (15): the time of each stage; (15) is implied, but not by the relaxation."""
     staging, slots, options = data.staging, range(data.slots), range(len(data.options))
-    edges, taken_by = staging.edges.tolist(), _configurations(data)
+    edges = staging.edges.tolist()
     ends = [(e, k) for e in range(len(edges)) for k in (0, 1)]
 
     def cut_edge(m: pyo.ConcreteModel, e: int, k: int, i: int) -> object:
@@ -360,7 +359,7 @@ def _times(m: pyo.ConcreteModel, data: StageOptions) -> None:
 
     def stage_time(m: pyo.ConcreteModel, i: int) -> object:
         """(13) τ_i ≥ Σ_{o,c} p_{c,o} z_{i,o,c} + Σ_{e,k} μ_{e,k,i}  for all slots i."""
-        compute = [data.time(c, o) * m.z[i, o, c] for o in options for c in taken_by[o]]
+        compute = [data.time(c, o) * m.z[i, o, c] for o in options for c in data.configurations[o]]
         return m.time[i] >= pyo.quicksum(compute) + pyo.quicksum(m.move[e, k, i] for e, k in ends)
 
     def slowest(m: pyo.ConcreteModel, i: int) -> object:

@@ -58,7 +58,7 @@ from scipy.sparse import csr_array
 
 from ...instances import DeviceMapping, InputError, Workload, accelerators_and_cpus
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
-from ...instances.model.contiguity import pipeline_edges
+from ...instances.model.contiguity import pipeline_edge_array
 from ...instances.model.problem import Throughput
 from ...instances.model.stage_costs import StageCosts, accelerator_seconds, parameter_bytes
 from ..task import Task, pose
@@ -95,7 +95,7 @@ def partition_units(workload: Workload) -> tuple[Ints, Units]:
     task = pose(workload, accelerators_and_cpus(1), Throughput("contiguous"))
     unit_of = pipeline_units(task)
     every = np.arange(workload.n)
-    order = unit_of[np.array(pipeline_edges(workload), np.int64).reshape(-1, 2)]
+    order = unit_of[pipeline_edge_array(workload)]
     if workload.output_bytes is None:
         raise InputError(f"{workload.name}: output_bytes is missing; links need sizes, not times")
     size = int(unit_of.max()) + 1

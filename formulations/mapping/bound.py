@@ -18,6 +18,7 @@ bound of the other leaves of the slack. Stronger conditions hold where devices f
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -117,13 +118,9 @@ def least_sufficient_cost(pair_costs: Floats, enough: Callable[[Bools], bool]) -
     if enough((pair_costs <= least) & apart):  # on grids: no need to sort all pairs
         return least
     values = np.unique(pair_costs[apart])
-    low, high = 0, len(values) - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (
-            (low, middle) if enough((pair_costs <= values[middle]) & apart) else (middle + 1, high)
-        )
-    return float(values[low])
+    last = len(values) - 1  # is enough if anything is
+    at = bisect_left(values, True, hi=last, key=lambda value: enough((pair_costs <= value) & apart))
+    return float(values[at])
 
 
 def pair_upper_bounds(

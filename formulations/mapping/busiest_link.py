@@ -51,7 +51,7 @@ from scipy.sparse.csgraph import maximum_flow
 
 from ...instances import DeviceMapping, StageCosts
 from ...instances.common.arrays import Floats, Ints
-from ...instances.topologies import Topology
+from ...instances.model.topology import Topology
 from .costs import MappingCosts
 
 

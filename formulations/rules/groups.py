@@ -90,10 +90,6 @@ def groups_of(workload: Workload, rules: PlacementRules, *, coloured: bool = Tru
     return found
 
 
-if TYPE_CHECKING:
-    import networkx as nx
-
-
 @dataclass(frozen=True, eq=False)
 class Devices:
     """The groups and the devices that they may have: G groups, D devices."""

@@ -108,8 +108,8 @@ def units_of_split(task: Task[Throughput]) -> Ints:
     If nodes on CPU cores count one by one, cycles of colours may be divided there.
     """
     problem, costs = task.problem, task.costs
-    gaps = problem.cpu_split == "free" and bool((costs.count > 0)[costs.host].any())
-    whole = problem.split == "contiguous" and not gaps
+    free_cpus = problem.cpu_split == "free" and bool((costs.count > 0)[costs.host].any())
+    whole = problem.split == "contiguous" and not free_cpus
     return pipeline_units(task) if whole else colour_units(task)
 
 

@@ -49,7 +49,7 @@ positions, so the order is stated node by node:
 
     b_{v,s+1} = b_{v,s} + Σ_{d at s} x_{v,d}     before s + 1: before s or at it            (11)
     b_{u,s} ≥ b_{v,s}                            edge (u, v): u is before s if v is         (12)
-    b_{u,s} + x_{u,s} ≥ b_{v,s} + x_{v,s}        and at or before s if v is, with gaps      (13)
+    b_{u,s} + x_{u,s} ≥ b_{v,s} + x_{v,s}        and at or before s if v is, with free CPUs (13)
     Σ_{d at s} y_d = 1                           one kind takes each position               (14)
     Σ_{d of kind k} y_d = n_k                    every device has a position                (15)
     x_{v,d} ≤ y_d                                and what is there is on it                 (16)
@@ -487,17 +487,19 @@ def convex_per_device(m: pyo.ConcreteModel, data: CompactData) -> None:
 
 def in_pipeline_order(m: pyo.ConcreteModel, data: CompactData) -> None:
     """Add rows (11) to (16): pipeline edges go forward or stay, so pieces run one after another."""
-    task, gaps = data.task, data.gaps
+    task, free_cpus = data.task, data.free_cpus
     edges = (
-        pipeline_edges(task.workload) if gaps else [(u, v) for u, v in data.graph.edges.tolist()]
+        pipeline_edges(task.workload)
+        if free_cpus
+        else [(u, v) for u, v in data.graph.edges.tolist()]
     )
-    unit = data.graph.unit_of.tolist() if gaps else list(range(data.graph.size))
+    unit = data.graph.unit_of.tolist() if free_cpus else list(range(data.graph.size))
     points = sorted({v for edge in edges for v in edge})
     last = max((s.position for s in data.slots if s.position is not None), default=-1)
     positions = range(last + 1)
     slots_at = [[d for d, s in enumerate(data.slots) if s.position == i] for i in positions]
     m.b = pyo.Var(points, positions, bounds=(0, 1))
-    if not gaps:
+    if not free_cpus:
         for v in points:
             m.b[v, 0].fix(0)
 
@@ -505,10 +507,10 @@ def in_pipeline_order(m: pyo.ConcreteModel, data: CompactData) -> None:
         return pyo.quicksum(at(m, unit[v], d) for d in slots_at[s])
 
     def before_next(m: pyo.ConcreteModel, v: int, s: int) -> object:
-        """(11) b_{v,s+1} = b_{v,s} + x_{v,s}, b_{v,S+1} = 1  for all v, s; ≥ with gaps."""
+        """(11) b_{v,s+1} = b_{v,s} + x_{v,s}, b_{v,S+1} = 1  for all v, s; ≥ with free CPUs."""
         after = m.b[v, s] + on(m, v, s)
         then = m.b[v, s + 1] if s < last else 1.0
-        return then >= after if gaps else then == after
+        return then >= after if free_cpus else then == after
 
     def not_behind(m: pyo.ConcreteModel, u: int, v: int, s: int) -> object:
         """(12) b_{u,s} ≥ b_{v,s}  for all edges (u, v), positions s."""
@@ -520,7 +522,7 @@ def in_pipeline_order(m: pyo.ConcreteModel, data: CompactData) -> None:
 
     m.before_next = pyo.Constraint(points, positions, rule=before_next)
     m.not_behind = pyo.Constraint(edges, positions, rule=not_behind)
-    if gaps:
+    if free_cpus:
         m.not_behind_at = pyo.Constraint(edges, positions, rule=not_behind_at)
     _kinds_take_positions(m, data, slots_at)
 
@@ -573,11 +575,11 @@ def break_symmetry(m: pyo.ConcreteModel, data: CompactData) -> None:
 
 def in_some_order(m: pyo.ConcreteModel, data: CompactData) -> None:
     """Add rows (23) to (27): pieces that can run one after the other, in any order of devices."""
-    unit, gaps = data.graph.unit_of.tolist(), data.gaps
+    unit, free_cpus = data.graph.unit_of.tolist(), data.free_cpus
     edges = sorted({(u, v) for u, v in pipeline_edges(data.task.workload) if unit[u] != unit[v]})
     nodes = sorted({v for edge in edges for v in edge})
-    whole = [d for d, k in enumerate(data.kind) if not (gaps and data.task.costs.host[k])]
-    most = max(0, len(whole) - 1 + (len(nodes) if gaps else 0))
+    whole = [d for d, k in enumerate(data.kind) if not (free_cpus and data.task.costs.host[k])]
+    most = max(0, len(whole) - 1 + (len(nodes) if free_cpus else 0))
     m.place = pyo.Var(whole, bounds=(0, most))
     m.rank = pyo.Var(nodes, bounds=(0, most))
     m.same = pyo.Var(edges, bounds=(0, 1))
@@ -599,12 +601,12 @@ def in_some_order(m: pyo.ConcreteModel, data: CompactData) -> None:
         return m.same[u, v] <= 1 + at(m, unit[u], d) - at(m, unit[v], d)
 
     def in_a_piece(m: pyo.ConcreteModel, u: int, v: int) -> object:
-        """(27) same_{u,v} ≤ Σ_{d with one piece} x_{v,d}  for all edges (u, v), with gaps."""
+        """(27) same_{u,v} ≤ Σ_{d with one piece} x_{v,d}  for all edges (u, v), with free CPUs."""
         return m.same[u, v] <= pyo.quicksum(at(m, unit[v], d) for d in whole)
 
     m.at_most = pyo.Constraint(nodes, whole, rule=at_most)
     m.at_least = pyo.Constraint(nodes, whole, rule=at_least)
     m.later = pyo.Constraint(edges, rule=later)
     m.together = pyo.Constraint(edges, whole, rule=together)
-    if gaps:
+    if free_cpus:
         m.in_a_piece = pyo.Constraint(edges, rule=in_a_piece)

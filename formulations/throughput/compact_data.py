@@ -47,7 +47,9 @@ class CompactData:
     # pairs (v, d) that have an x: slot d supports unit v, has the memory for it alone, and takes no
     # longer than `limit` for it
     allowed: frozenset[tuple[int, int]]
-    gaps: bool  # whether the pieces have an order, and every node on a CPU is a piece of its own
+    free_cpus: (
+        bool  # whether the pieces have an order, and every node on a CPU is a piece of its own
+    )
     named: bool  # whether the slots are devices that cannot be exchanged for others of their kind
 
     @property
@@ -133,14 +135,16 @@ def compact_data(
     slots = slots_of(task, named=named)
     ordered = problem.split == "contiguous"
     free = problem.cpu_split == "free"
-    gaps = ordered and free and any(costs.host[slot.kind] for slot in slots)
-    graph = hypergraph(task, pipeline_units(task) if ordered and not gaps else colour_units(task))
+    free_cpus = ordered and free and any(costs.host[slot.kind] for slot in slots)
+    graph = hypergraph(
+        task, pipeline_units(task) if ordered and not free_cpus else colour_units(task)
+    )
     because = why_infeasible(task, graph)
     if because is not None:
         raise InfeasibleError(because)
     scale = 1.0 if reference is None or not reference > 0 else reference / 1000.0
     limit = cutoff / scale * (1 + 1e-6)
-    never = tied_units(task, graph) if gaps else frozenset()
+    never = tied_units(task, graph) if free_cpus else frozenset()
     time = graph.compute.sum(axis=1) / scale
     allowed = frozenset(
         (v, d)
@@ -157,7 +161,7 @@ def compact_data(
             f"nodes {nodes} must share a device and wait for others between them, which no "
             "kind of device that takes them allows under a contiguous split"
         )
-    return CompactData(task, graph, slots, scale, limit, floor / scale, allowed, gaps, named)
+    return CompactData(task, graph, slots, scale, limit, floor / scale, allowed, free_cpus, named)
 
 
 def slots_of(task: Task[Throughput], *, named: bool) -> tuple[CompactSlot, ...]:

@@ -32,14 +32,17 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ...instances import NodeId, Problem, Throughput, Workload
-from ...instances.common.arrays import Bools, Floats, Ints, frozen
+from ...instances.common.arrays import Bools, Floats, Ints, frozen, grouped, increasing
 from ...instances.model.contiguity import pipeline_edge_array, pipeline_edges
 from ..task import Task
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 class Incidence(NamedTuple):
@@ -91,6 +94,20 @@ class Hypergraph:
         """The nets and units as arrays."""
         return incidence(self.pins, np.arange(self.size))
 
+    @cached_property
+    def successors(self) -> tuple[tuple[int, ...], ...]:
+        """Units that the edges of each unit lead to, increasing."""
+        return grouped(increasing(self.edges), self.size)
+
+    @cached_property
+    def predecessors(self) -> tuple[tuple[int, ...], ...]:
+        """Units whose edges lead to each unit, increasing."""
+        return grouped(increasing(self.edges[:, ::-1]), self.size)
+
+    def digraph(self) -> nx.DiGraph[int]:
+        """Return the units and their edges as a graph of networkx."""
+        return digraph(self.size, self.edges)
+
     def expand(self, device_of_unit: Sequence[int] | Ints) -> Ints:
         """Return the placement of nodes, given the device of each unit."""
         return frozen(np.asarray(device_of_unit)[self.unit_of], np.int64)
@@ -98,6 +115,16 @@ class Hypergraph:
     def restrict(self, placement: Ints) -> Ints:
         """Return the device of each unit, given a placement that respects the units."""
         return frozen(placement[[nodes[0] for nodes in self.members]], np.int64)
+
+
+def digraph(size: int, edges: Ints) -> nx.DiGraph[int]:
+    """Return units and their edges, of shape (m, 2), as a graph of networkx."""
+    import networkx as nx
+
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(size))
+    graph.add_edges_from(edges.tolist())
+    return graph
 
 
 def colour_units(task: Task[Problem]) -> Ints:
@@ -123,9 +150,7 @@ def merge_cycles(units: Ints, edges: Iterable[tuple[int, int]] | Ints) -> Ints:
 
     pairs = units[np.array(edges if isinstance(edges, np.ndarray) else list(edges), np.int64)]
 
-    graph: nx.DiGraph[int] = nx.DiGraph()
-    graph.add_nodes_from(range(int(units.max()) + 1))
-    graph.add_edges_from((a, b) for a, b in pairs.reshape(-1, 2).tolist())
+    graph = digraph(int(units.max()) + 1, pairs.reshape(-1, 2))
     component = np.empty(graph.number_of_nodes(), dtype=np.int64)
     for c, nodes in enumerate(nx.strongly_connected_components(graph)):
         component[list(nodes)] = c
@@ -226,10 +251,7 @@ def absorb(task: Task[Throughput], graph: Hypergraph) -> Ints:
 
 def _join(graph: Hypergraph, free: Bools) -> Ints:
     """Return for each unit the unit that stands for it; `free` units may join another."""
-    beside: list[set[int]] = [set() for _ in range(graph.size)]
-    for a, b in graph.edges.tolist():
-        beside[a].add(b)
-        beside[b].add(a)
+    beside = [{*own, *of} for own, of in zip(graph.predecessors, graph.successors, strict=True)]
     pins = [set(net) for net in graph.pins]
     nets: list[set[int]] = [set() for _ in range(graph.size)]
     for e, net in enumerate(pins):
@@ -268,9 +290,7 @@ def layer_units(task: Task[Throughput], skipped: Collection[NodeId] = ()) -> Int
 
     units = pipeline_units(task)
     graph = hypergraph(task, units)
-    order: nx.DiGraph[int] = nx.DiGraph()
-    order.add_nodes_from(range(graph.size))
-    order.add_edges_from(graph.edges.tolist())
+    order = graph.digraph()
     left_out = {int(units[task.workload.index[node]]) for node in skipped}
     idle = (graph.compute == 0).all(axis=(0, 1))
     for unit in () if skipped else nx.topological_sort(order):

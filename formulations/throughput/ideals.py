@@ -33,18 +33,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from ...instances import Throughput
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ..task import Task
-from .hypergraph import Hypergraph, absorb, hypergraph, pipeline_units
+from .hypergraph import Hypergraph, absorb, digraph, hypergraph, pipeline_units
 from .whole_bytes import room_of
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 Criterion = Literal["load", "forward", "backward", "memory"]
 
@@ -137,7 +134,7 @@ def yielding(graph: Hypergraph, rows: list[Row]) -> Bools:
     that is no worse, also in memory. So if I ∪ {u} can be reached with as few devices and no larger
     maximum than I, no plan needs to pass through I; the same holds along chains of such steps.
     """
-    before = _ancestors(graph)
+    before = ancestors(graph.size, graph.edges)
     opens = [
         (u, e)
         for e, net in enumerate(graph.pins)
@@ -157,28 +154,19 @@ def topological_orders(graph: Hypergraph) -> tuple[Ints, ...]:
     """Return some topological orders of the units: depth first from both ends, breadth first."""
     import networkx as nx
 
-    order = _order(graph)
+    order = graph.digraph()
     deep = list(nx.dfs_postorder_nodes(order))[::-1]
     back = list(nx.dfs_postorder_nodes(order.reverse(copy=False)))
     broad = list(nx.topological_sort(order))
     return tuple(frozen(found, np.int64) for found in (deep, back, broad))
 
 
-def _order(graph: Hypergraph) -> nx.DiGraph[int]:
+def ancestors(size: int, edges: Ints) -> list[int]:
+    """Return the units from which paths lead to each unit, as the bits of an integer."""
     import networkx as nx
 
-    order: nx.DiGraph[int] = nx.DiGraph()
-    order.add_nodes_from(range(graph.size))
-    order.add_edges_from(graph.edges.tolist())
-    return order
-
-
-def _ancestors(graph: Hypergraph) -> list[int]:
-    """Return the units that must come before each unit, as the bits of an integer."""
-    import networkx as nx
-
-    order = _order(graph)
-    before = [0] * graph.size
+    order = digraph(size, edges)
+    before = [0] * size
     for u in nx.topological_sort(order):
         for v in order.successors(u):
             before[v] |= before[u] | 1 << u

@@ -1,4 +1,4 @@
-"""Read-only arrays, so that a value which was valid when it was made stays valid."""
+"""Checked, read-only arrays: what was valid when it was made stays valid."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _plain(value: Any) -> Any:
 def checked(
     values: Iterable[Any] | NDArray[Any], dtype: DTypeLike, what: str, columns: int | None = None
 ) -> NDArray[Any]:
-    """Return `values` as a new read-only array, of rows of so many columns if given.
+    """Return `values` as a new read-only array of one axis; with `columns`, of shape (n, columns).
 
     InputError about `what` if they are not numbers, lose something as `dtype`, or have another
     shape.
@@ -82,14 +82,26 @@ def _numbers(raw: NDArray[Any], what: str, wanted: str) -> NDArray[Any]:
         raise InputError(f"{what}: it must be a list of {wanted}") from None
 
 
+def even_ends(total: Floats, parts: int) -> Ints:
+    """Return the ends of parts of about equal sums, each with one item at least; shape (parts,).
+
+    `total` has the sums of the first 1 … n ≥ `parts` items.
+    """
+    number, n = np.arange(1, parts + 1), len(total)
+    ends = np.searchsorted(total, total[-1] * number / parts) + 1
+    ends = np.minimum(ends, n - parts + number)
+    ends[-1] = n
+    return np.asarray(np.maximum.accumulate(ends - number) + number)
+
+
 def rows(lists: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """Return lists of numbers as compressed rows: where each begins, and all of them."""
+    """Return lists of numbers as compressed sparse rows: offsets of the rows, and all numbers."""
     start = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)
     return start, np.array([x for row in lists for x in row], dtype=np.int64)
 
 
 def increasing(edges: Ints) -> Ints:
-    """Return the edges by source and target, each once; shape (m, 2)."""
+    """Return the edges sorted by source and target, without duplicates; shape (m, 2)."""
     ahead = np.diff(edges, axis=0)
     if ((ahead[:, 0] > 0) | (ahead[:, 0] == 0) & (ahead[:, 1] > 0)).all():
         return edges
@@ -97,7 +109,7 @@ def increasing(edges: Ints) -> Ints:
 
 
 def grouped(edges: Ints, n: int) -> tuple[tuple[int, ...], ...]:
-    """Return the targets of each node's edges, which are increasing."""
+    """Return the targets of each node, given edges sorted by source and target."""
     targets = edges[:, 1].tolist()
     starts = np.searchsorted(edges[:, 0], np.arange(n + 1)).tolist()
     return tuple(tuple(targets[a:b]) for a, b in pairwise(starts))

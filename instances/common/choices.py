@@ -1,19 +1,21 @@
-"""Named options of problems, models and results: an enum each, with the texts of files as values.
+"""Named options of problems, models and results: enums whose values are the texts in files.
 
-Wherever one is asked for, its text will do: ``Throughput(split="contiguous")`` is
-``Throughput(split=Split.CONTIGUOUS)``. What the options mean stands with the fields that take them.
+A field that takes an option takes its text, too: ``Throughput(split="contiguous")`` is
+``Throughput(split=Split.CONTIGUOUS)``. The fields' docstrings say what the options mean.
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self, TypeVar, Union
+from functools import cache
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Union
 
 from .errors import InputError, quote
 
 
 class Choice(StrEnum):
-    """Named option: an enum whose values are, and equal, their texts in files."""
+    """Base of named options, which equal their texts in files."""
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -45,19 +47,30 @@ if TYPE_CHECKING:
 else:
 
     class OrText:
-        """At run time, a field has the type that it holds: readers of files go by that."""
+        """Annotation of a field: at run time the enum alone, by which readers convert files."""
 
         def __class_getitem__(cls, choice: type[Choice]) -> type[Choice]:
             return choice
 
 
-def choose(record: object, **choices: type[Choice]) -> None:
+def choose(record: Any, **choices: type[Choice]) -> None:
     """Replace texts in the fields of a frozen dataclass by the choices that they name.
 
-    Called from ``__post_init__``; InputError if a field is none of its choices.
+    Called from ``__post_init__``; InputError if a field is none of its choices, or a field of type
+    bool is neither true nor false.
     """
     for field, choice in choices.items():
         object.__setattr__(record, field, choice.of(field, getattr(record, field)))
+    for field in _flags(record.__class__):
+        value = getattr(record, field)
+        if not isinstance(value, bool):
+            raise InputError(f"{field}: {quote(value)}; it must be true or false")
+
+
+@cache
+def _flags(kind: type[Any]) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields of type bool."""
+    return tuple(item.name for item in fields(kind) if item.type == "bool")
 
 
 class Split(Choice):
@@ -83,7 +96,7 @@ class Pipeline(Choice):
 
 
 class PipelineSchedule(Choice):
-    """Order of work of a pipeline's devices; `STREAM` is one without end; see `PipelineJob`."""
+    """Schedule of a pipeline's devices; `STREAM` has no end; see `PipelineJob`."""
 
     ONE_F_ONE_B = "1f1b"
     GPIPE = "gpipe"
@@ -111,7 +124,7 @@ class Recomputation(Choice):
 
 
 class InFlight(Choice):
-    """Schedule of a stream, which decides what its stages keep in memory; see `PipelineJob`."""
+    """Schedule of a stream, on which the memory of its stages depends; see `PipelineJob`."""
 
     ONE_F_ONE_B = "1f1b"
     GPIPE = "gpipe"
@@ -164,7 +177,7 @@ class Primitive(Choice):
 
 
 class Rounds(Choice):
-    """Algorithm of a collective: how many rounds it takes; see `PrimitiveLink`."""
+    """Algorithm of a collective, on which its number of rounds depends; see `PrimitiveLink`."""
 
     RING = "ring"
     TREE = "tree"

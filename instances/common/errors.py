@@ -44,7 +44,7 @@ class InputError(StagecutError):
 
 
 class InfeasibleError(StagecutError):
-    """No plan can exist; the message says which device, colour or number of bytes is at fault.
+    """No plan exists; the message names the device, colour or number of bytes at fault.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def quote(value: object, width: int = 40) -> str:
 
 
 def near_names(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return the question whether names like a wrong one were meant; if none is, `otherwise`.
+    """Return a question that suggests names similar to a wrong one; `otherwise` if there are none.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def prefix_errors(file: str, name: str) -> Iterator[None]:
 
 
 def all_differ(names: Iterable[int | str], what: str) -> None:
-    """Raise InputError if a name or id of what there are several of occurs twice."""
+    """Raise InputError if a name or id occurs twice; `what` is the kind of thing that has it."""
     seen: set[int | str] = set()
     for name in names:
         if name in seen:

@@ -1,7 +1,7 @@
 """Escaping of text from files: a function for each language that is written.
 
-Names of workloads, nodes, devices and methods come from files, and may hold anything. Nothing that
-stands in a file may become code, markup or a formula where it is written to.
+Names of workloads, nodes, devices and methods come from files, and may hold anything. No text of a
+file may become code, markup or a formula in the output.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def one_line(text: str) -> str:
 
 
 def docstring(text: str) -> str:
-    """Return a text for inside a Python text between three double quotes: it cannot close it.
+    """Return a text for a Python string between triple double quotes, which it cannot close.
 
     Code itself takes `repr`, which Python reads back whatever the text.
     """
@@ -58,7 +58,7 @@ def shell(text: str) -> str:
 def csv(value: object) -> object:
     """Return a cell of a table: a text that a spreadsheet would take for a formula begins with '.
 
-    Quotes and separators are the writer's matter.
+    Quotes and separators are left to the writer of the table.
     """
     if not isinstance(value, str):
         return value

@@ -5,7 +5,8 @@ some hundred times as long as compiled code, and for a graph of a hundred nodes 
 So the first iterations of their loops are interpreted, up to a small part of the time that
 compiling takes. A call that is interrupted there begins anew, compiled, as all later ones of its
 kernel. The results are the same either way. A search may forbid compiling for a block, such as
-beyond the gap asked for. Cached machine code counts for the same code, constants and options only.
+once it has reached the requested gap. Cached machine code is used for the same code, constants and
+options only.
 
 A kernel has no annotations, as numba infers types; its arguments are arrays, numbers, and named
 tuples of them, and it changes nothing but those arrays. It may call other kernels.
@@ -35,20 +36,20 @@ _conditions: ContextVar[tuple[Callable[[], bool], ...]] = ContextVar("_condition
 
 
 class NotCompiled(Exception):
-    """A kernel has too much to do to be interpreted, and is not to be compiled now."""
+    """Error: a kernel has too many iterations to be interpreted, and may not be compiled now."""
 
 
-#: Turns of loops that are interpreted before anything is compiled or loaded: some 0.2 s, half of
-#: what importing numba takes.
-TURNS = 200_000
+#: Loop iterations that are interpreted before anything is compiled or loaded: some 0.2 s, half of
+#: the time to import numba.
+ITERATIONS = 200_000
 
-#: The same for a kernel that has not been compiled yet on this machine, once those are used up, for
-#: each byte of its code and of what it calls: less than half of the time that compiling it takes.
-TURNS_PER_BYTE = 250
+#: Further ones of a kernel that is not cached on this machine, per byte of its code and that of its
+#: callees: less than half of the time to compile it.
+ITERATIONS_PER_BYTE = 250
 
-#: The same for all kernels together, in one process: some 0.7 s, which a process that compiles
-#: nothing saves by not importing numba.
-MOST_TURNS = 1_000_000
+#: Most interpreted iterations in a process: some 0.7 s, which a process that compiles nothing saves
+#: by not importing numba.
+MOST_ITERATIONS = 1_000_000
 
 #: Bytes of arguments above which nothing is interpreted.
 MOST_BYTES = 1 << 25
@@ -61,17 +62,16 @@ UNCOUNTED = {"_nrt": False, "error_model": "numpy"}
 #: Whether nothing is compiled, by numba's own environment variable: all is interpreted, slowly.
 DISABLED = os.environ.get("NUMBA_DISABLE_JIT", "") not in ("", "0")
 
-#: Name by which interpreted functions know the turns that they have left.
-_TURNS = "__turns__"
+#: Global name of the iterator that interpreted functions advance once per loop iteration.
+_COUNTER = "__iterations__"
 
 #: Kernels that are being compiled now.
 _compiling: list[Kernel] = []
 
-#: Turns taken so far, by all kernels.
+#: Loop iterations interpreted so far, of all kernels.
 _taken = 0
 
-#: Kernels that were compiled for this process alone, as nothing can be written where numba would
-#: keep them.
+#: Kernels whose machine code is not cached, as no cache folder can be written.
 _unkept: set[Kernel] = set()
 
 #: Message to the user when compiled kernels cannot be kept.
@@ -79,10 +79,10 @@ NOT_KEPT = "what was compiled cannot be kept; set NUMBA_CACHE_DIR to a folder th
 
 
 class Kernel:
-    """A function that is interpreted at first, and compiled if it has much to do.
+    """A function that is interpreted at first, and compiled if its loops have many iterations.
 
-    If `inner`, kernels alone call it. It then has no way in from Python once it is compiled: for
-    many arguments that takes longer to compile than the function itself. Other options are numba's.
+    If `inner`, only kernels call it, and it is compiled without an entry point for Python, which
+    for many arguments takes longer to compile than the function itself. Other options are numba's.
     """
 
     def __init__(
@@ -96,57 +96,57 @@ class Kernel:
         self.function = function
         self.inner = inner
         self.options = options
-        self.turns = 0
+        self.iterations = 0
         self.ready = False
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function, interpreted or compiled.
 
-        `NotCompiled` is raised where `compiled_only_if` has it so; no array is changed then.
+        Raises `NotCompiled` where `compiled_only_if` forbids compiling; then no array is changed.
         """
         if self.inner:
             return self.function(*arguments)
         if not self.ready:
             arrays = [array for array in _arrays(arguments) if array.flags.writeable]
             may = DISABLED or sum(array.nbytes for array in arrays) <= MOST_BYTES
-            while may and (turns := self._turns_left()) > 0:
+            while may and (iterations := self._iterations_left()) > 0:
                 kept = [array.copy() for array in arrays]
                 try:
-                    return self._interpret(arguments, turns)
+                    return self._interpret(arguments, iterations)
                 except StopIteration:
                     for array, values in zip(arrays, kept, strict=True):
                         array[...] = values
-            if TURNS and not self._cached and not may_compile():
+            if ITERATIONS and not self._cached and not may_compile():
                 raise NotCompiled(self.function.__name__)
             with self._announced(), _without_collector():
                 self._compile(arguments)
             self.ready = True
         return self.compiled(*arguments)
 
-    def _turns_left(self) -> int:
+    def _iterations_left(self) -> int:
         """Return the number of loop iterations that may still be interpreted."""
         if DISABLED:
             return sys.maxsize
-        if _taken < TURNS:
-            return TURNS - _taken
+        if _taken < ITERATIONS:
+            return ITERATIONS - _taken
         if self._cached:
             return 0
         size = sum(len(part.function.__code__.co_code) for part in self._interpreted[1])
-        return min(TURNS_PER_BYTE * size - self.turns, MOST_TURNS - _taken)
+        return min(ITERATIONS_PER_BYTE * size - self.iterations, MOST_ITERATIONS - _taken)
 
     def _interpret(self, arguments: tuple[Any, ...], most: int) -> Any:
-        """Call the function as Python; raise StopIteration after that many loop iterations."""
+        """Call the function in Python; raise StopIteration after `most` loop iterations."""
         global _taken
-        turns = iter(range(most))
+        iterations = iter(range(most))
         function, spaces = self._interpreted
         for space in spaces.values():
-            space[_TURNS] = turns
+            space[_COUNTER] = iterations
         try:
             with np.errstate(all="ignore"):
                 result = function(*arguments)
         finally:
-            self.turns += most - length_hint(turns)
-            _taken += most - length_hint(turns)
+            self.iterations += most - length_hint(iterations)
+            _taken += most - length_hint(iterations)
         return tuple(map(_plain, result)) if type(result) is tuple else _plain(result)
 
     @cached_property
@@ -161,7 +161,7 @@ class Kernel:
         njit = load_numba().njit
         space = dict(self.function.__globals__)
         copy = FunctionType(self.function.__code__, space, self.function.__name__)
-        copy.__qualname__ = self._kept_as
+        copy.__qualname__ = self._cache_name
         wrapped = {"no_cpython_wrapper": self.inner, "no_cfunc_wrapper": True}
         compiler = njit(nogil=True, **wrapped, **self.options)(copy)
         if self not in _unkept:
@@ -177,9 +177,9 @@ class Kernel:
     def _compile(self, arguments: tuple[Any, ...]) -> None:
         """Compile for the types of these arguments, or load the cached machine code.
 
-        numba raises any error for what it cannot load (damaged, of other versions) or keep (no
-        room): files of before are removed; if that does not help, none are used. An error with no
-        files of before is the kernel's own, unless it is one of the file system.
+        numba may raise any error if it cannot load a file (damaged, of another version) or write
+        one (no room): cached files are removed; if that does not help, none are used. An error
+        without cached files is the kernel's own, unless it is one of the file system.
         """
         parts = set[Kernel](_parts(self))
         kept = any(part._cached for part in parts)
@@ -196,11 +196,11 @@ class Kernel:
         self.compiled.compile(tuple(map(self.compiled.typeof_pyval, arguments)))
 
     @cached_property
-    def _kept_as(self) -> str:
-        """Name in numba's cache; it changes with the code of this kernel and of all that it calls.
+    def _cache_name(self) -> str:
+        """Name in numba's cache, which changes with the code of this kernel and its callees.
 
-        numba looks at the file of a function alone, and would go on using what was compiled with
-        an older version of another one that it calls.
+        numba only checks the file of a function itself, and would reuse code that was compiled
+        with an older version of a callee.
         """
         digest = hashlib.sha256()
         for part in _parts(self):
@@ -214,7 +214,7 @@ class Kernel:
         if self in _unkept or self.compiled.stats.cache_path is None:
             return []
         code = self.function.__code__
-        name = f"{Path(code.co_filename).stem}.{self._kept_as}-{code.co_firstlineno}.*.nb[ic]"
+        name = f"{Path(code.co_filename).stem}.{self._cache_name}-{code.co_firstlineno}.*.nb[ic]"
         return list(Path(self.compiled.stats.cache_path).glob(name))
 
     @cached_property
@@ -224,7 +224,7 @@ class Kernel:
 
     @contextmanager
     def _announced(self) -> Iterator[None]:
-        """Let `compiling` be true while the body runs, unless the kernel is but loaded."""
+        """Make `compiling` true while the body runs, unless cached machine code is loaded."""
         if self._cached:
             yield
             return
@@ -236,19 +236,20 @@ class Kernel:
 
 
 def compiling() -> bool:
-    """Return whether a kernel is being compiled, which happens once per machine."""
+    """Return whether a kernel is being compiled now, as happens once per machine."""
     return bool(_compiling)
 
 
 def unkept() -> bool:
-    """Return whether a kernel was compiled that later processes will have to compile again."""
+    """Return whether compiled code could not be cached, so that later processes compile again."""
     return bool(_unkept)
 
 
 def load_numba() -> Any:
-    """Return numba, set by the environment alone.
+    """Return numba, configured by environment variables alone.
 
-    Of itself it also follows a file in the working directory, even to a folder of compiled code.
+    By default it also reads a file in the working directory, which can name a folder of machine
+    code.
     """
     import numba
 
@@ -259,14 +260,14 @@ def load_numba() -> Any:
 
 
 def compile_at_once() -> None:
-    """Interpret nothing from now on in this process, so that all that is called gets compiled."""
-    global TURNS, TURNS_PER_BYTE
-    TURNS = TURNS_PER_BYTE = 0
+    """Interpret no kernel from now on in this process, but compile each at its first call."""
+    global ITERATIONS, ITERATIONS_PER_BYTE
+    ITERATIONS = ITERATIONS_PER_BYTE = 0
 
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Keep Python's collector of cycles out of compiling: it takes a quarter of the time there."""
+    """Disable garbage collection in the body: it takes a quarter of the time of compiling."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -283,19 +284,19 @@ def kernel(function: Callable[..., Any]) -> Kernel:
 
 
 def inner(function: Callable[..., Any]) -> Kernel:
-    """Make a function a kernel that kernels alone call."""
+    """Make a function a kernel that only kernels call."""
     assert isinstance(function, FunctionType)
     return Kernel(function, inner=True)
 
 
 def uncounted(function: Callable[..., Any]) -> Kernel:
-    """Make a function a kernel that kernels alone call, and that allocates no arrays."""
+    """Make a function a kernel that only kernels call, without reference counting or allocation."""
     assert isinstance(function, FunctionType)
     return Kernel(function, inner=True, options=UNCOUNTED)
 
 
 def _called(caller: Kernel) -> Iterator[tuple[str, Kernel]]:
-    """Return the kernels that a kernel calls, by the names that it has for them."""
+    """Yield name and kernel of each global of a kernel that is a kernel."""
     for name in caller.function.__code__.co_names:
         value = caller.function.__globals__.get(name)
         if isinstance(value, Kernel):
@@ -303,7 +304,7 @@ def _called(caller: Kernel) -> Iterator[tuple[str, Kernel]]:
 
 
 def _parts(kernel: Kernel) -> dict[Kernel, None]:
-    """Return a kernel and all that it calls, in the order in which they are met."""
+    """Return a kernel and its callees, also indirect ones, in the order of discovery."""
     parts = {kernel: None}
     todo = [kernel]
     while todo:
@@ -322,7 +323,7 @@ def _remove_files(kernels: Iterable[Kernel]) -> None:
 
 
 def _counted(kernel: Kernel, spaces: dict[Kernel, dict[str, Any]]) -> Callable[..., Any]:
-    """Return the function with a turn taken in each turn of its loops; note its globals."""
+    """Return the function with counted loop iterations; add its globals to `spaces`."""
     function = kernel.function
     lines, first = inspect.getsourcelines(function)
     tree = ast.parse("".join(lines))
@@ -331,7 +332,7 @@ def _counted(kernel: Kernel, spaces: dict[Kernel, dict[str, Any]]) -> Callable[.
     definition.name, definition.decorator_list = function.__name__, []
     for node in ast.walk(definition):
         if isinstance(node, ast.For | ast.While):
-            (take,) = ast.parse(f"next({_TURNS})").body
+            (take,) = ast.parse(f"next({_COUNTER})").body
             node.body.insert(0, ast.copy_location(take, node.body[0]))
     ast.fix_missing_locations(ast.increment_lineno(tree, first - 1))
     space = spaces[kernel] = dict(function.__globals__)
@@ -353,12 +354,12 @@ def _arrays(arguments: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of NumPy's as one of Python's, as numba does."""
+    """Return a NumPy scalar as a Python number, as numba does."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def may_compile() -> bool:
-    """Return whether all conditions hold; those behind one that does not are not asked."""
+    """Return whether all conditions hold; the innermost are evaluated first, up to a failure."""
     return all(may() for may in reversed(_conditions.get()))
 
 
@@ -366,7 +367,7 @@ def may_compile() -> bool:
 def compiled_only_if(may: Callable[[], bool]) -> Iterator[None]:
     """Raise `NotCompiled` from kernels that need compiling while `may` returns False.
 
-    It counts for this thread; what was compiled on this machine before is used all the same.
+    It applies to this thread; code that is cached on this machine is used nevertheless.
     """
     token = _conditions.set((*_conditions.get(), may))
     try:
@@ -377,7 +378,7 @@ def compiled_only_if(may: Callable[[], bool]) -> Iterator[None]:
 
 @contextmanager
 def compiled_to_come_near(near: Callable[[], bool]) -> Iterator[None]:
-    """Compile in the body until `near`; end it if compiling goes on beyond."""
+    """Allow compiling in the body until `near` begins to hold; the next new kernel then ends it."""
     waited = declined = False
 
     def worth_it() -> bool:
@@ -396,7 +397,7 @@ def compiled_to_come_near(near: Callable[[], bool]) -> Iterator[None]:
 
 
 def ingredients(function: FunctionType, options: Mapping[str, Any]) -> Iterator[object]:
-    """Yield the code, constants and compiler's options that determine a function's results."""
+    """Yield code, constants and compiler options, on which the results of a function depend."""
     yield sorted(options.items())
     space, codes = function.__globals__, [function.__code__]
     while codes:

@@ -12,8 +12,8 @@ from typing import Any
 def loader(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package, which imports a module when a name is first used.
 
-    `modules` gives the names of each module, separated by spaces; modules and packages below are
-    found, too. AttributeError for all other names, as Python asks of it.
+    `modules` gives the names of each module, separated by spaces; submodules are found, too.
+    AttributeError for all other names, as Python requires.
     """
     module_of = {name: module for module, names in modules.items() for name in names.split()}
 
@@ -31,5 +31,5 @@ def loader(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def names_of(modules: Mapping[str, str]) -> list[str]:
-    """Return the names that modules give, in the order of the alphabet."""
+    """Return the names that modules give, in alphabetical order."""
     return sorted(name for names in modules.values() for name in names.split())

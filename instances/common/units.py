@@ -1,4 +1,4 @@
-"""Quantities: units, limits, and times, sizes, rates and percentages read and shown as text."""
+"""Quantities: units, limits, and texts of times, sizes, rates and percentages."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ NodeId = int | str
 TIME_UNITS: Mapping[str, float] = MappingProxyType({"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9})
 UNSPECIFIED = "unspecified"
 
-#: Largest time, size or rate that files and callers may give: products of three, and sums over all
-#: that a computer can hold, are still finite. The smallest rate and factor is 1 / LARGEST.
+#: Largest time, size or rate that files and callers may give: products of three, and sums over as
+#: many as fit into memory, are still finite. The smallest rate and factor is 1 / LARGEST.
 LARGEST = 1e100
 SMALLEST = 1 / LARGEST
 
-#: Largest number of microbatches, degrees, calls and the like: products with them are whole.
+#: Largest number of microbatches, degrees, calls and the like: products of two fit into 64 bits.
 MOST_COUNT = 10**9
 
 #: Generator, in a workload's provenance, of those made from PyTorch models.
 FROM_PYTORCH = "stagecut.instances.pytorch"
-#: Way of tracing, in a workload's provenance, whose graph holds for the traced numbers alone.
+#: Way of tracing, in a workload's provenance, whose graph is valid for the traced numbers alone.
 ON_NUMBERS = "operators on these numbers"
 #: Advice on how to cut a model whose outermost code depends on the numbers in its tensors.
 TO_RUN = (
@@ -38,17 +38,17 @@ ROOT_MODULE = "model"
 
 
 _NUMBER = r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
-_SIZE = re.compile(rf"{_NUMBER}\s*(?:([kKmMgGtTpP]?)([iI]?)(B|bit|b)(/s|ps)?)?")
+_SIZE = re.compile(rf"{_NUMBER}\s*(?:(?:([kKmMgGtTpP])([iI]?))?(B|bit|b)(/s|ps)?)?")
 _TIME = re.compile(rf"{_NUMBER}\s*(s|ms|us|µs|ns|)")
 
 
 def parse_bytes(
     text: str | None, option: str, example: str = "a size such as 16GiB, 80GB or 1e9"
 ) -> float | None:
-    """Return the bytes that a text means, of a rate those of a second; None without a text.
+    """Return the bytes that a text states, or bytes per second of a rate; None without a text.
 
     In a rate such as ``400Gb/s`` a small b behind a capital letter stands for bits. InputError,
-    with the example of what to write, if the text is neither.
+    with the example, if the text is neither.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def parse_bytes(
 
 
 def parse_seconds(text: str, option: str) -> float:
-    """Return the seconds that a text such as ``5us`` means; InputError if it means none."""
+    """Return the seconds that a text such as ``5us`` states; InputError if it states none."""
     match = _TIME.fullmatch(text.strip())
     if not match:
         raise InputError(f"{option}: {quote(text)}; write a time such as 5us")
@@ -75,7 +75,7 @@ def parse_seconds(text: str, option: str) -> float:
 
 
 def show_bytes(size: float) -> str:
-    """Return a size as people read it.
+    """Return a size as text, with a binary prefix.
 
     Examples
     --------
@@ -104,14 +104,14 @@ def show_count(count: int, noun: str) -> str:
 
 
 def show_time(value: float, unit: str) -> str:
-    """Return a time with its unit, where the workload names one; an infinite one is unknown."""
+    """Return a time as text, with its unit where the workload names one; infinity is unknown."""
     if math.isinf(value):
         return "unknown"
     return f"{value:.6g}" + ("" if unit == "unspecified" else f" {unit}")
 
 
 def show_percent(part: float, digits: int = 1, *, signed: bool = False) -> str:
-    """Return a part in per cent; one that is not finite is unknown.
+    """Return a fraction as text in per cent; one that is not finite is unknown.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def show_percent(part: float, digits: int = 1, *, signed: bool = False) -> str:
 
 
 def show_gap(gap: float) -> str:
-    """Return a gap in per cent."""
+    """Return a gap as text in per cent."""
     return show_percent(gap, 3)
 
 
@@ -139,7 +139,7 @@ def show_proved(gap: float, status: str) -> str:
 
 
 def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Return rows as lines of text, columns aligned: the first ones to the left, others right.
+    """Return rows as lines of text with aligned columns: the first `left` flush left, others right.
 
     Examples
     --------
@@ -159,6 +159,11 @@ def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: int =
     )
 
 
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a positive number, increasing."""
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
 def check_count(option: str, value: object, most: int = MOST_COUNT) -> None:
     """Raise InputError unless `value` is a whole number from 1 to `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -168,8 +173,10 @@ def check_count(option: str, value: object, most: int = MOST_COUNT) -> None:
 
 
 def check_counts(option: str, values: tuple[int, ...] | None) -> None:
-    """Raise InputError unless `values` is None or holds at least one count."""
+    """Raise InputError unless `values` is None or has at least one count, and only counts."""
+    if not isinstance(values, tuple | list | None):
+        raise InputError(f"{option}: {quote(values)}; it must be a list of whole numbers")
     for value in values or ():
         check_count(option, value)
-    if values == ():
+    if values is not None and not values:
         raise InputError(f"{option}: empty; allow at least one, or give None for all")

@@ -15,7 +15,7 @@ where e is the efficiency of a tile's shape (small tiles read operands more ofte
 cost of filling and draining a tile, in steps of k. Like the libraries, `product` takes the fastest
 tile. Matrix units load operands 16 bytes at a time: if a row is not a multiple of that (NVIDIA,
 "Matrix multiplication background user's guide"), k is padded to the next multiple, and the smaller
-loads reach less of the peak (`LOADED`).
+loads reach less of the peak (`PEAK_BY_LOAD`).
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ ELEMENT = {
 
 
 #: Fraction of the peak that products reach, by the largest load (in bytes) that divides their rows.
-LOADED = {16: 1.0, 8: 0.67, 4: 0.5, 2: 0.36}
+PEAK_BY_LOAD = {16: 1.0, 8: 0.67, 4: 0.5, 2: 0.36}
 #: Further factor on Hopper: its own matrix instructions need operands that its copy engine loads,
 #: 16 bytes at a time; other rows use Ampere's instructions (`benchmarks/results/gpu_kernels.csv`).
-UNMAPPED = {"h100": 0.45}
+UNALIGNED_FACTOR = {"h100": 0.45}
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ def product(
     element = ELEMENT[precision]
     rows_of = (m, n) if turned else (n, k)
     load = min(map(_load, rows_of, (element, element)))
-    peak = device.peak[precision] * LOADED[load]
+    peak = device.peak[precision] * PEAK_BY_LOAD[load]
     if load < 16:
-        peak *= UNMAPPED.get(device.family, 1.0)
+        peak *= UNALIGNED_FACTOR.get(device.family, 1.0)
     if not turned:
         k = math.ceil(k * element / 16) * 16 / element
     reached = reach.product
@@ -111,7 +111,7 @@ def product(
         tiles = math.ceil(m / rows) * math.ceil(n / columns) * count
         waves = math.ceil(tiles / device.units)
         best = min(best, waves * rows * columns * 2 * (k + reach.depth) / (per_unit * efficiency))
-    moved = count * (element * (m * k + k * n) + 2 * m * n)
+    moved = count * (element * (m * k + k * n) + max(element, 2.0) * m * n)
     return max(best, moved / (device.bandwidth * reach.memory)) + reach.launch
 
 
@@ -121,7 +121,7 @@ def _load(width: float, element: float) -> int:
     8- and 4-bit rows are padded to the alignment of 16 bits.
     """
     row = width * max(element, 2.0)
-    return next(size for size in LOADED if row % size == 0 or size == 2)
+    return next(size for size in PEAK_BY_LOAD if row % size == 0 or size == 2)
 
 
 def pointwise(moved: float, kernels: float, device: Accelerator, reach: Efficiency) -> float:

@@ -38,6 +38,7 @@ from .hardware import (
     Nodes,
     NumberFormat,
     Positive,
+    Ratio,
     TrainingCluster,
 )
 
@@ -281,7 +282,7 @@ def _seconds(where: str, value: str) -> float:
     return found
 
 
-def _whole(where: str, value: str) -> float:
+def _count(where: str, value: str) -> float:
     if not re.fullmatch(r"\d{1,9}", value) or not 1 <= int(value) <= MOST_COUNT:
         raise InputError(f"{where}: {quote(value)}; it must be a whole number of at least 1")
     return int(value)
@@ -300,7 +301,7 @@ def _factor(where: str, value: str) -> float:
 #: Options of a cluster's line, and the functions that read their values.
 _OPTIONS: dict[str, Callable[[str, str], float]] = {
     "network": _rate, "latency": _seconds, "oversubscription": _factor,
-    "leaf": _whole, "peer": _rate,
+    "leaf": _count, "peer": _rate,
 }  # fmt: skip
 
 
@@ -325,7 +326,7 @@ class NetworkRecord(Record):
 
     bandwidth: Positive | None = None
     latency: Positive | None = None
-    oversubscription: Positive | None = None
+    oversubscription: Ratio | None = None
     leaf: Count | None = None
 
 

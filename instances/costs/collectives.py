@@ -3,7 +3,9 @@
 A group of n ranks with stride s over domains of D devices has k = min(n, D/s) members in each
 domain. A ring uses peer links inside domains, and the k network cards of its members between them.
 The D/k groups that run at the same time use the other cards, so a group with k = 1 has one card.
-With hop latency α and bandwidth W = min(peer, k · card),
+A ring leaves each leaf switch once, whatever its number l of members below the switch: where l is
+not all of n, `card` is the bandwidth of a card times min(1, l/(k o)), with oversubscription o of
+the links above the switches. With hop latency α and bandwidth W = min(peer, k · card),
 
     all-gather, reduce-scatter:  (n−1)/n · bytes/W + (n−1) α                                   (1)
     all-reduce:                  twice (1), or a tree: 2 bytes/W + 2 log₂(n) α                  (2)
@@ -72,14 +74,30 @@ def bandwidth(group: Group, cluster: TrainingCluster, links: LinkEfficiency) -> 
     peer = cluster.accelerator.peer_bandwidth * links.peer
     if k >= group.size:
         return peer
-    network = cluster.network
-    card = network.bandwidth * links.network
-    if network.leaf and group.size * group.stride > network.leaf:
-        card /= network.oversubscription
+    card = cluster.network.bandwidth * links.network
+    below = members_per_leaf(group, cluster)
+    if below < group.size:
+        card *= min(1.0, below / (k * cluster.network.oversubscription))
     return min(peer, k * card) if k > 1 else card
 
 
-def _meet(group: Group, links: LinkEfficiency) -> float:
+def members_per_leaf(group: Group, cluster: TrainingCluster) -> int:
+    """Return the number of a group's ranks below one leaf switch."""
+    leaf = cluster.network.leaf or cluster.devices
+    return max(1, min(group.size, leaf // max(1, group.stride)))
+
+
+def crowding(group: Group, cluster: TrainingCluster) -> float:
+    """Return the factor on a card's seconds for equal parts to every rank on another node.
+
+    It is above 1 if the links above leaf switches take longer for what crosses them.
+    """
+    k, below = members_per_domain(group, cluster), members_per_leaf(group, cluster)
+    above = (group.size - below) / max(1, group.size - k)
+    return max(1.0, above * cluster.network.oversubscription)
+
+
+def _start_time(group: Group, links: LinkEfficiency) -> float:
     """Return the seconds to launch a collective on all ranks of a group."""
     return links.start + skew(group, links)
 
@@ -105,7 +123,7 @@ def all_gather(
     if n <= 1 or moved <= 0:
         return 0.0
     share = (n - 1) / n * moved / bandwidth(group, cluster, links)
-    return _meet(group, links) + share + _latency(group, cluster, links)
+    return _start_time(group, links) + share + _latency(group, cluster, links)
 
 
 def all_reduce(
@@ -122,7 +140,7 @@ def all_reduce(
     tree = 2 * wire + 2 * (
         (k - 1) * links.peer_latency + math.ceil(math.log2(domains)) * links.network_latency
     )
-    return _meet(group, links) + min(ring, tree)
+    return _start_time(group, links) + min(ring, tree)
 
 
 def all_to_all(
@@ -136,9 +154,9 @@ def all_to_all(
     peer = cluster.accelerator.peer_bandwidth * links.peer
     card = cluster.network.bandwidth * links.network
     inside = (k - 1) / n * moved / peer
-    across = (n - k) / n * moved / card
+    across = (n - k) / n * moved / card * crowding(group, cluster)
     steps = links.network_latency * math.log2(max(2, n / k)) if n > k else 0.0
-    return _meet(group, links) + max(inside, across) + steps
+    return _start_time(group, links) + max(inside, across) + steps
 
 
 def message(moved: float, stride: int, cluster: TrainingCluster, links: LinkEfficiency) -> float:
@@ -148,6 +166,8 @@ def message(moved: float, stride: int, cluster: TrainingCluster, links: LinkEffi
     if stride < cluster.domain:
         return links.start + moved / (cluster.accelerator.peer_bandwidth * links.peer)
     card = cluster.network.bandwidth * links.network
+    if stride >= (cluster.network.leaf or cluster.devices):
+        card /= cluster.network.oversubscription
     return links.start + links.network_latency + moved / card
 
 
@@ -162,7 +182,7 @@ def mesh_links(
     found, stride = [], 1
     for size in reversed(shape):
         group = Group(size, stride)
-        once = _meet(group, links) + _latency(group, cluster, links)
+        once = _start_time(group, links) + _latency(group, cluster, links)
         found.append(Link(once / max(1, size - 1), bandwidth(group, cluster, links)))
         stride *= size
     return tuple(reversed(found))

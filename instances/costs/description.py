@@ -67,6 +67,12 @@ class Attention:
         """Elements of one head's value."""
         return self.value_dim or self.head_dim
 
+    def visible(self, length: int) -> float:
+        """Positions that a token of a sequence of `length` sees, on average over the sequence."""
+        window = min(self.window or length, length)
+        both_sides = window * (2 - window / length)
+        return both_sides / 2 if self.causal else both_sides
+
     def parameters(self, hidden: int) -> int:
         """Count the weights of the projections, for a model of width `hidden`."""
         q_out = self.heads * self.key_width

@@ -69,16 +69,17 @@ def expert_products(experts: Experts, layout: Layout, hidden: int) -> tuple[Prod
     return (Product(held, rows, into, hidden), Product(held, rows, hidden, width))
 
 
-def permutation_bytes(experts: Experts, layout: Layout, hidden: int) -> float:
+def permutation_bytes(experts: Experts, layout: Layout, token: float) -> float:
     """Bytes that a forward pass reads and writes to permute rows into expert order and back.
 
     Rows are gathered before the dispatch and sorted by local expert after it, and the combine
     reverses both: four copies, or two if the dispatcher itself writes rows in order (DeepEP,
     HybridEP). The last copy adds up each token's weighted results. A backward pass moves as much.
+    `token` are the bytes of one token.
     """
     rows = routed_rows(experts, layout)
     copies = 2 if layout.dispatcher is Dispatcher.HIERARCHICAL or layout.expert == 1 else 4
-    return copies * 2 * 2.0 * rows * hidden
+    return copies * 2 * rows * token
 
 
 def router_bytes(experts: Experts, layout: Layout, hidden: int) -> float:
@@ -95,10 +96,11 @@ def distinct_groups(experts: int, top_k: int, groups: int) -> float:
     return groups * (1 - comb(experts - size, top_k) / comb(experts, top_k))
 
 
-def dispatched(experts: Experts, layout: Layout, hidden: int, domain: int) -> Dispatched:
+def dispatched(experts: Experts, layout: Layout, token: float, domain: int) -> Dispatched:
     """Bytes that one device sends in the dispatch of a microbatch; the combine returns as many.
 
-    `domain` is the number of devices of the expert group that share a domain of peer links.
+    `token` are the bytes of one token, `domain` is the number of devices of the expert group that
+    share a domain of peer links.
     """
     group = layout.expert * layout.expert_tensor
     if group == 1:
@@ -117,5 +119,4 @@ def dispatched(experts: Experts, layout: Layout, hidden: int, domain: int) -> Di
         copies = experts.top_k * layout.expert_tensor
         across = copies * (nodes - 1) / nodes
         inside = copies / nodes * (devices - 1) / devices
-    token = own * hidden * 2.0  # bytes
-    return Dispatched(inside * token, across * token)
+    return Dispatched(inside * own * token, across * own * token)

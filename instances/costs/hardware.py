@@ -14,6 +14,7 @@ from ..common.units import MOST_COUNT
 #: Types of the numbers in cluster and plan files, with their allowed ranges. A `Size` of 0 often
 #: means that a part does not exist.
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e30)]
+Ratio = Annotated[float, msgspec.Meta(ge=1, le=MOST_COUNT)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNT)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
 
@@ -64,7 +65,7 @@ class ClusterNetwork:
     bandwidth: Positive
     latency: Positive = 5e-6  # seconds from one node to another
     # ratio of the bandwidth below a leaf switch to that above it; 1: full bisection
-    oversubscription: Positive = 1.0
+    oversubscription: Ratio = 1.0
     # devices below one leaf switch, between which bandwidth is not oversubscribed; 0: all
     leaf: Size = 0
 

@@ -79,6 +79,17 @@ class _Config:
             raise InputError(f"{self.name}: {key}: {quote(value)}; it must be an array")
         return value
 
+    def positions(self, key: str) -> set[int] | None:
+        """Return a field that is an array of positions of layers, or None.
+
+        Some may be beyond the last layer, as in configurations of which only layers were taken out.
+        """
+        values = self.array(key)
+        wrong = [value for value in values or () if type(value) is not int]
+        if wrong:
+            raise InputError(f"{self.name}: {key}: {quote(wrong[0])}; give numbers of layers")
+        return None if values is None else set(values)
+
     @property
     def layers(self) -> int:
         """Blocks of the model, or of its decoder."""
@@ -118,11 +129,11 @@ class _Config:
                 f"{self.name}: layer_types: {len(kinds)} entries for {self.layers} layers"
             )
         known = {"full_attention": None, "sliding_attention": window, "chunked_attention": window}
-        wrong = next((kind for kind in kinds if kind not in known), None)
-        if wrong is not None:
-            raise InputError(
-                f"{self.name}: layer_types: {quote(wrong)} is not one of {', '.join(known)}"
-            )
+        for kind in kinds:
+            if not isinstance(kind, str) or kind not in known:
+                raise InputError(
+                    f"{self.name}: layer_types: {quote(kind)} is not one of {', '.join(known)}"
+                )
         return [known[kind] for kind in kinds]
 
     def window(self) -> int | None:
@@ -249,8 +260,8 @@ def _llama4(config: _Config) -> ModelDescription:
     else:
         windows = config.windows(chunk, lambda layer: (layer + 1) % 4 != 0)
     step = config.count("interleave_moe_layer_step", default=1)
-    listed = config.array("moe_layers")
-    sparse = set(listed) if listed is not None else set(range(step - 1, layers, step))
+    listed = config.positions("moe_layers")
+    sparse = set(range(step - 1, layers, step)) if listed is None else listed
     width = config.count("intermediate_size")
     experts = Experts(
         config.count("num_local_experts"),
@@ -299,7 +310,7 @@ def _qwen(config: _Config) -> ModelDescription:
 
 def _qwen_windows(config: _Config) -> list[int | None]:
     window = config.window() if config.flag("use_sliding_window", default=False) else None
-    first = config.count("max_window_layers", default=0, least=0)
+    first = config.count("max_window_layers", default=28, least=0)
     return config.windows(window, lambda layer: layer >= first)
 
 
@@ -327,7 +338,7 @@ def _qwen_moe(config: _Config) -> ModelDescription:
         FeedForward(config.count("intermediate_size")) if config.has("intermediate_size") else None
     )
     step = config.count("decoder_sparse_step", default=1)
-    plain = set(config.array("mlp_only_layers") or ())
+    plain = config.positions("mlp_only_layers") or set()
     blocks = []
     for layer, window in enumerate(_qwen_windows(config)):
         attention = _qwen_attention(config, window, third=third)
@@ -458,9 +469,8 @@ def _deepseek(config: _Config) -> ModelDescription:
         _either(attention, dense, experts, sparse=layer >= first and layer % step == 0)
         for layer in range(layers)
     ]
-    further = config.count("num_nextn_predict_layers", default=0, least=0)
-    mtp = (Block(attention, experts=experts),) * further
-    return _model(config, blocks, mtp=mtp)
+    predicted = config.count("num_nextn_predict_layers", default=0, least=0)
+    return _model(config, blocks, mtp=(Block(attention, experts=experts),) * predicted)
 
 
 def _gpt_oss(config: _Config) -> ModelDescription:

@@ -19,6 +19,7 @@ from operator import attrgetter
 from .activations import (
     WIDE,
     activation_bytes,
+    element_bytes,
     fused,
     loss_bytes,
     norm_bytes,
@@ -38,6 +39,7 @@ from .collectives import (
     all_gather,
     all_reduce,
     all_to_all,
+    crowding,
     links_of,
     members_per_domain,
     skew,
@@ -114,6 +116,11 @@ class Setting:
     def outer(self) -> float:
         """Tokens of a rank outside tensor-parallel regions."""
         return self.tokens / (self.layout.tensor if self.layout.sequence_parallel else 1)
+
+    @property
+    def element(self) -> float:
+        """Bytes per element of activations."""
+        return element_bytes(self.layout)
 
     @property
     def precision(self) -> NumberFormat:
@@ -205,7 +212,7 @@ def tensor_collective(
     if layout.tensor == 1:
         return LayerPart(module, "tensor", 0.0, kernels=0)
     group = Group(layout.tensor, axis_stride(layout, "tensor"))
-    links, moved = at.calibration.links, 2.0 * at.tokens * hidden
+    links, moved = at.calibration.links, at.element * at.tokens * hidden
     used = links_of(group, at.cluster)
     if not layout.sequence_parallel:
         once = all_reduce(moved, group, at.cluster, links)
@@ -240,7 +247,7 @@ def attention_parts(
         yield linear(at, "linear", attention.kv_rank + attention.rope_dim, hidden, at.outer)
         kv_out = heads * (attention.head_dim + value)
         yield linear(at, "mla_up_proj", kv_out, attention.kv_rank)
-        moved = 2 * tokens * (q_out + kv_out)
+        moved = at.element * tokens * (q_out + kv_out)
         yield memory_bound(at, "mla_up_proj", 2 * moved, 2 * moved, 4)
     elif cross:
         yield linear(at, "linear", q_out, hidden)
@@ -248,11 +255,11 @@ def attention_parts(
     else:
         yield linear(at, "linear", q_out + kv_out, hidden, matrices=3, biased=attention.bias)
     if attention.qk_norm:
-        moved = 2 * tokens * (heads + kv) * key
+        moved = at.element * tokens * (heads + kv) * key
         norms = memory_bound(at, "layernorm", *norm_bytes(layout, Norm.RMS, moved), 2)
         yield in_modules(norms, at, 4, 8, 2)  # of each head, copied before
     if rotary:
-        moved = 2 * tokens * (heads + kv) * key
+        moved = at.element * tokens * (heads + kv) * key
         if one_by_one(layout):
             # Angles, their cosines and sines; then, for queries and for keys, four products of
             # halves with these, a sum, a difference, a concatenation.
@@ -274,11 +281,9 @@ def core_attention(at: Setting, attention: Attention, cross: int = 0) -> LayerPa
     key, value = attention.key_width, attention.value_width
     precision = at.wide
     if layout.fused_attention:
-        visible = float(seen)
-        if attention.window and attention.window < seen:
-            visible = attention.window
-        elif attention.causal and not cross:
-            visible = seen / 2
+        # PyTorch's attention takes a window as a mask, and computes what is masked as well.
+        masked = (attention.window or seen) < seen and layout.software is Software.STAGECUT
+        visible = seen if cross or masked else attention.visible(seen)
         operations = 2 * layout.microbatch * heads * rows * visible * (key + value)
         forward = fused_attention(operations, False, device, precision, reach)
         backward = fused_attention(2.5 * operations, True, device, precision, reach)
@@ -299,7 +304,7 @@ def core_attention(at: Setting, attention: Attention, cross: int = 0) -> LayerPa
     into_k = product(seen, key, rows, count, device, precision, reach, turned=True)
     out_p = product(rows, seen, value, count, device, precision, reach)
     out_v = product(seen, value, rows, count, device, precision, reach, turned=True)
-    ahead, behind, kernels = 9, 11, 5
+    ahead, behind, kernels = 4.5 * at.element, 5.5 * at.element, 5
     if count % 4:
         # Megatron's kernel for the softmax takes scores of four heads at once; else two casts,
         # scale, mask and softmax run one by one, on 32-bit scores.
@@ -323,11 +328,11 @@ def context_exchange(at: Setting, attention: Attention) -> Iterator[LayerPart]:
     width, used = kv * (attention.key_width + attention.value_width), links_of(group, at.cluster)
     if layout.context_kind is ContextKind.ALL_TO_ALL:
         wide = attention.heads / layout.tensor * (attention.key_width + attention.value_width)
-        once = all_to_all(2 * at.tokens * (wide + width), group, at.cluster, links)
+        once = all_to_all(at.element * at.tokens * (wide + width), group, at.cluster, links)
         busy = once, once
         yield LayerPart("core_attn", "context", *busy, kernels=4, links=used, busy=busy)
         return
-    gathered = 2 * at.tokens * c * width
+    gathered = at.element * at.tokens * c * width
     once = all_gather(gathered, group, at.cluster, links)
     busy = once, 2 * once
     if layout.context_kind is ContextKind.ALL_GATHER:
@@ -347,7 +352,7 @@ def feed_forward_parts(
     """Yield the parts of a feed-forward layer between norm and residual, without collectives."""
     width, into = layer.width / tensor, 2 if layer.gated else 1
     yield linear(at, module, into * width, hidden, tokens, matrices=into, biased=layer.bias)
-    moved = 2 * tokens * width
+    moved = at.element * tokens * width
     between = memory_bound(at, module, *activation_bytes(at.layout, layer.gated, moved))
     yield in_modules(between, at, into, 2 * into - 1)
     yield linear(at, module, hidden, width, tokens, biased=layer.bias)
@@ -360,13 +365,13 @@ def expert_parts(at: Setting, experts: Experts, hidden: int) -> Iterator[LayerPa
     yield linear(at, "moe_router", experts.experts, hidden, local, precision=at.wide)
     scores = router_bytes(experts, layout, hidden)
     yield memory_bound(at, "moe_router", scores, scores, ROUTER_LAUNCHES)
-    copied = permutation_bytes(experts, layout, hidden)
+    copied = permutation_bytes(experts, layout, at.element * hidden)
     yield memory_bound(at, "moe", copied, copied, EXPERT_LAUNCHES)
     yield exchange_of_tokens(at, experts, hidden)
     into, out = expert_products(experts, layout, hidden)
     yield grouped(at, into)
     rows = routed_rows(experts, layout)
-    between = 2 * rows * out.k
+    between = at.element * rows * out.k
     if experts.bias and not layout.compiled:
         # GPT-OSS: bias, two clamps, sigmoid, gate and the router's weights are operations of
         # their own, some in 32 bits; going backward each has one or two.
@@ -402,9 +407,9 @@ def exchange_of_tokens(at: Setting, experts: Experts, hidden: int) -> LayerPart:
     if group.size == 1:
         return LayerPart("moe", "experts", 0.0, kernels=0)
     domain = members_per_domain(group, cluster)
-    sent = dispatched(experts, layout, hidden, domain)
+    sent = dispatched(experts, layout, at.element * hidden, domain)
     inside = sent.domain / (cluster.accelerator.peer_bandwidth * links.peer)
-    across = sent.network / (cluster.network.bandwidth * links.network)
+    across = crowding(group, cluster) * sent.network / (cluster.network.bandwidth * links.network)
     once = links.start + links.skew * math.log2(group.size) + max(inside, across)
     used, busy = links_of(group, cluster), (2 * once, 2 * once)
     if layout.overlap.experts:
@@ -422,7 +427,7 @@ def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Ite
         half = one.backward / 2
         yield LayerPart("layer", "layers", one.forward, half, half, kernels=0)
         return
-    outer = 2 * at.outer * hidden
+    outer = at.element * at.outer * hidden
     layer_norm = block.norm is Norm.LAYER
     for _ in range(block.norms):
         norm = memory_bound(at, "layernorm", *norm_bytes(at.layout, block.norm, outer))
@@ -530,14 +535,14 @@ def _both(device: float, host: float, at: Setting) -> float:
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """Times of all components of stages: layer types, embedding, head and further predictions."""
+    """Times of the components of stages: layer types, embedding, head, multi-token prediction."""
 
     blocks: tuple[LayerTime, ...]  # by layer type of the model, without recomputation
     recomputed: tuple[LayerTime, ...]  # by layer type, with the layout's recomputation
     embedding: LayerTime  # embedding, head: all before the first and all after the last block
     head: LayerTime
-    # one further predicted token (multi-token prediction), without its block: projection and head
-    further: LayerTime
+    # one token of multi-token prediction, without its block: projection and head
+    mtp: LayerTime
 
 
 @dataclass(frozen=True)
@@ -630,11 +635,11 @@ class LayerPrices:
             priced.append(tuple(block_parts(at, block, model.hidden, encoded)))
         blocks = tuple(add_up(parts, plain) for parts in priced)
         head = add_up(list(head_parts(model, plain)), plain)
-        further = add_up(
+        mtp = add_up(
             [linear(plain, "mtp", model.hidden, 2 * model.hidden), *head_parts(model, plain)], plain
         )
         embedding = add_up(list(embedding_parts(model, plain)), plain)
-        return PricedParts(tuple(priced), LayerTimes(blocks, blocks, embedding, head, further))
+        return PricedParts(tuple(priced), LayerTimes(blocks, blocks, embedding, head, mtp))
 
 
 def _on_several(each: tuple[LayerPrices, ...]) -> LayerPrices:
@@ -663,7 +668,7 @@ def _longest(every: Sequence[LayerTimes]) -> LayerTimes:
         return both.index(max(both))
 
     kinds = [longest(of) for of in zip(*(times.blocks for times in every), strict=True)]
-    ends = ([getattr(times, name) for times in every] for name in ("embedding", "head", "further"))
+    ends = ([getattr(times, name) for times in every] for name in ("embedding", "head", "mtp"))
     return LayerTimes(
         tuple(every[kind].blocks[k] for k, kind in enumerate(kinds)),
         tuple(every[kind].recomputed[k] for k, kind in enumerate(kinds)),
@@ -675,15 +680,14 @@ def head_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:
     """Yield the parts of final norm, logits and loss, or of a classifier."""
     if not model.head and not model.classes:
         return
-    outer = 2 * at.outer * model.hidden
+    outer = at.element * at.outer * model.hidden
     yield memory_bound(at, "head", 2 * outer, 4 * outer)
     if model.head and model.vocabulary:
         # Megatron and similar software pad the vocabulary to a multiple of 128 per rank.
         multiple = 128 if fused(at.layout) else 1
         rows = multiple * math.ceil(model.vocabulary / (multiple * at.layout.tensor))
-        logits = at.tokens * rows
         yield linear(at, "head", rows, model.hidden)
-        yield memory_bound(at, "head", *loss_bytes(at.layout, logits), 6)
+        yield memory_bound(at, "head", *loss_bytes(at.layout, at.tokens * rows), 6)
         yield tensor_collective(at, "head", model.hidden, leaves=False)
 
 
@@ -691,6 +695,6 @@ def embedding_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]
     """Yield the parts of the embeddings."""
     if not model.embedding_parameters:
         return
-    moved = 2 * at.tokens * model.hidden
+    moved = at.element * at.tokens * model.hidden
     yield memory_bound(at, "embedding", 3 * moved, 4 * moved, 3)
     yield tensor_collective(at, "embedding", model.hidden, enters=False)

@@ -6,8 +6,9 @@ the cluster; `describe` writes it in one line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from ..common.choices import Choice, choose
 from ..common.errors import InputError, quote
@@ -63,6 +64,10 @@ class Recompute(Choice):
     MOE_ACTIVATION = "moe_act"
     SHARED_EXPERTS = "shared_experts"
     OPERATORS = "op"
+
+
+#: Recomputation of whole layers.
+FULL = frozenset({Recompute.FULL})
 
 
 class Dispatcher(Choice):
@@ -640,12 +645,14 @@ def without_counts(model: ModelDescription, layout: Layout) -> Layout:
 
 
 def describe(layout: Layout) -> str:
-    """Return a layout in one line: degrees above one, batch, schedule, recomputation.
+    """Return a layout in one line: degrees above one, batch, schedule, recomputation, stages.
+
+    Numbers of layers of stages are given where they are unequal.
 
     Examples
     --------
-    >>> describe(Layout(tensor=4, pipeline=2, data=8, zero=1, microbatch=2))
-    'TP 4, PP 2, DP 8, ZeRO 1, microbatch 2, 1f1b'
+    >>> describe(Layout(tensor=4, pipeline=4, data=8, microbatch=2, stage_layers=(3, 4, 4, 5)))
+    'TP 4, PP 4, DP 8, microbatch 2, 1f1b, layers 3 4×2 5'
     """
     names = (("TP", layout.tensor), ("CP", layout.context), ("PP", layout.pipeline),
              ("DP", layout.data), ("EP", layout.expert), ("ETP", layout.expert_tensor))  # fmt: skip
@@ -658,7 +665,8 @@ def describe(layout: Layout) -> str:
     if layout.recompute and some:
         names_of = " + ".join(sorted(layout.recompute))
         if isinstance(counts, tuple):
-            parts.append(f"{sum(counts)} layers recomputed")
+            listed = _by_stage(counts)
+            parts.append(f"{sum(counts)} layers recomputed" + (listed and f" ({listed})"))
         elif counts:
             each = " of each stage" if layout.stages > 1 else ""
             parts.append(f"{counts} layers{each} recomputed")
@@ -669,4 +677,12 @@ def describe(layout: Layout) -> str:
         for name, what in OFFLOAD.items()
         if getattr(layout, name)
     ]
-    return ", ".join(parts)
+    listed = _by_stage(layout.stage_layers)
+    return ", ".join(parts + [f"layers {listed}"] * (listed != ""))
+
+
+def _by_stage(counts: Sequence[int]) -> str:
+    """Return numbers of stages, those in a row that are equal as one; empty if all are equal."""
+    runs = [(count, len(list(alike))) for count, alike in groupby(counts)]
+    texts = [f"{count}×{length}" if length > 1 else str(count) for count, length in runs]
+    return " ".join(texts) if len(runs) > 1 else ""

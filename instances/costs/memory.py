@@ -283,14 +283,19 @@ def stage_kept(model: ModelDescription, layout: Layout, stage: int, stages: Rank
     if model.mtp and stage == layout.mtp_stage % layout.stages:
         amount += sum(stages.sizes[kind].kept for kind in stages.mtp)
         amount += len(model.mtp) * 4 * each * at.outer * model.hidden
-    deepspeed = layout.software is Software.MEGATRON_DEEPSPEED
-    if layout.stages > 1 and (deepspeed or not fused(layout)):
-        # PyTorch's and DeepSpeed's pipelines hold the stage's output for the backward pass.
-        amount += each * at.outer * model.hidden
+    if layout.stages > 1:
+        amount += kept_output(layout, model.hidden)
     if stage == layout.stages - 1 and (model.head or model.classes):
         # Input and output of the final norm.
         amount += each * (at.outer + at.gathered) * model.hidden
     return amount
+
+
+def kept_output(layout: Layout, hidden: int) -> float:
+    """Bytes of a stage's output that pipelines of PyTorch and DeepSpeed keep for a microbatch."""
+    if fused(layout) and layout.software is not Software.MEGATRON_DEEPSPEED:
+        return 0.0
+    return element_bytes(layout) * Tokens.of(layout).outer * hidden
 
 
 def loss_bytes(model: ModelDescription, layout: Layout) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import NamedTuple
 
-from .activations import fused
+from .activations import element_bytes, fused
 from .calibration import Calibration
 from .collectives import Group, UsedLinks, all_gather, all_reduce, links_of, message
 from .hardware import TrainingCluster
@@ -44,7 +44,7 @@ class StageParts(NamedTuple):
     recomputed: int  # number of blocks, counted from the first, that are recomputed
     first: bool  # whether it has the embedding
     last: bool  # whether it has the head
-    further: bool  # whether it has the blocks of multi-token prediction
+    mtp: bool  # whether it has the blocks of multi-token prediction
 
 
 def stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
@@ -143,13 +143,13 @@ def _stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
     model, times = prices.model, prices.times(layout)
     blocks = [block_held(block, model.hidden, layout) for block in model.layer_types]
     stages, start = [], 0
-    further = layout.mtp_stage % layout.stages if model.mtp else -1
+    mtp = layout.mtp_stage % layout.stages if model.mtp else -1
     known: dict[StageParts, StageTime] = {}
     for stage, count in enumerate(layout.layers_of_stages(model.layers)):
         own = model.types_of_layers[start : start + count]
         start += count
         again = layout.recomputed_layers(stage, count)
-        ends = (stage == 0, stage == layout.stages - 1, stage == further)
+        ends = (stage == 0, stage == layout.stages - 1, stage == mtp)
         parts = StageParts(own, again, *ends)
         if parts not in known:
             held = stage_held(model, layout, stage, own, blocks)
@@ -174,10 +174,10 @@ def stage_time(
         parts.append((times.embedding, 1))
     if stage.last:
         parts.append((times.head, 1))
-    if stage.further:
+    if stage.mtp:
         for block in model.mtp:
             which = model.layer_types.index(block)
-            parts += [(times.recomputed[which], 1), (times.further, 1)]
+            parts += [(times.recomputed[which], 1), (times.mtp, 1)]
     forward = sum(count * part.forward for part, count in parts)
     backward = sum(count * part.backward for part, count in parts)
     weights = sum(count * part.weights for part, count in parts)
@@ -281,7 +281,7 @@ def message_time(layout: Layout, prices: LayerPrices) -> float:
     if layout.pipeline == 1:
         return 0.0
     cluster, links = prices.cluster, prices.calibration.links
-    moved = 2.0 * layout.tokens * prices.model.hidden
+    moved = element_bytes(layout) * layout.tokens * prices.model.hidden
     stride = axis_stride(layout, "pipeline")
     seconds = message(moved / layout.tensor, stride, cluster, links)
     if layout.tensor > 1 and not layout.sequence_parallel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -188,8 +187,8 @@ def _colours(nodes: pd.DataFrame, name: str) -> tuple[list[int], tuple[NodeId, .
         return [], ()
     labels: dict[NodeId, int] = {}
     colours = []
-    for value in nodes["colour"]:
-        if _is_missing(value):
+    for value, missing in zip(nodes["colour"], nodes["colour"].isna(), strict=True):
+        if missing:
             colours.append(-1)
             continue
         if isinstance(value, float) and value.is_integer():
@@ -199,9 +198,3 @@ def _colours(nodes: pd.DataFrame, name: str) -> tuple[list[int], tuple[NodeId, .
         label = plain_ids([value], f"{name}: colour")[0]
         colours.append(labels.setdefault(label, len(labels)))
     return colours, tuple(labels)
-
-
-def _is_missing(value: object) -> bool:
-    import pandas as pd
-
-    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))

@@ -1,4 +1,4 @@
-"""Reading and writing files: format found by content, written whole or not at all."""
+"""Reading and writing of files: the format is recognised by content, writing is atomic."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,30 +34,26 @@ from .outline import placed_numbers
 from .source import CLUSTER, JOB_PLAN, PLAN, PROGRAM, WORKLOAD, Source, read_file, read_source
 from .stagecut_json import ClusterFile
 from .tensor_program_json import read_program, write_program
-from .writing import layout, write_whole
+from .writing import json_text, write_whole
 
 
 @dataclass(frozen=True)
 class Reader:
     """Reader of one format of workloads."""
 
-    format: str  # what people call the format
-    # whether a file means to be of this format, however broken: by its content, never by its name
-    # or ending
+    format: str  # name of the format in messages
+    # whether a file is of this format, even if it is broken, judged by its content alone
     sniff: Callable[[Source], bool]
     # returns the workload, or raises InputError through `Source.fail`
     read: Callable[[Source], Workload]
 
 
-def _declares(name: str, source: Source) -> bool:
-    """Whether a file says that it is of a format of ours."""
-    return source.format_name == name
-
-
-#: Asked in this order: the format with the surest sign first.
+#: Tried in this order: the format with the most specific test first.
 READERS: tuple[Reader, ...] = (
-    Reader("Stagecut workload", partial(_declares, WORKLOAD), stagecut_json.read_workload),
-    Reader("Stagecut program", partial(_declares, PROGRAM), read_program),
+    Reader(
+        "Stagecut workload", lambda file: file.format_name == WORKLOAD, stagecut_json.read_workload
+    ),
+    Reader("Stagecut program", lambda file: file.format_name == PROGRAM, read_program),
     Reader("Piper JSON", piper_json.is_piper, piper_json.read_piper),
     Reader("PipeDream graph", pipedream_txt.is_pipedream, pipedream_txt.read_pipedream),
     Reader("placement JSON", placement_json.is_placement, placement_json.read_placement),
@@ -115,7 +110,7 @@ def load_cluster(path: str | Path) -> Cluster:
     Parameters
     ----------
     path
-        A cluster file of ours.
+        A Stagecut cluster file.
 
     Returns
     -------
@@ -143,14 +138,14 @@ def load_plan(path: str | Path, workload: Workload, cluster: Cluster | None = No
     Parameters
     ----------
     path
-        A plan file of ours.
+        A Stagecut plan file.
     workload, cluster
-        What it must have been made for; default: any cluster.
+        What it must have been made for; by default any cluster.
 
     Returns
     -------
     Plan
-        As it was saved; `verify` says whether what it claims is true.
+        As it was saved; `verify` checks its claims.
 
     Raises
     ------
@@ -188,15 +183,16 @@ def _is_for_a_form(path: str | Path, workload: Workload) -> bool:
 def load_plan_with_form(path: str | Path, workload: Workload) -> tuple[Workload, Plan]:
     """Return the workload in the form that a plan file is for, and the plan.
 
-    The command line plans a workload in the form that the problem counts: with what `complete`
-    assumes, and for an iteration with gradients of tied weights exchanged once a batch: `tied_as`.
+    The command line plans a workload in the form that the problem needs: with the assumptions of
+    `complete`, and for an iteration with gradients of tied weights exchanged once per batch
+    (`tied_as`).
 
     Parameters
     ----------
     path
-        A plan file of ours.
+        A Stagecut plan file.
     workload
-        What it was made for, as its file says it.
+        What it was made for, as loaded from its file.
 
     Returns
     -------
@@ -230,14 +226,14 @@ def load_plan_with_form(path: str | Path, workload: Workload) -> tuple[Workload,
         completed = _completed(forms, *outline.posed(source))
         form = next((form for form in completed if form.fingerprint == fingerprint), workload)
     plan = plan_json.read_plan(source, form)
-    for whole in _completed([form], plan.problem, plan.cluster):  # what no fingerprint counts
+    for whole in _completed([form], plan.problem, plan.cluster):  # extras are in no fingerprint
         if whole.fingerprint == fingerprint:
             form = whole
     return form, plan
 
 
 def _completed(forms: list[Workload], problem: Problem, cluster: Cluster) -> list[Workload]:
-    """Return workloads as a problem counts them, without those that have no meaning for it."""
+    """Return workloads completed for a problem, without those that have no meaning for it."""
     found = []
     for form in forms:
         with suppress(InputError):
@@ -312,20 +308,20 @@ def dumps(value: Workload | Cluster | Plan | Planned, workload: Workload | None 
     """
     if isinstance(value, Workload):
         if value.program is not None:
-            return layout(write_program(value, value.program))
-        return layout(stagecut_json.write_workload(value))
+            return json_text(write_program(value, value.program))
+        return json_text(stagecut_json.write_workload(value))
     if isinstance(value, Cluster):
-        return layout(stagecut_json.write_cluster(value))
+        return json_text(stagecut_json.write_cluster(value))
     plan = plan_of(value)
     if workload is None:
         raise InputError("save: a plan names nodes by the ids of its workload; give the workload")
-    return layout(plan_json.write_plan(plan, workload))
+    return json_text(plan_json.write_plan(plan, workload))
 
 
 def save(
     value: Workload | Cluster | Plan | Planned, path: str | Path, workload: Workload | None = None
 ) -> None:
-    """Write a workload, cluster or plan as our own JSON, whole or not at all.
+    """Write a workload, cluster or plan as Stagecut JSON, completely or not at all.
 
     Parameters
     ----------
@@ -362,7 +358,7 @@ def _shipped(name: str) -> Workload:
 
 
 def _published(name: str) -> str | Path:
-    """Return where the published file of this name lies, or the name if none is called so."""
+    """Return the path of the published file of this name, or the name if there is none."""
     from ..generate.published import published_files, published_folder
 
     if all(file.path != name for file in published_files()):
@@ -412,7 +408,7 @@ def _formats() -> str:
 
 
 def load_rules(path: str | Path) -> PlacementRules:
-    """Return the rules for placements in a cluster file; none if it names none.
+    """Return the placement rules in a cluster file, empty if it has none.
 
     InputError if the file is broken.
     """

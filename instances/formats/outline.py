@@ -22,8 +22,8 @@ from .solutions_json import check_devices
 from .source import PLAN, Source, converted, read_file, read_source
 from .stagecut_json import make_cluster
 
-#: Options of problems that are told even where they are the usual ones.
-TOLD = ("microbatches", "schedule", "split")
+#: Options of problems that are shown even with their default values.
+ALWAYS_SHOWN = ("microbatches", "schedule", "split")
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Outline:
     time_unit: str
     method: str
     problem: str
-    # name, kind and nodes of each device; of plans that consist of stages, of each stage; of
-    # shardings, each property with the operators that make something of it
+    # name, kind and nodes of each device; of each stage, if the plan has stages; of each property,
+    # with the operators whose first output has it, for shardings
     devices: tuple[tuple[str, str, frozenset[NodeId]], ...]
 
     @property
@@ -63,35 +63,41 @@ def read_outline(path: str | Path) -> Outline:
 
 
 def _outline(source: Source, file: PlanFile) -> Outline:
+    problem, solution = _solution(source, file)
     return Outline(
         workload=(file.workload.name, file.workload.fingerprint),
         objective=file.objective,
         bound=-math.inf if file.bound is None else file.bound,
-        time_unit=objective_unit(read_problem(source, file.problem)[0], file.time_unit),
+        time_unit=objective_unit(problem, file.time_unit),
         method=file.method,
         problem=_problem(file.problem),
-        devices=tuple(_parts(source, file)),
+        devices=tuple(_parts(source, file, solution)),
     )
 
 
-def _parts(source: Source, file: PlanFile) -> list[tuple[str, str, frozenset[NodeId]]]:
-    """Return the parts of a solution that a plan can be told by: devices, or stages."""
-    solution = file.solution
-    try:
-        if "operators" in solution:
-            return _by_property(solution["operators"])
-        stages = solution.get("stages", [])
-        if stages and "device" not in stages[0]:
-            return [_stage(number, part) for number, part in enumerate(stages)]
-        cluster = make_cluster(source, file.cluster.kinds, file.cluster.links)
-        nodes: list[set[NodeId]] = [set() for _ in cluster.devices]
-        parts = stages or solution["devices" if "devices" in solution else "calls"]
-        with prefix_errors(source.file, "plan"):
-            check_devices((part["device"] for part in parts), cluster)
-        for part in parts:
-            nodes[part["device"]].update(part["nodes"])
-    except (KeyError, TypeError):
-        source.fail("solution: it does not say which device or stage each node is in; plan again")
+def _solution(source: Source, file: PlanFile) -> tuple[Problem, dict[str, list[dict[str, Any]]]]:
+    """Return the problem and the solution in a plan file, the latter as JSON of its record."""
+    with prefix_errors(source.file, "plan"):
+        problem, codec = read_problem(source, file.problem)
+        record = converted(file.solution, codec.record, "solution: ")
+    return problem, msgspec.to_builtins(record)
+
+
+def _parts(
+    source: Source, file: PlanFile, solution: dict[str, list[dict[str, Any]]]
+) -> list[tuple[str, str, frozenset[NodeId]]]:
+    """Return name, kind and nodes of a solution's devices, stages or properties."""
+    parts = next(iter(solution.values()))
+    if "operators" in solution:
+        return _by_property(parts)
+    if parts and "device" not in parts[0]:
+        return [_stage(number, part) for number, part in enumerate(parts)]
+    cluster = make_cluster(source, file.cluster.kinds, file.cluster.links)
+    nodes: list[set[NodeId]] = [set() for _ in cluster.devices]
+    with prefix_errors(source.file, "plan"):
+        check_devices((part["device"] for part in parts), cluster)
+    for part in parts:
+        nodes[part["device"]].update(part["nodes"])
     return [
         (device.name, cluster.kinds[device.kind].name, frozenset(own))
         for device, own in zip(cluster.devices, nodes, strict=True)
@@ -118,11 +124,11 @@ def _stage(number: int, part: dict[str, Any]) -> tuple[str, str, frozenset[NodeI
 
 
 def _problem(options: dict[str, Any]) -> str:
-    """Return a problem in words, such as ``throughput, contiguous``; usual options are left out."""
+    """Return a problem as text, such as ``throughput, contiguous``, without default options."""
     words = []
     usual = {item.name: item.default for item in fields(CODECS[options["name"]].problem)}
     for key, value in options.items():
-        if key not in TOLD and key in usual and value == usual[key]:
+        if key not in ALWAYS_SHOWN and key in usual and value == usual[key]:
             continue
         if key == "placement_rules" and isinstance(value, dict):
             words += ["placement rules"] * any(value.values())
@@ -159,8 +165,7 @@ def placed_ids(source: Source) -> tuple[Problem, tuple[NodeId, ...]]:
 def placed_numbers(source: Source, problem: Problem) -> tuple[tuple[NodeId, int], ...]:
     """Return the nodes that a plan file places, with the numbers that rules of `problem` name.
 
-    Nodes may be missing, and whatever else the file says does not matter. InputError if the file
-    numbers devices where the rules name stages.
+    Nodes may be missing. InputError if the file numbers devices where the rules name stages.
     """
     made, parts = _placed(source)
     of_stages = names_stages(problem)
@@ -177,13 +182,9 @@ def placed_numbers(source: Source, problem: Problem) -> tuple[tuple[NodeId, int]
 
 def _placed(source: Source) -> tuple[Problem, list[tuple[int, list[NodeId]]]]:
     """Return a plan's problem; and the device (−1 without one) and the nodes of each part."""
-    file = read_file(source, PlanFile, PLAN)
-    with prefix_errors(source.file, "plan"):
-        problem, codec = read_problem(source, file.problem)
-        record = msgspec.to_builtins(converted(file.solution, codec.record, "solution: "))
-    parts = next((v for v in record.values() if isinstance(v, list)), [])
+    problem, solution = _solution(source, read_file(source, PlanFile, PLAN))
     found = []
-    for part in parts:
+    for part in next(iter(solution.values())):
         nodes = [n["node"] if isinstance(n, dict) else n for n in part.get("nodes", ())]
         found.append((int(part.get("device", -1)), nodes))
     return problem, found

@@ -57,7 +57,7 @@ from .stagecut_json import (
     make_cluster,
 )
 
-#: Origins of the certificates that can be checked; any other is a search's own claim.
+#: Origins of the certificates that can be checked; others are claims of a search.
 PRICES: Final = "set partitioning"
 HUBS: Final = "prices by hubs"
 PASSED: Final = "message passing over a program"
@@ -66,7 +66,7 @@ PRICED: Final = "priced memory"
 FITTING: Final = "elimination of what fits"
 CHECKED = (PRICES, HUBS, PASSED, ELIMINATED, PRICED, FITTING)
 
-#: Hubs of a certificate at most: each makes three cases of one.
+#: Most hubs of a certificate: each multiplies the cases by three.
 MOST_HUBS = 6
 
 
@@ -75,7 +75,7 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0, le=LARGEST)]
 
 
 class PriceCertificate(Record):
-    """Prices that show that no plan is below the target; K kinds of devices, n nodes."""
+    """Prices that prove that no plan is below the target; K kinds of devices, n nodes."""
 
     origin: Literal["set partitioning"]
     target: NotNegative  # the max-load that no plan can have
@@ -89,23 +89,22 @@ class PriceCertificate(Record):
 
 
 class HubCertificate(Record):
-    """Prices of nodes by class, and hubs: nodes that a device has or has not; n nodes."""
+    """Prices of nodes by class, and hubs, on whose presence on a device cases depend; n nodes."""
 
     origin: Literal["prices by hubs"]
     target: NotNegative  # the max-load that no plan can have
     kind: int  # number of the kind of devices whose transfers count
     hubs: list[int]  # numbers of nodes
     classes: list[int]  # n: number of the class of each node
-    # prices of each class, for each unit of time that a node takes on that kind, and a slope of
-    # each case: what a unit of load is worth. Cases are in lexicographic order of what a device has
-    # of each hub: itself; not itself, nor what comes after it; not itself, nor what comes before
-    # it. The last two are one for a hub with nothing on one side, and where a split need not be
-    # contiguous.
+    # prices of each class, per unit of a node's time on that kind, and a slope for each case: the
+    # price of a unit of load. Cases are in lexicographic order of the states of hubs on a device:
+    # the hub is there; neither it nor its successors; neither it nor its predecessors. The last two
+    # are one state for a hub without successors or predecessors, and unless splits are contiguous.
     points: list[tuple[list[Number], list[NotNegative]]]
 
 
 class ShardingCertificate(Record, forbid_unknown_fields=False):
-    """Certificate of a bound of a sharding; older files have potentials, too."""
+    """Certificate of a bound on a sharding; older files have potentials, too."""
 
     origin: Literal[
         "message passing over a program",
@@ -125,20 +124,20 @@ Kind = TypeVar("Kind", PriceCertificate, HubCertificate, ShardingCertificate)
 def read_certificate(
     values: Mapping[str, object], nodes: int, kinds: int
 ) -> PriceCertificate | HubCertificate | ShardingCertificate | None:
-    """Return a plan's certificate for so much of each; None if it is no more than a word.
+    """Return a plan's certificate for a number of nodes and of kinds of devices.
 
-    Errors as of `price_certificate`.
+    None if its origin is not one of `CHECKED`. Errors as of `price_certificate`.
     """
     origin = values.get("origin")
     if origin == PRICES:
         return price_certificate(values, nodes, kinds)
     if origin == HUBS:
         return hub_certificate(values, nodes, kinds)
-    return sharding_certificate(values) if origin in CHECKED else None
+    return _read(values, ShardingCertificate) if origin in CHECKED else None
 
 
 def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> PriceCertificate:
-    """Return a certificate by prices for so many nodes and kinds of devices.
+    """Return a certificate by prices, for a number of nodes and of kinds of devices.
 
     InputError if a field is missing, of another type or length, or holds no number up to `LARGEST`.
     """
@@ -149,7 +148,7 @@ def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> P
 
 
 def hub_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> HubCertificate:
-    """Return a certificate by hubs for so many nodes and kinds.
+    """Return a certificate by hubs, for a number of nodes and of kinds of devices.
 
     Errors as of `price_certificate`.
     """
@@ -166,11 +165,6 @@ def hub_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> Hub
     for rates, _ in found.points:
         _check_range("classes", found.classes, len(rates), "class")
     return found
-
-
-def sharding_certificate(values: Mapping[str, object]) -> ShardingCertificate:
-    """Return the certificate of a sharding; errors as of `price_certificate`."""
-    return _read(values, ShardingCertificate)
 
 
 def _read(values: Mapping[str, object], kind: type[Kind]) -> Kind:
@@ -251,7 +245,7 @@ class Codec:
 #: Codec of streams, whose stages have replicas and configurations.
 STREAM = Codec(PipelineJob, StagesRecord, encode_stages, decode_stages)
 
-#: Codecs of solutions by the name of the problem; of pipelines that of iterations.
+#: Codecs of solutions by the name of the problem; that of pipelines is for iterations.
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, encode_placement, decode_placement),
     "pipeline": Codec(PipelineJob, PipelineRecord, encode_pipeline, decode_pipeline),
@@ -361,7 +355,7 @@ def read_plan(
 
 
 def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec]:
-    """Return the problem that a plan file names, and how its solutions are written and read."""
+    """Return the problem that a plan file states, and the codec of its solutions."""
     name = values.get("name")
     if not isinstance(name, str) or name not in CODECS:
         source.fail(f"problem: name is {quote(name)}; it must be one of {', '.join(CODECS)}")
@@ -393,12 +387,12 @@ def _refuse_unknown(source: Source, given: object, known: Any, where: str) -> No
 
 
 def codec_of(problem: Problem) -> Codec:
-    """Return how the solutions of a problem are written and read."""
+    """Return the codec of a problem's solutions."""
     return STREAM if is_stream(problem) else CODECS[problem.name]
 
 
 def to_json(value: object) -> object:
-    """Return a value as JSON values: arrays and tuples as lists, "inf" and the like as texts."""
+    """Return a value as JSON values: arrays and tuples as lists, infinities and NaN as texts."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):
@@ -414,7 +408,7 @@ def to_json(value: object) -> object:
 
 
 def _from_json(value: Any) -> Any:
-    """Return JSON values with numbers in place of the texts of infinite ones."""
+    """Return JSON values with the texts of infinities and NaN replaced by numbers."""
     if isinstance(value, str):
         return _SPECIAL.get(value, value)
     if isinstance(value, dict):

@@ -1,15 +1,15 @@
 """Problem files: TOML whose fields are those of the problems in Python.
 
-A table names the problem, and holds its fields; what is left out has its default::
+A table names the problem and has its fields; omitted ones have their defaults::
 
     [pipeline]
     microbatches = 8
     schedule = "zb-h1"
     placement_rules = { pins = [["embed*", 0]], max_stages = 4 }
 
-Other tables, which the caller names, hold the fields of other records: limits of a search, say.
-The fields are read off the dataclasses, so that a new one is in these files at once. `to_plain`
-writes any frozen dataclass as JSON has it, which `make_record` reads again.
+Other tables, which the caller names, hold the fields of other records, such as limits of a search.
+The fields are those of the dataclasses, so that a new field needs no code here. `to_plain` converts
+any frozen dataclass to JSON values, which `make_record` converts back.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ R = TypeVar("R")
 
 #: Fields of a TOML table by name.
 Table = dict[str, Any]
-#: Constructors from a text, by the type of the record that is asked for.
+#: Constructors of records from texts, by the type of the record.
 FromText = Mapping[type[Any], Callable[[str], object]]
 
 #: Problems by the name of the table that states them.
@@ -76,7 +76,7 @@ def read_tables(path: str | Path, others: Iterable[str] = ()) -> tuple[str, dict
 def read_setting(text: str) -> Table:
     """Return the fields that a text such as ``stages=4,mode=both`` sets.
 
-    What stands between the braces of a table in TOML will do; texts need no quotes. InputError if
+    The text is the content of an inline table in TOML, in which texts need no quotes. InputError if
     it sets no field.
 
     Examples
@@ -99,7 +99,7 @@ def read_setting(text: str) -> Table:
 
 
 def _quoted(value: str) -> str:
-    """Return a value as TOML writes it: a text without quotes gets them."""
+    """Return a value in TOML: a text without quotes gets them."""
     if _in_braces(f"it={value}"):
         return value
     plain = value.replace("\\", "\\\\").replace('"', '\\"')
@@ -107,7 +107,7 @@ def _quoted(value: str) -> str:
 
 
 def _in_braces(text: str) -> Table:
-    """Return the table between whose braces a text stands; empty if it stands in none."""
+    """Return the inline table with this content; empty if it is no such content."""
     try:
         found = tomllib.loads(f"it = {{{text}}}")
     except (ValueError, RecursionError):
@@ -132,7 +132,7 @@ def make_record(
 
 
 def _ready(value: Any, kind: Type, from_text: FromText, place: str) -> Any:
-    """Return a value with records in place of texts that stand for them; all fields are known."""
+    """Return a value with texts replaced by records; InputError at an unknown field."""
     match kind:
         case DataclassType() if isinstance(value, str) and kind.cls in from_text:
             return from_text[kind.cls](value)
@@ -169,7 +169,7 @@ def required_fields(kind: type[Any]) -> list[str]:
 
 
 def to_plain(value: object) -> Any:
-    """Return a value as JSON takes it.
+    """Return a value as JSON values, records without fields that have their defaults.
 
     Examples
     --------

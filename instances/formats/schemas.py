@@ -1,7 +1,7 @@
 """JSON schemas of our file formats, generated from the records that read them.
 
-The published files lie in ``instances/formats/schemas``; ``python -m
-stagecut.instances.formats.schemas`` writes them anew, a test holds them up to date.
+The published files are in ``instances/formats/schemas``; ``python -m
+stagecut.instances.formats.schemas`` rewrites them, and a test checks that they are up to date.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def dumps_schema(schema: dict[str, Any]) -> str:
 def _problem_schema() -> dict[str, Any]:
     """Return the schema of problem files: a table for one problem, whose fields are its own.
 
-    Where a topology, a mesh or a link is asked for, a text will do; for the nodes that rules leave
-    where they are, the name of a plan file.
+    A text may stand for a topology, a mesh or a link, and the name of a plan file for the nodes
+    that rules fix.
     """
     definitions = _schema(*PROBLEMS.values())["$defs"]
     for definition in definitions.values():

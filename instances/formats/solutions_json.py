@@ -46,7 +46,7 @@ class ShardedOperatorsRecord(Record):
 
 
 class ChosenRecord(Record):
-    """A node of a stage: its id, and which of its configurations of the stage's degree it has."""
+    """A node of a stage by id, with label and number of its configuration, counted from 0."""
 
     node: int | str
     configuration: str
@@ -54,7 +54,7 @@ class ChosenRecord(Record):
 
 
 class StageRecord(Record):
-    """One stage of a training plan; `number` counts the node's configurations from 0."""
+    """One stage of a training plan."""
 
     kind: str
     replicas: int
@@ -118,7 +118,7 @@ class CallsRecord(Record):
 
 
 class MappedStageRecord(Record):
-    """A stage: its nodes by id, its devices in ring order, and whom each sends to.
+    """A stage: its nodes by id, its devices in ring order, and the receiver of each device.
 
     `sends_to` are positions in the next stage's devices; empty for the last stage.
     """
@@ -236,7 +236,7 @@ def decode_calls(record: CallsRecord, workload: Workload, cluster: Cluster) -> C
 def _on_devices(
     parts: Sequence[DeviceRecord | CallRecord], workload: Workload, cluster: Cluster
 ) -> list[int]:
-    """Return which part each node is in, by its number; the parts are on devices of the cluster."""
+    """Return the part of each node, of parts on devices; InputError unless each is in just one."""
     check_devices((part.device for part in parts), cluster)
     for part in parts:
         d = part.device
@@ -258,7 +258,7 @@ def check_devices(devices: Iterable[int], cluster: Cluster) -> None:
 
 
 def _part_of(parts: Sequence[Sequence[NodeId]], workload: Workload) -> list[int]:
-    """Return the part that each node is in; InputError unless each is in just one."""
+    """Return the part of each node; InputError unless each node is in just one."""
     part_of = [-1] * workload.n
     for i, nodes in enumerate(parts):
         for node in nodes:

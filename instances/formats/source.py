@@ -1,4 +1,4 @@
-"""Content of a file for readers: decoded and parsed once, with errors that name it."""
+"""Content of a file, decoded and parsed once, with error messages that name the file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NEWEST: Mapping[str, int] = MappingProxyType(
 #: The oldest version that is read, where that is not the first.
 OLDEST: Mapping[str, int] = MappingProxyType({PLAN: 4})
 
-#: A number that arrays of whole numbers can hold.
+#: A whole number of 64 bits, as arrays hold it.
 Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 #: A time, size or rate; a number of things.
 Amount = Annotated[float, msgspec.Meta(ge=0, le=LARGEST)]
@@ -50,7 +50,7 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
 #: Largest depth of nested values: no format needs it, and deeper ones can only exhaust the stack.
 MAX_DEPTH = 50
 
-#: Longest file that is read: a workload of a million nodes is shorter.
+#: Longest file that is read, in bytes: a workload of a million nodes is shorter.
 MOST_BYTES = 1 << 30
 
 _BINARY = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x89PNG": "PNG", b"%PDF": "PDF"}
@@ -61,8 +61,8 @@ _UTF16_OR_32 = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 class Source:
     """A file's content."""
 
-    file: str  # what the user called it; begins every message about it
-    stem: str  # the file name without folder and ending: what its workload is called
+    file: str  # the path as the user gave it, with which every message begins
+    stem: str  # the file name without folder and ending, the name of its workload
     text: str  # its text
     data: Any  # the value, if the text is JSON; None otherwise
     flaw: str = ""  # why the text is not JSON, if it is not
@@ -72,7 +72,7 @@ class Source:
         raise InputError(f"{self.file}: {message}")
 
     def convert(self, kind: type[T]) -> T:
-        """Return the parsed JSON as `kind`, or say which field of which node does not fit."""
+        """Return the parsed JSON as `kind`; InputError names field and node that do not fit."""
         return converted(self.data, kind, f"{self.file}: ")
 
     def numbered(self, ids: Iterable[NodeId]) -> dict[NodeId, int]:
@@ -99,7 +99,7 @@ class Source:
         return where
 
     def table(self, wanted: str) -> dict[str, Any]:
-        """Return the outermost object of a JSON file; `wanted` is what to give in its place."""
+        """Return the outermost object of a JSON file; `wanted` names such a file in messages."""
         if self.flaw:
             self.fail(self.flaw)
         if not isinstance(self.data, dict):
@@ -108,7 +108,7 @@ class Source:
 
     @property
     def format_name(self) -> str:
-        """Name of our format that the file gives; an empty text for others' files."""
+        """The Stagecut format that the file declares; an empty text for other files."""
         named = self.data.get("format") if isinstance(self.data, dict) else None
         return named if isinstance(named, str) and named.startswith("stagecut-") else ""
 
@@ -124,7 +124,7 @@ def read_source(path: str | Path) -> Source:
 
 
 def stem_of(path: str | Path) -> str:
-    """Return a file's name without folder and ending, as text that files can hold.
+    """Return a file's name without folder and ending, as valid Unicode.
 
     Bytes that are no UTF-8, which names may have, are replaced.
     """
@@ -228,7 +228,7 @@ def _depth_exceeds(data: object, limit: int) -> bool:
 
 
 def label(item: object) -> str:
-    """Return a user's name of an item in a file: ``node 7``, ``edge 12 → 7``; or ""."""
+    """Return the name of an item of a file in messages: ``node 7``, ``edge 12 → 7``; or ""."""
     if isinstance(item, dict):
         if type(item.get("id")) in (int, str):
             return f"node {plain_id(item['id'])}"
@@ -238,7 +238,7 @@ def label(item: object) -> str:
 
 
 def plain_id(node: int | str) -> str:
-    """Return an id as people write it, cut if it is very long."""
+    """Return an id as text without quotes, cut if it is very long."""
     return quote(node).strip('"')
 
 
@@ -273,20 +273,22 @@ def converted(data: object, kind: type[T], prefix: str = "") -> T:
 
 
 def _reason(error: str, data: object, kind: type[Any]) -> str:
-    """Return why `data` is no `kind` in the user's words: which field of which node."""
+    """Return the reason why `data` is no `kind`, with field and node."""
     message, _, path = error.partition(" - at `")
     steps = re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", path.rstrip("`"))
     where: list[str] = []
-    value, known = data, True
+    value, known, free = data, True, ""
     for key, position in steps:
-        known = known and position != "..."
+        if position == "..." and known and isinstance(value, dict):  # the value of some key
+            key = free = _wrong_key(data, kind, value, error)
+        known = known and (key != "" or position != "...")
         if key:
             where.append(key)
             value = value.get(key) if known and isinstance(value, dict) else None
         elif known:
             value = value[int(position)] if isinstance(value, list) else None
             plural = where.pop() if where else "item"
-            name = label(value)
+            name = "" if plural == free else label(value)
             if plural == "kinds" and isinstance(value, dict) and isinstance(value.get("name"), str):
                 name = f"device kind {quote(value['name'])}"
             where.append(name or f"{plural}[{position}]")
@@ -315,8 +317,26 @@ def _reason(error: str, data: object, kind: type[Any]) -> str:
     return f"{begin}{name} is{found}; it must be {wanted}"
 
 
+def _wrong_key(data: object, kind: type[Any], values: dict[str, Any], error: str) -> str:
+    """Return the first key of an object within `data` whose value is the one that does not fit."""
+    whole, left = dict(values), list(values)
+    while len(left) > 1:
+        half = left[: len(left) // 2]
+        values.clear()
+        values.update((key, whole[key]) for key in half)
+        try:
+            msgspec.convert(data, kind, str_keys=True)
+            wrong = False
+        except msgspec.ValidationError as other:
+            wrong = str(other) == error
+        left = half if wrong else left[len(half) :]
+    values.clear()
+    values.update(whole)
+    return left[0]
+
+
 def _choices(kind: Type, steps: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the texts that may stand at a place, given by keys and positions, in a type."""
+    """Return the texts that are valid at a place of a type, given by keys and positions."""
     if isinstance(kind, UnionType):
         return [text for one in kind.types for text in _choices(one, steps)]
     if isinstance(kind, EnumType):
@@ -337,7 +357,7 @@ def _choices(kind: Type, steps: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def read_file(source: Source, kind: type[T], wanted: str) -> T:
-    """Return our file as `kind`, after a look at its version.
+    """Return a Stagecut file as `kind`, once its version is checked.
 
     InputError if it is of another format, newer than this code, or does not fit.
     """
@@ -365,7 +385,7 @@ def read_file(source: Source, kind: type[T], wanted: str) -> T:
 
 
 def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
-    """Return the outermost object of one of our files as the newest version would say it."""
+    """Return the outermost object of a Stagecut file in the form of the newest version."""
     form = data["format"]
     if form == PLAN and version < 5:
         _nest_links(data.get("problem"))

@@ -44,7 +44,7 @@ class TieRecord(Record):
 
 
 class ConfigurationRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """One configuration of a node; `sync` by the id at the other end of an edge, in and out.
+    """One configuration of a node; `sync_in`, `sync_out`: bytes by the id at an edge's other end.
 
     `sharding` has the signatures of the layer's operators, separated by spaces.
     """
@@ -137,7 +137,7 @@ class WorkloadFile(Record):
 
 
 def read_workload(source: Source) -> Workload:
-    """Return the workload in one of our files."""
+    """Return the workload in a Stagecut workload file."""
     file = read_file(source, WorkloadFile, WORKLOAD)
     if not file.nodes:
         source.fail("nodes is empty; a workload needs at least one node")
@@ -250,7 +250,7 @@ def write_workload(workload: Workload) -> dict[str, object]:
 
 
 def read_cluster(source: Source) -> Cluster:
-    """Return the cluster in one of our files."""
+    """Return the cluster in a Stagecut cluster file."""
     file = read_file(source, ClusterFile, CLUSTER)
     return make_cluster(source, file.kinds, file.links)
 
@@ -343,6 +343,8 @@ def read_layers(
             "give one for each edge"
         )
     size = dict(zip(edges, record.edge_bytes, strict=True))
+    if len(size) < len(edges):
+        source.fail("edges: one is listed twice, so that its edge_bytes are not clear; remove one")
     number = {ends: e for e, ends in enumerate(sorted(size))}
     index = {node: v for v, (node, _) in enumerate(nodes)}
     rows: list[tuple[int, ConfigurationRecord]] = []

@@ -1,7 +1,7 @@
 """JSON format of tensor programs: tensors by name, operators in topological order.
 
 Nodes, edges and costs of the workload follow from them. A signature is written as its text with the
-extent that it divides and what is added up meanwhile, or as the text alone where nothing is split.
+extent that it divides and the bytes that are reduced, or as the text alone where nothing is split.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ..common.errors import InputError
 
-#: Endings of files that pictures are drawn into.
+#: Endings of files of pictures.
 PICTURES = (".png", ".svg", ".pdf")
-#: Endings of self-contained pages.
+#: Endings of files of self-contained pages.
 PAGES = (".htm", ".html")
 
 _REMEDY = {
@@ -32,7 +32,7 @@ _REMEDY = {
 
 
 def check_target(path: Path, endings: Sequence[str] = ()) -> None:
-    """Refuse a file that could not be written, before the work that it shall hold.
+    """Refuse a path that cannot be written to, before the work whose result it would hold.
 
     InputError if its folder does not exist, nothing may be written there, it is a folder itself,
     or its name has none of the `endings` (if there are any).
@@ -56,10 +56,10 @@ def check_target(path: Path, endings: Sequence[str] = ()) -> None:
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
-    """Write a file whole or not at all: whoever reads `path` sees the old content or the new.
+    """Write a file completely or not at all: a reader of `path` sees the old content or the new.
 
-    It is written beside `path`, forced to disk and renamed; links are followed. What is no regular
-    file (a pipe, ``/dev/stdout``) is written straight. After InputError nothing has changed.
+    A temporary file in the same folder is forced to disk and renamed; links are followed. Pipes,
+    ``/dev/stdout`` and the like are written directly. After InputError nothing has changed.
     """
     try:
         data = content.encode() if isinstance(content, str) else content
@@ -77,7 +77,7 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
 
 
 def why_not(error: Exception) -> str:
-    """Return why a file could not be written, with the remedy, if there is a known one."""
+    """Return the reason why a file could not be written, or its remedy if one is known."""
     known = _REMEDY.get(getattr(error, "errno", None) or 0)
     return known or getattr(error, "strerror", None) or str(error)
 
@@ -98,8 +98,8 @@ def _replace(target: Path, data: bytes) -> None:
         raise
 
 
-def layout(document: dict[str, object]) -> str:
-    """Return JSON for people: a line per key, and a line per item of lists of objects or lists.
+def json_text(document: dict[str, object]) -> str:
+    """Return readable JSON: a line per key, and a line per item of lists of objects or lists.
 
     Floats are written with the digits that bring them back exactly.
     """

@@ -1,4 +1,4 @@
-"""Random graphs of network-like families, the training set of the learned policy."""
+"""Random graphs of families similar to networks: the training set of the learned policy."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NODES = (20, 100)
 ACCELERATORS = (2, 8)
 #: Memory of a device over its even share, at least and at most; every second one has no limit.
 ROOM = (1.3, 3.0)
-#: How much slower the slower half of unlike devices and of their links is, at least and at most,
-#: and what part of the others' memory it has at least.
+#: Slowdown of the slower half of unlike devices, and of their links, at least and at most; least
+#: fraction of the other devices' memory that they have.
 SLOWER, LINK_SLOWER, LEAST_ROOM = (1.3, 4.0), (1.0, 4.0), 0.5
 
 Edges = list[tuple[int, int]]
@@ -71,7 +71,7 @@ def _transformer(n: int, rng: np.random.Generator) -> Edges:
 
 
 def _encoder_decoder(n: int, rng: np.random.Generator) -> Edges:
-    """A chain that encodes, one that decodes, and edges between: mirrored, or from one node."""
+    """An encoder chain, a decoder chain, and edges between them: mirrored, or from one node."""
     half = n // 2
     edges = _chain(n, rng)
     mirrored = bool(rng.integers(2))
@@ -102,7 +102,7 @@ FAMILIES: dict[str, Callable[[int, np.random.Generator], Edges]] = {
 
 
 def family_graph(family: str, seed: int, *, unlike: bool = False) -> Workload:
-    """Return a graph of a family, the same for the same seed.
+    """Return a random graph of a family, determined by the seed.
 
     Every second one has a backward pass, whose nodes share the colours of their forward nodes. Of
     unlike devices one half is slower, has slower links and less memory. InputError if the family is
@@ -150,7 +150,7 @@ def family_graph(family: str, seed: int, *, unlike: bool = False) -> Workload:
 
 
 def _with_unlike_devices(graph: Workload, rng: np.random.Generator) -> Workload:
-    """Return a graph that gives bytes, which fast links move in the transfer times that it gave."""
+    """Return a graph with bytes, which fast links move in its former transfer times."""
     assert graph.cluster is not None
     assert graph.transfer is not None
     fast = graph.cluster.kinds[0]

@@ -40,7 +40,7 @@ def published_folder() -> Path:
     Returns
     -------
     Path
-        What the environment variable ``STAGECUT_BENCHMARKS`` says, else one in the user's cache.
+        The environment variable ``STAGECUT_BENCHMARKS``, else a folder in the user's cache.
 
     Examples
     --------
@@ -60,13 +60,11 @@ def fetch(
     server: str = SERVER,
     on_file: Callable[[PublishedFile], None] | None = None,
 ) -> list[Path]:
-    """Download the published files that `folder` does not hold yet, checked by SHA-256.
-
-    Return all.
+    """Download the published files that `folder` lacks, check their SHA-256, and return all paths.
 
     Files go under their own paths; only those whose path begins with `below`, such as
     ``placement/throughput``. InputError if nothing matches, the server, or mirror, cannot be
-    reached, or a file is not what it was when it was listed.
+    reached, or a file differs from the listed hash.
     """
     import pooch
     import requests

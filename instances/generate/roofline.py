@@ -7,8 +7,8 @@ takes, on a device with peak P and memory bandwidth W,
 
 B counts every operand once: inputs, weights and output. Equation (1) is the roofline of Williams,
 Waterman and Patterson ("Roofline: an insightful visual performance model", CACM 52(4), 2009) plus
-the pause between two kernels of one stream. It is a floor: real kernels reach some 40 to 80 % of
-the peak, so measured times are longer by that factor, nearly the same one for all large operators.
+the pause between two kernels of one stream. It is a lower bound: real kernels reach some 40 to 80 %
+of the peak, so measured times are longer by nearly the same factor for all large operators.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ..costs.clusters import accelerator
 from ..costs.hardware import NumberFormat
 from ..model.cluster import Link
 
-#: The accelerator that workloads are generated for unless another is asked for.
+#: Accelerator of generated workloads by default.
 USUAL = "a100-80gb"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Peak rates and memory of a device, from its specification sheet."""
+    """Device for the roofline: peak rates and memory, from its specification sheet."""
 
-    name: str  # as the catalogue calls it
+    name: str  # name in the table of accelerators
     # peak rate of dense matrix products on 16-bit floats, accumulating in 32 bits; for a CPU core,
     # of 32-bit floats
     flops_per_s: float
@@ -44,7 +44,7 @@ class Machine:
     source: str  # where the numbers are from
 
     def seconds(self, flops: Floats, size_bytes: Floats, launches: Floats) -> Floats:
-        """Return equation (1) for arrays of one shape; nothing to do takes nothing."""
+        """Return the seconds of operators by equation (1), for arrays of one shape."""
         work = np.maximum(flops / self.flops_per_s, size_bytes / self.bytes_per_s)
         return np.asarray(work + launches * self.launch_s, dtype=np.float64)
 
@@ -54,7 +54,7 @@ class Machine:
 _PAUSE_S = 0.9e-6
 
 #: Time until the first byte of a transfer arrives: the order of point-to-point messages between
-#: GPUs of one machine and of copies to and from the host. Ours; no sheet says it.
+#: GPUs of one machine and of copies to and from the host. Our estimate; no sheet gives it.
 _LATENCY_S = 10e-6
 
 #: One core of an Intel Xeon Platinum 8380: 2.3 GHz × 64 operations of AVX-512, and its 40th part
@@ -72,9 +72,9 @@ CPU_CORE = Machine(
 
 @cache
 def machine(name: str = USUAL) -> Machine:
-    """Return an accelerator of the table of training clusters by its name, in any spelling.
+    """Return an accelerator of `costs/accelerators.csv` by its name, in any spelling.
 
-    It computes at its peak on 16-bit floats. InputError if the table has none that fits.
+    Its peak is that of 16-bit floats. InputError if the table has no such accelerator.
 
     Examples
     --------

@@ -16,6 +16,7 @@ from ..common.errors import InputError, quote
 from ..costs.description import ModelDescription
 from ..costs.hardware import NumberFormat
 from ..costs.layout import (
+    FULL,
     OFFLOAD,
     ContextKind,
     Dispatcher,
@@ -27,7 +28,6 @@ from ..costs.layout import (
 )
 
 _SIXTEEN = frozenset({NumberFormat.BF16, NumberFormat.FP16})
-_FULL = frozenset({Recompute.FULL})
 _PLAIN = frozenset({JobSchedule.ONE_F_ONE_B})
 _USUAL = frozenset({Layout.order})
 
@@ -55,7 +55,7 @@ class LauncherSettings:
     expert: bool = True
     expert_tensor: bool = False
     expert_beside_tensor: bool = True
-    recompute: frozenset[Recompute] = _FULL  # modules that it can recompute
+    recompute: frozenset[Recompute] = FULL  # modules that it can recompute
     # recompute_some, recompute_by_stage: whether full recomputation can be limited to some layers
     # of a stage, and whether their number can differ between stages
     recompute_some: bool = False
@@ -72,8 +72,10 @@ class LauncherSettings:
     dispatchers: frozenset[Dispatcher] = frozenset({Dispatcher.ALL_TO_ALL})
     capacity: bool = False  # whether experts can drop tokens
     graphs: frozenset[Graphs] = frozenset({Graphs.NONE})  # kernels that recorded graphs can launch
-    # whether it supports multi-token prediction in a pipeline
+    # mtp_in_pipeline, encoder_in_pipeline: whether it supports multi-token prediction in a
+    # pipeline, and can divide a model with encoder and decoder into stages
     mtp_in_pipeline: bool = True
+    encoder_in_pipeline: bool = False
     # whether only data-parallel ranks divide experts
     experts_in_data: bool = False
     # whether tensor or context parallelism requires ZeRO 1 or above
@@ -136,7 +138,7 @@ _TORCHTITAN = LauncherSettings(
     sharded_groups=frozenset({2, 3}),
     sequence_parallel=True,
     context=frozenset({ContextKind.RING, ContextKind.ALL_GATHER}),
-    recompute=_FULL | {Recompute.OPERATORS},
+    recompute=FULL | {Recompute.OPERATORS},
     mtp_in_pipeline=False,
     dispatchers=frozenset(Dispatcher),
     graphs=frozenset({Graphs.NONE, Graphs.ITERATION}),
@@ -236,6 +238,7 @@ _ANY = replace(
     recompute_by_stage=True,
     offload=frozenset(OFFLOAD),
     offload_by_layer=False,
+    encoder_in_pipeline=True,
 )
 
 #: Launchers by name.

@@ -15,14 +15,22 @@ from ..common.errors import InputError, quote
 from ..common.units import check_count, check_counts
 from ..costs.description import ModelDescription
 from ..costs.hardware import TrainingCluster
-from ..costs.layout import OFFLOAD, RECIPES, ContextKind, JobSchedule, Layout, Recipe, Recompute
+from ..costs.layout import (
+    FULL,
+    OFFLOAD,
+    RECIPES,
+    ContextKind,
+    JobSchedule,
+    Layout,
+    Recipe,
+    Recompute,
+)
 from ..costs.stages import device_memory
 from .launchers import LAUNCHERS, LauncherSettings, runs
 
-_FULL = frozenset({Recompute.FULL})
 #: Sets of modules that are recomputed in all layers, where the launcher and the model have them.
 _MODES = (
-    _FULL,
+    FULL,
     frozenset({Recompute.OPERATORS}),
     frozenset({Recompute.LAYERNORM}),
     frozenset({Recompute.MLP}),
@@ -176,7 +184,7 @@ class TrainingJob:
     def counts_layers(self, layout: Layout) -> bool:
         """Whether the number of recomputed layers of each stage is open under a layout."""
         known = self.settings
-        some = layout.recompute == _FULL and known.recompute_some
+        some = layout.recompute == FULL and known.recompute_some
         some = some and not (layout.offload_activations and known.offload_by_layer)
         return some and layout.recompute_layers is not None
 
@@ -192,7 +200,10 @@ class TrainingJob:
 
     def pipelines(self, model: ModelDescription) -> bool:
         """Whether the launcher can train a model in a pipeline."""
-        return self.settings.mtp_in_pipeline or not model.mtp
+        known = self.settings
+        return (known.mtp_in_pipeline or not model.mtp) and (
+            known.encoder_in_pipeline or not model.encoder
+        )
 
     def refused(self, model: ModelDescription, layout: Layout) -> tuple[str, ...]:
         """Return the fields of a layout whose values the job or its launcher does not allow."""

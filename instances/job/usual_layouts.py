@@ -20,11 +20,11 @@ from importlib.resources import files
 from typing import Any
 
 from ..common.errors import InputError
-from ..common.units import show_bytes
+from ..common.units import divisors, show_bytes
 from ..costs.clusters import training_cluster
 from ..costs.description import ModelDescription
 from ..costs.hardware import NumberFormat, TrainingCluster
-from ..costs.layout import RECIPES, Layout, Overlap, Recompute, check_layout
+from ..costs.layout import FULL, RECIPES, Layout, Overlap, Recompute, check_layout
 from ..costs.memory import fullest_rank
 from ..costs.models import shipped_model
 from ..costs.stages import device_memory
@@ -38,9 +38,9 @@ NONE = "none"
 class PublishedRecipe:
     """A published run of a shipped model."""
 
-    # name, further: name of the model, and number of its blocks for multi-token prediction
+    # name, mtp: name of the model, and number of its blocks for multi-token prediction
     name: str
-    further: int
+    mtp: int
     devices: str  # the cluster in one line, as for `training_cluster`
     layout: Layout  # layout of the run
     seconds: float  # measured seconds of one iteration
@@ -50,7 +50,7 @@ class PublishedRecipe:
     def model(self) -> ModelDescription:
         """Description of the trained model."""
         named = shipped_model(self.name)
-        return replace(named, mtp=(named.mtp or (named.blocks[-1],))[:1] * self.further)
+        return replace(named, mtp=(named.mtp or (named.blocks[-1],))[:1] * self.mtp)
 
     @property
     def cluster(self) -> TrainingCluster:
@@ -72,7 +72,7 @@ def published_recipes() -> tuple[PublishedRecipe, ...]:
     return tuple(
         PublishedRecipe(
             row.pop("model"),
-            int(row.pop("further")),
+            int(row.pop("mtp")),
             row.pop("cluster"),
             source=row.pop("source"),
             seconds=float(row.pop("seconds")),
@@ -110,7 +110,6 @@ def _value(key: str, text: str, default: Layout) -> Any:
 
 
 _NOTHING: frozenset[Recompute] = frozenset()
-_FULL = frozenset({Recompute.FULL})
 
 #: Largest tensor degree of the rules: usual nodes have as many devices.
 WIDEST = 8
@@ -180,9 +179,12 @@ def usual_layouts(
     common = replace(on_one_device(base), shard_group=0, mtp_stage=-1)
     rules = [
         ("ZeRO-3 over all devices", _sharded(common, cluster)),
-        ("tensor parallelism in the node, pipeline across", _in_node(common, model, cluster)),
+        (
+            "tensor parallelism in the node, pipeline across",
+            _pipelines(common, model, cluster, _tensor_degrees(cluster)[::-1], 1),
+        ),
         ("Megatron-Bridge's guide", _by_size(common, model, cluster)),
-        ("ZeRO-1 in a pipeline (DeepSpeed)", _pipeline(common, model, cluster)),
+        ("ZeRO-1 in a pipeline (DeepSpeed)", _pipelines(common, model, cluster, [1], 2)),
         ("torchtitan's recipes", _titan(common, model, cluster)),
     ]
     recipe = nearest_recipe(model, cluster, base.recipe.compute)
@@ -224,19 +226,30 @@ def _sharded(common: Layout, cluster: TrainingCluster) -> Iterator[Layout]:
     If the batch has too few sequences for so many replicas, or memory is short, the smallest
     sufficient tensor degree follows.
     """
-    for tensor in _divisors(min(WIDEST, cluster.per_node)):
+    for tensor in _tensor_degrees(cluster):
         whole = replace(_divided(common, cluster, tensor, 1), zero=3)
-        for recompute in (_NOTHING, _FULL):
+        for recompute in (_NOTHING, FULL):
             for size in _microbatches(whole):
                 yield replace(whole, microbatch=size, recompute=recompute)
 
 
-def _in_node(common: Layout, model: ModelDescription, cluster: TrainingCluster) -> Iterator[Layout]:
-    """Yield layouts with the largest tensor degree within a node, and few pipeline ranks first."""
-    for tensor in reversed(_divisors(min(WIDEST, cluster.per_node))):
-        for recompute in (_NOTHING, _FULL):
-            for pipeline in _divisors(cluster.devices // tensor):
-                if pipeline <= model.layers:
+def _tensor_degrees(cluster: TrainingCluster) -> list[int]:
+    """Return the tensor degrees within a node that the rules try, increasing."""
+    return divisors(min(WIDEST, cluster.per_node))
+
+
+def _pipelines(
+    common: Layout,
+    model: ModelDescription,
+    cluster: TrainingCluster,
+    tensors: Sequence[int],
+    least: int,
+) -> Iterator[Layout]:
+    """Yield pipelines of `least` ranks or more, few first, of each of some tensor degrees."""
+    for tensor in tensors:
+        for recompute in (_NOTHING, FULL):
+            for pipeline in divisors(cluster.devices // tensor):
+                if least <= pipeline <= model.layers:
                     layout = _divided(common, cluster, tensor, pipeline)
                     yield replace(_with_experts(layout, model, cluster), recompute=recompute)
 
@@ -253,29 +266,18 @@ def _by_size(common: Layout, model: ModelDescription, cluster: TrainingCluster) 
             row for row in BY_PARAMETERS if model.parameters < row[0]
         )
         points = tuple((t, p, 1, context) for t in tensors for p in pipelines)
-    for recompute in (_NOTHING, _FULL):
+    for recompute in (_NOTHING, FULL):
         for tensor, pipeline, expert, context in points:
             layout = _divided(common, cluster, tensor, pipeline, max(context, long))
             for experts in _expert_degrees(layout, expert):
                 yield replace(layout, expert=experts, recompute=recompute)
 
 
-def _pipeline(
-    common: Layout, model: ModelDescription, cluster: TrainingCluster
-) -> Iterator[Layout]:
-    """Yield pipelines, few ranks first, whose replicas divide the optimizer."""
-    for recompute in (_NOTHING, _FULL):
-        for pipeline in _divisors(cluster.devices)[1:]:
-            if pipeline <= model.layers:
-                layout = _divided(common, cluster, 1, pipeline)
-                yield replace(_with_experts(layout, model, cluster), recompute=recompute)
-
-
 def _titan(common: Layout, model: ModelDescription, cluster: TrainingCluster) -> Iterator[Layout]:
     """Yield FSDP layouts: with tensor parallelism for large models, else recomputing operators."""
     large = model.parameters >= TITAN_TENSOR_FROM
     layout = replace(_divided(common, cluster, WIDEST if large else 1, 1), zero=3)
-    for recompute in (_FULL,) if large else (frozenset({Recompute.OPERATORS}), _FULL):
+    for recompute in (FULL,) if large else (frozenset({Recompute.OPERATORS}), FULL):
         for size in _microbatches(layout):
             yield replace(layout, microbatch=size, recompute=recompute)
 
@@ -318,7 +320,7 @@ def _published(
     for expert in _expert_degrees(layout, own.expert):
         for size in dict.fromkeys((own.microbatch, 1)):
             yield replace(layout, expert=expert, microbatch=size)
-            yield replace(layout, expert=expert, microbatch=size, recompute=_FULL)
+            yield replace(layout, expert=expert, microbatch=size, recompute=FULL)
 
 
 def _divided(
@@ -353,7 +355,3 @@ def _microbatches(layout: Layout) -> Sequence[int]:
     """Return the possible sizes of a microbatch in sequences, the largest first."""
     local = layout.global_batch // layout.data
     return [size for size in (8, 4, 2, 1) if size == 1 or (local >= size and local % size == 0)]
-
-
-def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..common.arrays import Floats, Ints, frozen
-from ..common.errors import InputError, quote
+from ..common.errors import InputError, all_differ, quote
 from ..common.units import LARGEST, SMALLEST
 from .summary import Tabled
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ACCELERATOR = "accelerator"
 CPU = "cpu"
 
-#: Most devices of a cluster: no search can use more, and a mistyped count must not fill the memory.
+#: Most devices of a kind: no search can use more, and a mistyped count must not fill the memory.
 MAX_DEVICES = 100_000
 
 
@@ -114,9 +114,9 @@ class PairLink:
 
 
 def link_table(links: Sequence[PairLink], named: Mapping[str, Sequence[int]], size: int) -> Ints:
-    """Return which link joins each pair of `size` devices; shape (D, D), −1 for none.
+    """Return the link that joins each pair of `size` devices; shape (D, D), −1 for none.
 
-    Of several links that name a pair the last one counts; a name stands for the devices in `named`.
+    Of several links that name a pair the last one counts; `named` has the devices of each name.
     InputError if an end does not exist, a link joins a device with itself only, a pair of ends is
     given twice, or there are more than `MAX_LINKED_DEVICES` devices.
     """
@@ -145,7 +145,7 @@ def link_table(links: Sequence[PairLink], named: Mapping[str, Sequence[int]], si
 
 
 def number(value: object, what: str) -> float:
-    """Return `value` as a float; raises InputError if it is no number, or finite and too large."""
+    """Return `value` as a float; InputError if it is no number, NaN, or finite and too large."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(f"{what} is {quote(value)}; it must be a number")
     try:
@@ -159,14 +159,14 @@ def number(value: object, what: str) -> float:
 
 @dataclass(frozen=True)
 class DeviceKind:
-    """Devices that are alike.
+    """A kind of identical devices.
 
     Parameters
     ----------
     name
         Such as ``accelerator``, ``cpu``, ``a100``.
     count
-        How many there are.
+        Number of devices.
     memory_bytes
         Memory of each; `inf` for no limit. Whole bytes count exactly; sums of sizes that are not
         whole may pass it by 1e-9 of it, half a byte at most, for rounding.
@@ -174,7 +174,7 @@ class DeviceKind:
         True for devices that compute in host memory (CPU cores): they pay no transfer and have
         no memory limit of their own.
     times
-        Which column of `Workload.times` they are timed by; default: `name`, else
+        Column of `Workload.times` with their times; default: `name` if there is such a column, else
         ``accelerator`` or ``cpu``.
     slowdown
         Factor on those times.
@@ -214,6 +214,8 @@ class DeviceKind:
             )
         for key in ("memory_bytes", "slowdown"):
             object.__setattr__(self, key, number(getattr(self, key), f"{self.name}: {key}"))
+        if not isinstance(self.host, bool | np.bool_):
+            raise InputError(f"{self.name}: host is {quote(self.host)}; it must be true or false")
         object.__setattr__(self, "host", bool(self.host))
         if self.link is not None and not isinstance(self.link, Link):
             raise InputError(f"{self.name}: link is {quote(self.link)}; it must be a Link")
@@ -264,8 +266,8 @@ class Cluster(Tabled):
     Raises
     ------
     InputError
-        If there is no device at all, two kinds have one name, or a link names what is no
-        accelerator.
+        If there is no device at all, two kinds or devices have one name, or a link names what is
+        no accelerator.
 
     Examples
     --------
@@ -290,6 +292,8 @@ class Cluster(Tabled):
                 raise InputError(f"cluster: two device kinds are called {name!r}; rename one")
         if not any(kind.count for kind in self.kinds):
             raise InputError("cluster: no devices; give at least one accelerator or CPU core")
+        if any(f"{name} " in other for name in names for other in names):  # such as "a" and "a 0"
+            all_differ((device.name for device in self.devices), "cluster: device")
         object.__setattr__(self, "links", tuple(self.links))
         if self.links:
             self.link_of  # noqa: B018  # checks them
@@ -310,7 +314,7 @@ class Cluster(Tabled):
 
     @cached_property
     def link_of(self) -> Ints:
-        """Shape (D, D): which of `links` joins two devices, −1 for none."""
+        """Shape (D, D): number of the link between two devices, −1 for none."""
         hosts = [kind.host for kind in self.kinds]
         named: dict[str, list[int]] = {kind.name: [] for kind in self.kinds if not kind.host}
         for d, device in enumerate(self.devices):
@@ -328,7 +332,7 @@ class Cluster(Tabled):
         return hashlib.sha256(repr(stated).encode()).hexdigest()
 
     def summary(self) -> dict[str, object]:
-        """Return how many devices of each kind there are, as it shows itself."""
+        """Return the number and memory of each kind of devices, and the number of links."""
         facts: dict[str, object] = {}
         for kind in self.kinds:
             memory = "" if math.isinf(kind.memory_bytes) else f" of {kind.memory_bytes:.6g} bytes"
@@ -346,8 +350,7 @@ class Cluster(Tabled):
         Raises
         ------
         InputError
-            If a number is given and several kinds could be meant, or the kind does not exist
-            and cannot be made up.
+            If a count is given and the cluster has several such kinds.
         """
         kinds = list(self.kinds)
         for count, host, name in ((accelerators, False, ACCELERATOR), (cpus, True, CPU)):
@@ -405,12 +408,12 @@ class Cluster(Tabled):
 def accelerators_and_cpus(
     accelerators: int, cpus: int = 0, memory_bytes: float = math.inf
 ) -> Cluster:
-    """Return the usual cluster: alike accelerators, and CPU cores on one host.
+    """Return a cluster of identical accelerators, and CPU cores on one host.
 
     Parameters
     ----------
     accelerators, cpus
-        How many of each.
+        Number of each.
     memory_bytes
         Memory of each accelerator.
 
@@ -422,7 +425,7 @@ def accelerators_and_cpus(
     Raises
     ------
     InputError
-        If a number is negative or no number of devices, or there are no devices at all.
+        If a number is no count of devices, or there are no devices at all.
 
     Examples
     --------

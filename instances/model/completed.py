@@ -1,9 +1,9 @@
-"""Completion of workloads: costs that problems count and files leave open, by stated assumptions.
+"""Completion of workloads: costs that a problem needs and files leave open, by stated assumptions.
 
-A file of one format says layers with configurations, another one forward and backward nodes; one
-says bytes, another one times of transfers; some name no unit of time. `complete` makes of each what
-a problem asks for, where its content has a meaning for it: first from the file, then by the
-assumptions, and each one that was needed is named.
+One format gives layers with configurations, another forward and backward nodes; one gives bytes,
+another times of transfers; some name no unit of time. `complete` converts each to the form that a
+problem needs, if its content has a meaning for it. Values come from the file, otherwise from
+assumptions, each of which is noted in the workload.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from ..common.errors import InputError, quote
 from ..common.units import LARGEST, SMALLEST, TIME_UNITS, UNSPECIFIED, show_percent
-from .cluster import ACCELERATOR, Cluster
+from .cluster import ACCELERATOR, Cluster, number
 from .pipeline_job import PipelineJob, is_iteration, is_stream
 from .problem import DeviceMapping, Problem
 from .sharding import Sharding
@@ -24,7 +24,7 @@ from .workload import Workload
 
 #: Key of `Workload.provenance` under which the assumptions stand.
 ASSUMED = "assumed"
-#: Part of a layer's time that is its forward pass, where nothing says how long that is: a backward
+#: Fraction of a layer's time that its forward pass takes, if the file does not give it: a backward
 #: pass computes two products for each one of the forward pass.
 FORWARD_SHARE = 1 / 3
 
@@ -40,7 +40,7 @@ class Assumptions:
     bandwidth
         Bytes per second that a device sends and receives.
     weight_share
-        Part of a forward node's memory that is weights; the rest are activations.
+        Fraction of a forward node's memory that is weights; the rest are activations.
 
     Raises
     ------
@@ -58,13 +58,12 @@ class Assumptions:
     weight_share: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what is none of the choices or out of range."""
         if self.time_unit not in TIME_UNITS:
             known = ", ".join(TIME_UNITS)
             raise InputError(f"time_unit: {quote(self.time_unit)} is not one of {known}")
-        if not SMALLEST <= self.bandwidth <= LARGEST:
+        if not SMALLEST <= number(self.bandwidth, "bandwidth") <= LARGEST:
             raise InputError(f"bandwidth: {quote(self.bandwidth)}; it must be above 0")
-        if not 0 <= self.weight_share <= 1:
+        if not 0 <= number(self.weight_share, "weight_share") <= 1:
             raise InputError(f"weight_share: {quote(self.weight_share)}; it must be from 0 to 1")
 
 
@@ -78,24 +77,25 @@ def complete(
     cluster: Cluster | None = None,
     assumptions: Assumptions = USUAL,
 ) -> Workload:
-    """Return the workload in the form that a problem counts, completed by assumptions.
+    """Return the workload in the form that a problem needs, completed by assumptions.
 
     Parameters
     ----------
     workload
-        As a file says it.
+        Any workload, such as one loaded from a file.
     problem
-        What is asked; a pipeline without schedule is a stream for layers with configurations.
+        The problem that it will be planned for; a pipeline without schedule is a stream for layers
+        with configurations.
     cluster
-        Whose links price transfers; default: the workload's.
+        The cluster whose links price transfers; default: the workload's.
     assumptions
-        For what the file does not say.
+        Values for what the workload does not give.
 
     Returns
     -------
     Workload
-        The same where nothing is missing; else with what was assumed in `Workload.provenance`,
-        under ``assumed``.
+        The same object if nothing is missing; else with the assumptions made in
+        `Workload.provenance`, under ``assumed``.
 
     Raises
     ------
@@ -132,9 +132,9 @@ def filled(
     bandwidth: float | None = None,
     weight_share: float | None = None,
 ) -> Workload:
-    """Return the workload with what is given here where it says nothing itself.
+    """Return the workload with unit, bandwidth and share of weights filled in where it has none.
 
-    They are those of `Assumptions`. A bandwidth makes bytes of times of transfers, and the reverse.
+    They are as in `Assumptions`. A bandwidth makes bytes of times of transfers, and the reverse.
     """
     taken = Assumptions(
         USUAL.time_unit if time_unit is None else time_unit,
@@ -149,7 +149,7 @@ def filled(
 
 
 def assumed(workload: Workload) -> list[str]:
-    """Return what was assumed of a workload, a sentence each."""
+    """Return the assumptions made for a workload, a sentence each."""
     noted = workload.provenance.get(ASSUMED, "")
     return noted.split("; ") if noted else []
 
@@ -161,7 +161,7 @@ def _noted(workload: Workload, note: str, **fields: Any) -> Workload:
 
 
 def _with_unit(workload: Workload, taken: Assumptions) -> Workload:
-    """Return a workload that names its unit of time."""
+    """Return the workload with a unit of time."""
     if workload.time_unit != UNSPECIFIED:
         return workload
     note = f"times are in {taken.time_unit}: the file names no unit"
@@ -178,7 +178,7 @@ def _bandwidth(workload: Workload, taken: Assumptions) -> tuple[Workload, float]
 
 
 def _with_bytes(workload: Workload, taken: Assumptions) -> Workload:
-    """Return a workload that says the bytes of outputs."""
+    """Return the workload with the bytes of outputs."""
     if workload.output_bytes is not None or workload.transfer is None:
         return workload
     workload, per_unit = _bandwidth(workload, taken)
@@ -187,7 +187,7 @@ def _with_bytes(workload: Workload, taken: Assumptions) -> Workload:
 
 
 def _with_transfers(workload: Workload, cluster: Cluster | None, taken: Assumptions) -> Workload:
-    """Return a workload that says how long outputs take, unless the cluster's links do."""
+    """Return the workload with transfer times, unless the cluster's links price all transfers."""
     kinds = () if cluster is None else cluster.kinds
     linked = [kind.link is not None for kind in kinds if not kind.host and kind.count]
     if any(linked) or (cluster is not None and cluster.links):  # which take seconds and bytes
@@ -200,14 +200,14 @@ def _with_transfers(workload: Workload, cluster: Cluster | None, taken: Assumpti
 
 
 def _with_bandwidth(workload: Workload, taken: Assumptions) -> Workload:
-    """Return a workload of layers that says a bandwidth."""
+    """Return a workload of layers with a bandwidth."""
     workload, per_unit = _bandwidth(workload, taken)
     assert workload.layers is not None
     return replace(workload, layers=replace(workload.layers, bandwidth=per_unit))
 
 
 def _with_weights(workload: Workload, taken: Assumptions) -> Workload:
-    """Return a workload whose forward nodes say the bytes of their weights."""
+    """Return the workload with the bytes of weights of forward nodes."""
     known = {"weight_bytes", "gradient_bytes"} & set(workload.extra)
     if known or workload.layers is not None:
         return workload
@@ -218,7 +218,7 @@ def _with_weights(workload: Workload, taken: Assumptions) -> Workload:
 
 
 def _with_activations(workload: Workload, taken: Assumptions) -> Workload:
-    """Return a workload whose forward nodes say the bytes of their activations."""
+    """Return the workload with the bytes of activations of forward nodes."""
     if "activation_bytes" in workload.extra or workload.layers is not None:
         return workload
     share = 1 - taken.weight_share
@@ -238,9 +238,9 @@ def _as_layers(workload: Workload, taken: Assumptions) -> Workload:
 def passes_of(workload: Workload) -> Workload:
     """Return a workload of layers as forward and backward nodes, as `training_layers` undoes it.
 
-    A layer takes time and memory of its first configuration of the least tensor degree that
-    computes nothing again; its forward and its backward node are of one colour. A backward node
-    hands on the gradients of what entered the layer, as large as the largest of it.
+    A layer has the time and memory of its first configuration of the least tensor degree, without
+    recomputation if there is one; its forward and its backward node have one colour. A backward
+    node passes on the gradients of what entered the layer, as large as the largest of it.
     """
     layers, n = workload.layers, workload.n
     assert layers is not None

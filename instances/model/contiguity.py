@@ -11,11 +11,11 @@ from .workload import Workload
 
 
 def representatives(workload: Workload) -> Ints:
-    """Return for each node the first node of its colour in the forward order, shape (n,).
+    """Return the representative of each node's colour, shape (n,).
 
-    That is the lowest forward node of the node's colour; where the colour has no forward node (its
-    backward nodes are *orphaned*), its lowest node, which then stands for an artificial forward
-    node of zero cost; the node itself where it has no colour.
+    That is the lowest forward node of the colour. If the colour has no forward node (its backward
+    nodes are *orphaned*), it is the lowest node, which then stands for an artificial forward node
+    of zero cost. A node without colour represents itself.
     """
     stands_for = np.arange(workload.n)
     coloured = np.flatnonzero(workload.colours >= 0)
@@ -27,7 +27,7 @@ def representatives(workload: Workload) -> Ints:
 
 
 def pipeline_edges(workload: Workload) -> list[tuple[int, int]]:
-    """Return the edges that decide contiguity, between nodes by number.
+    """Return the edges by which contiguity is defined, as pairs of node numbers.
 
     They are the edges between forward nodes and, for each edge u → v between backward nodes of
     which one is orphaned, the mirrored edge between those that stand for v and u: an orphan is
@@ -48,7 +48,7 @@ def pipeline_edge_array(workload: Workload) -> Ints:
 
 
 def quotient_cycle(edges: Iterable[tuple[int, int]], part: Ints) -> list[int] | None:
-    """Return parts that wait for each other in a circle, or None if `part` can be ordered."""
+    """Return a cycle of parts in the quotient graph, or None if it is acyclic."""
     import networkx as nx
 
     graph: nx.DiGraph[int] = nx.DiGraph()

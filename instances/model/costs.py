@@ -35,8 +35,8 @@ class Costs:
     compute
         Shape (K, n): time of a node, `inf` where unsupported; in the workload's time unit.
     transfer
-        Shape (K, n): what a device of the kind pays to bring the node's output in from host
-        memory, or out to it; 0 for hosts.
+        Shape (K, n): time for which a device of the kind moves the node's output from host memory,
+        or to it; 0 for hosts.
     memory_bytes
         Shape (n,).
     capacity_bytes
@@ -48,7 +48,8 @@ class Costs:
     kind_of
         Shape (D,): kind of each device.
     messages
-        Between linked devices, whose data does not go through host memory; None without links.
+        Times between linked devices, whose data does not go through host memory; None without
+        links.
 
     Examples
     --------
@@ -103,7 +104,7 @@ def price(workload: Workload, cluster: Cluster) -> Costs:
     Parameters
     ----------
     workload, cluster
-        What runs, and where it can run.
+        The graph and the devices.
 
     Returns
     -------
@@ -148,7 +149,7 @@ def price(workload: Workload, cluster: Cluster) -> Costs:
 
 
 def without_links(costs: Costs, *, returning: bool) -> Costs:
-    """Return the costs as if all data went through host memory, so that no plan costs more.
+    """Return relaxed costs, by which all data goes through host memory and no plan costs more.
 
     Every device of a kind moves data at the least of the times over the links of any of them, and
     to host memory where one of them needs it. A device that gets data pays for one of these; one
@@ -172,7 +173,7 @@ def without_links(costs: Costs, *, returning: bool) -> Costs:
 
 
 def times_column(workload: Workload, kind: DeviceKind) -> str:
-    """Return which column of `Workload.times` devices of a kind are timed by.
+    """Return the column of `Workload.times` for devices of a kind.
 
     InputError if the workload has no times for them.
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..common.arrays import Bools, Floats, Ints, checked, frozen, rebuild
+from ..common.arrays import Bools, Floats, Ints, checked, rebuild
 from ..common.errors import InputError, quote
 from ..common.units import LARGEST, MOST_COUNT, SMALLEST
 
@@ -34,11 +34,11 @@ class Layers:
     node
         Shape (C,): number of the node that each configuration belongs to.
     degree
-        Shape (C,): tensor-parallel degree: over how many devices one replica is spread.
+        Shape (C,): tensor-parallel degree, the number of devices of one replica.
     label
-        What the user calls each configuration, such as ``vanilla``.
+        Length C: the user's name of each configuration, such as ``vanilla``.
     recomputes
-        Shape (C,): whether it computes activations again in the backward pass.
+        Shape (C,): whether activations are recomputed in the backward pass.
     time
         Shape (C,): forward and backward pass of one microbatch, in the workload's time unit.
     weight_bytes
@@ -47,14 +47,14 @@ class Layers:
         Shape (C,): with y microbatches in flight it takes ``bytes_per_microbatch · y +
         fixed_bytes`` on each device.
     edge_bytes
-        Shape (m,): what an edge carries, in the order of `Workload.edges`.
+        Shape (m,): bytes that each edge carries, in the order of `Workload.edges`.
     sync_bytes
-        For each configuration, by number of an edge at its node: what comes on top of
-        `edge_bytes` if the edge is cut; edges that are not named add nothing.
+        For each configuration, by number of an edge at its node: bytes on top of `edge_bytes` if
+        the edge is cut; other edges add nothing.
     microbatches
-        Microbatches in a batch, if the file says.
+        Microbatches in a batch; None if not known.
     bandwidth
-        Bytes per time unit that a device sends and receives, if the file says.
+        Bytes per time unit that a device sends and receives; None if not known.
     sharding
         For each configuration the signatures of the layer's operators, in the order of its
         `layer_program` and separated by spaces; empty where they are not known, or nothing is
@@ -91,9 +91,9 @@ class Layers:
         put = object.__setattr__
         for key in ("node", "degree"):
             put(self, key, checked(getattr(self, key), np.int64, f"layers: {key}"))
-        put(self, "recomputes", frozen(self.recomputes, "bool"))
+        put(self, "recomputes", checked(self.recomputes, np.bool_, "layers: recomputes"))
         for key in ("time", "weight_bytes", "bytes_per_microbatch", "fixed_bytes", "edge_bytes"):
-            values = frozen(getattr(self, key), "float64")
+            values = checked(getattr(self, key), np.float64, f"layers: {key}")
             for value in values[~((values >= 0) & (values <= LARGEST))][:1].tolist():
                 raise InputError(
                     f"layers: {key} holds {quote(value)}; numbers must be from 0 to {LARGEST:g}"

@@ -1,7 +1,7 @@
-"""The problem of a pipeline: its schedule, how layers may run, and what memory must hold.
+"""The problem of a pipeline: schedule, configurations of layers, and memory.
 
 A job is either a *stream*, whose microbatches follow each other without end, or one *iteration* of
-M microbatches under a schedule. What only one of the two has is refused in the other.
+M microbatches under a schedule. A field of only one of the two is refused in the other.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..common.choices import (
 )
 from ..common.errors import InputError, quote
 from ..common.units import LARGEST, SMALLEST, check_count, check_counts
+from .cluster import number
 from .placement_rules import NO_RULES, PlacementRules
 from .schedule import GivenOrder, given_order
 from .summary import ByFields
@@ -40,7 +41,7 @@ OF_ITERATIONS = ("split", "chunks", "relayed", "overlap", "weight_share", "actio
 
 @dataclass(frozen=True)
 class LayerRule:
-    """Restriction of one layer's choices, beside those of all layers; None for no further one.
+    """Restriction of one layer's choices, in addition to those of all layers; None for no limit.
 
     Parameters
     ----------
@@ -108,8 +109,8 @@ class PipelineJob(ByFields):
         M of an iteration; of a stream N, in a batch, by default the workload's.
     schedule
         ``stream``; or ``1f1b``, ``gpipe``, ``interleaved``, ``zb-h1`` or ``zb-h2``, as
-        `make_schedule` makes it; or ``given``, by `actions`, which say how many stages there are
-        and which of them share a device. Default: ``stream`` for a workload with layer
+        `make_schedule` makes it; or ``given``, by `actions`, which state the number of stages and
+        their devices. Default: ``stream`` for a workload with layer
         configurations, else ``1f1b``.
     split
         ``contiguous``: a chain of stages. ``per-device``: each device's forward nodes are convex.
@@ -131,8 +132,8 @@ class PipelineJob(ByFields):
         computations of `torch.distributed.pipelining`: stage, kind (F; B, or I and W) and
         microbatch. Empty cells are left out.
     in_flight
-        What a stream keeps. ``1f1b``: the activations of y_i microbatches. ``gpipe``: those of
-        all N / d_i microbatches of a replica. ``pipedream``: y_i activations, and as many
+        What a stream keeps in memory. ``1f1b``: the activations of y_i microbatches. ``gpipe``:
+        those of all N / d_i microbatches of a replica. ``pipedream``: y_i activations, and as many
         versions of the weights; there are no batches, so N does not limit d_i, and replicas
         synchronise after every round of d_i microbatches (d_i for N in TPS_i). ``2bw``: y_i
         activations and two versions of the weights.
@@ -145,7 +146,7 @@ class PipelineJob(ByFields):
         ``free``; ``off`` and ``forced`` allow a layer only configurations without and with
         recomputation, wherever it has both.
     rules
-        The same layer by layer.
+        Such restrictions of single layers.
     uncut
         Edges (pairs of ids) whose ends must be in one stage.
     optimizer, precision
@@ -222,13 +223,13 @@ class PipelineJob(ByFields):
         check_counts("replicas", self.replicas)
         for what in ("bandwidth", "server_bandwidth"):
             value = getattr(self, what)
-            if value is not None and not SMALLEST <= value <= LARGEST:
+            if value is not None and not SMALLEST <= number(value, what) <= LARGEST:
                 raise InputError(
                     f"{what}: {quote(value)}; it must be a number above 0 and at most {LARGEST:g}"
                 )
         if (self.server_devices is None) != (self.server_bandwidth is None):
             raise InputError("server: give server_devices and server_bandwidth, or neither")
-        if not 0 <= self.weight_share <= 1:
+        if not 0 <= number(self.weight_share, "weight_share") <= 1:
             raise InputError(
                 f"weight_share: {quote(self.weight_share)}; it must be a number from 0 to 1"
             )
@@ -277,7 +278,7 @@ class PipelineJob(ByFields):
             raise InputError("actions: only the schedule given has them; leave them out")
 
     def summary(self) -> dict[str, object]:
-        """Return the fields of its schedule, of the actions how many there are."""
+        """Return the fields of its schedule, with the number of actions."""
         facts = super().summary()
         others = OF_ITERATIONS if self.schedule == PipelineSchedule.STREAM else OF_STREAMS
         facts = {what: value for what, value in facts.items() if what not in others}
@@ -294,7 +295,7 @@ class PipelineJob(ByFields):
 
     @property
     def schedule_name(self) -> PipelineSchedule:
-        """The schedule; ``1f1b`` where none is said."""
+        """The schedule; by default ``1f1b``."""
         return PipelineSchedule(self.schedule or PipelineSchedule.ONE_F_ONE_B)
 
     @cached_property
@@ -308,7 +309,7 @@ class PipelineJob(ByFields):
         return self.order.most_stages if self.order else self.chunks or 1
 
     def devices_of(self, stages: int) -> tuple[int, ...]:
-        """Return for each stage of a chain the place of its device in the order of devices."""
+        """Return for each stage of a chain the position of its device in the order of devices."""
         if self.order:
             return self.order.device
         size = stages // self.chunks_per_device
@@ -320,7 +321,7 @@ class PipelineJob(ByFields):
         Raises
         ------
         InputError
-            If the schedule counts what the workload does not have, or a rule names such a node.
+            If the schedule needs what the workload does not have, or a rule names an unknown node.
         """
         layered = workload.layers is not None
         usual = PipelineSchedule.STREAM if layered else PipelineSchedule.ONE_F_ONE_B
@@ -342,7 +343,7 @@ class PipelineJob(ByFields):
 
 
 def is_stream(problem: object) -> TypeGuard[PipelineJob]:
-    """Return whether a problem is a pipeline without end; False while its schedule is open, too.
+    """Return whether a problem is a pipeline without end; False if its schedule is not set.
 
     Examples
     --------
@@ -353,7 +354,7 @@ def is_stream(problem: object) -> TypeGuard[PipelineJob]:
 
 
 def is_iteration(problem: object) -> TypeGuard[PipelineJob]:
-    """Return whether a problem is a pipeline of M microbatches; False while its schedule is open.
+    """Return whether a problem is a pipeline of M microbatches; False if its schedule is not set.
 
     Examples
     --------
@@ -367,7 +368,7 @@ def is_iteration(problem: object) -> TypeGuard[PipelineJob]:
 
 
 def check_two_passes(workload: Workload, problem: PipelineJob) -> None:
-    """Raise InputError unless the workload is a forward and a backward pass, or a forward one."""
+    """Raise InputError unless the workload has the forward and backward pass of the schedule."""
     back_to_front = workload.backward[workload.edges] @ [2, -1] == 2
     if back_to_front.any():
         u, v = workload.edges[int(back_to_front.argmax())].tolist()

@@ -28,9 +28,9 @@ class PlacementRules(ByFields):
     Parameters
     ----------
     pins
-        Pairs of a pattern and a number: all nodes that match are there.
+        Pairs of a pattern and a number: all matching nodes are on that device, or in that stage.
     together
-        Patterns: all nodes that match one of them share what a number names: a device, or a stage.
+        Patterns: all nodes that match one of them share a device, or a stage.
     apart
         Patterns: no two nodes that match different ones share a device (in training, a stage); of
         a single pattern, no two nodes that match it and have different colours.
@@ -87,7 +87,7 @@ class PlacementRules(ByFields):
         return any(getattr(self, item.name) for item in fields(self))
 
     def numbered(self, workload: Workload) -> Iterator[tuple[str, list[int], int]]:
-        """Yield the pins, those of `fixed` among them: how users know it, nodes, number.
+        """Yield text, nodes and number of each pin, those of `fixed` included.
 
         Raises
         ------
@@ -104,13 +104,13 @@ class PlacementRules(ByFields):
             yield rule, [workload.index[node]], number
 
     def joined(self, workload: Workload) -> Iterator[tuple[str, list[int]]]:
-        """Yield the nodes of each rule of `together`, with how users know it; as `numbered`."""
+        """Yield text and nodes of each rule of `together`; errors as of `numbered`."""
         for patterns in self.together:
             rule = f"together {quote(' '.join(patterns))}"
             yield rule, sorted({v for one in patterns for v in matching(one, workload, rule)})
 
     def separated(self, workload: Workload) -> Iterator[tuple[str, list[list[int]]]]:
-        """Yield the groups of each rule of `apart`, with how users know it; as `numbered`.
+        """Yield text and groups of nodes of each rule of `apart`.
 
         No two groups may share a device. Of a single pattern the groups are its colours, and its
         nodes that have none.
@@ -162,11 +162,9 @@ def matching(pattern: str, workload: Workload, rule: str) -> list[int]:
 
 
 def places(cluster: Cluster, *, pools: bool) -> Ints:
-    """Return the place of each device, shape (D,): its number.
+    """Return the place of each device, shape (D,): its number, or that of its pool's first device.
 
-    Of a pool that of its first device.
-
-    With `pools`, the devices of a host kind are one place, as for the latency.
+    With `pools`, the devices of a host kind are one pool, as for the latency.
     """
     kinds = [device.kind for device in cluster.devices]
     first = [kinds.index(k) if pools and cluster.kinds[k].host else d for d, k in enumerate(kinds)]

@@ -1,4 +1,4 @@
-"""Plans: a solution with its problem, objective, bound and certificate.
+"""Plans: solutions with problem, objective, bound and certificate.
 
 Functions that take a plan also take any object that holds one, such as the result of a search.
 """
@@ -42,29 +42,29 @@ class Planned(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan(Summarised):
-    """A placement with its certificate.
+    """A solution with its objective, bound and certificate.
 
     Parameters
     ----------
     workload_name, workload_fingerprint
-        What it was made for; a plan is refused against anything else.
+        The workload that it was made for; it is refused for any other.
     cluster
-        The devices it was made for.
+        The devices that it was made for.
     problem
-        What was asked.
+        The problem that it solves.
     solution
-        What it decides; the type belongs to the problem.
+        The solution, of the problem's type.
     objective
-        The objective by definition, in `time_unit`.
+        Verified objective, in `time_unit`.
     bound
-        No placement has a lower objective.
+        Lower bound on the objective of every solution, in `time_unit`.
     method
-        What found it.
+        Name of the method that found it.
     time_unit
         The workload's.
     certificate
-        Evidence for the bound that can be checked on its own, by name; empty if the bound is a
-        solver's word.
+        Evidence for the bound that can be checked independently, by name; empty if the bound is
+        only a solver's claim.
     provenance
         Versions, seed, limits.
 
@@ -180,14 +180,13 @@ def gap_between(objective: float, bound: float) -> float:
 
 def plan_of(given: Plan | Planned) -> Plan:
     """Return a plan, or the one that a `Result`, say, holds; InputError if there is none."""
-    if isinstance(given, Plan):
-        return given
-    if not hasattr(given, "plan"):
-        raise InputError(
-            f"plan: this is of type {type(given).__name__}; give a Plan, or the Result that holds "
-            "it; of a file, what load_plan returns"
-        )
-    if given.plan is None:
+    plan = getattr(given, "plan", given)
+    if plan is None:
         why = ": ".join(str(getattr(given, key, "")) for key in ("status", "reason"))
         raise InputError(f"plan: the result has none ({why.strip(': ')})")
-    return given.plan
+    if not isinstance(plan, Plan):
+        raise InputError(
+            f"plan: this is of type {type(plan).__name__}; give a Plan, or the Result that holds "
+            "it; of a file, what load_plan returns"
+        )
+    return plan

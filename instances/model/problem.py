@@ -18,7 +18,7 @@ from ..common.choices import (
     Split,
     choose,
 )
-from ..common.errors import InputError
+from ..common.errors import InputError, quote
 from ..common.units import check_count, show_count
 from .cluster import Cluster
 from .costs import price
@@ -29,7 +29,7 @@ from .summary import ByFields
 from .topology import Topology
 from .workload import Workload
 
-#: Most calls per accelerator; no workload has use for more.
+#: Most calls per accelerator; no workload benefits from more.
 MAX_CALLS = 1000
 
 
@@ -55,16 +55,16 @@ class Throughput(ByFields):
     overlap
         Transfers run beside compute: a load is the larger of the two, not their sum.
     relayed
-        Data moves only from a stage to the next: what a later one needs is passed on by those
-        between, and at every boundary that it crosses both sides pay for it; gradients the same
-        way back. So runs `torch.distributed.pipelining`. For contiguous splits.
+        Data moves only from a stage to the next: data for a later stage passes through those
+        between, and both sides of every boundary that it crosses pay for it; gradients take the
+        same way back. `torch.distributed.pipelining` runs so. For contiguous splits.
     placement_rules
         Pins and other rules of the user's own; their numbers are devices.
 
     Raises
     ------
     InputError
-        If an option is none of its choices, or `relayed` goes with a split that is not contiguous.
+        If an option is none of its choices, or `relayed` is set for a split that is not contiguous.
 
     References
     ----------
@@ -103,8 +103,8 @@ class Latency(ByFields):
     of nodes that waits for all its inputs, moves them in, computes, and moves its outputs out;
     its results appear when the whole call ends, and what passes from one call to the next goes
     through host memory, on one accelerator too. Devices of a host kind are an unlimited pool:
-    wherever there is at least one, each node may start on it as soon as its inputs are there,
-    and how many there are does not matter. A backward node is a node like any other.
+    if there is at least one, each node may start on it as soon as its inputs are there, whatever
+    their number. Backward nodes are treated like any others.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class Latency(ByFields):
 
 @dataclass(frozen=True)
 class DeviceMapping(ByFields):
-    """Map S stages × R replicas to the devices of a topology, least maximum first.
+    """Map S stages × R replicas to the devices of a topology, and minimise a maximum.
 
     ``stage-time``: the maximum is over stages; of mappings with one maximum those of least sum
     are sought. A stage of compute time t takes, for a batch of m microbatches,
@@ -164,13 +164,13 @@ class DeviceMapping(ByFields):
     Parameters
     ----------
     topology
-        Where to.
+        The network of devices to which the stages are mapped.
     stages, replicas
         S and R; S·R devices are used, the others are spare.
     mode
         ``both`` counts P and A, ``p2p`` P alone, ``allr`` A alone.
     microbatches
-        m.
+        Microbatches m of a batch.
     gradients
         Whether gradients are sent back; without them P is the time of the activations alone.
     collective
@@ -228,6 +228,10 @@ class DeviceMapping(ByFields):
             )
         for what in ("stages", "replicas", "microbatches"):
             check_count(what, getattr(self, what))
+        if not isinstance(self.topology, Topology):
+            raise InputError(
+                f"topology: {quote(self.topology)}; give a Topology, as topology makes"
+            )
         usable, used = len(self.topology.usable), self.stages * self.replicas
         if used > usable:
             raise InputError(
@@ -243,9 +247,8 @@ Problem = Throughput | PipelineJob | Latency | DeviceMapping | Sharding
 def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:
     """Return the cluster that a workload's file suggests, for a problem of this name.
 
-    The stages of a pipeline are for accelerators: the file's CPUs are left out, unless there is
-    nothing else or some node needs them. A slow stage on a CPU, only because memory is short, is
-    not what a user of a pipeline means; who does, asks for CPUs.
+    For a pipeline, CPUs are left out, unless there is nothing else or some node needs them: nobody
+    wants a slow stage on a CPU because memory is short, unless they ask for CPUs.
     """
     cluster = workload.cluster
     if cluster is None or problem != "pipeline" or cluster.without_hosts() == cluster:
@@ -257,7 +260,7 @@ def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:
 
 
 def objective_unit(problem: Problem, time_unit: str) -> str:
-    """Return the unit of a problem's objective: the workload's, or none if it is no time."""
+    """Return the unit of a problem's objective: that of time, or "unspecified" for `distpar`."""
     counts = isinstance(problem, Sharding) and problem.objective == ShardingObjective.DISTPAR
     return "unspecified" if counts else time_unit
 

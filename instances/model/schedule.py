@@ -1,4 +1,4 @@
-"""Schedules as rows of passes: given by users and checked for deadlock, interleaved, and in a V.
+"""Schedules as rows of passes: the user's, checked for deadlock; interleaved; and V-shaped.
 
 A row is a device, a cell an action such as ``2F0`` or nothing, as in the CSV of computations of
 torch.distributed.pipelining. The stages 0, 1, …, P − 1 are a chain: a forward pass waits for that
@@ -13,8 +13,7 @@ starts its backward passes after 2 (p − r − 1) + (v − 1) p forward passes.
 The model's 2p stages go down the p pipeline ranks and up again: rank r has stages r and
 2p − 1 − r, chunks 0 and 1, so that the first and the last stage share rank 0. F0 is a forward pass
 of chunk 0; a backward pass is whole (B), or split into I, gradients of the input, and W, gradients
-of the weights. Rank r's row, with n = max(M, 2p − 1) and what is of microbatches from M on left
-out:
+of the weights. Rank r's row, with n = max(M, 2p − 1) and without passes of microbatches from M on:
 
     ZB-V        (F0)^(2(p − r) − 1)  (F1 F0)^r  (F1 I1 W1)^(p − r)
                 (F0 I0 W0 F1 I1 W1)^(n − 2p + 1 + r)  (I0 W0 F1 I1 W1)^(p − 1 − r)
@@ -99,12 +98,12 @@ _PATTERN = re.compile(r"([0-9]{1,9})([A-Z_]+?)([0-9]{0,9})")
 #: Kinds of actions that a row may hold: transfers follow from the stages.
 COMPUTES = (Kind.F, Kind.B, Kind.I, Kind.W)
 
-#: Devices of a deadlock that are named at most.
+#: Most devices of a deadlock that an error names.
 NAMED = 3
 
 
 class Cell(NamedTuple):
-    """An action, and where it stands, counted from 1."""
+    """An action with its row and column, counted from 1."""
 
     row: int
     column: int
@@ -121,8 +120,8 @@ class GivenOrder:
     """Order of actions on each device of a stage chain: complete, free of deadlock."""
 
     rows: tuple[tuple[Action, ...], ...]  # the actions of each device
-    device: tuple[int, ...]  # for each stage the row that has it
-    microbatches: int  # how many there are
+    device: tuple[int, ...]  # row of each stage
+    microbatches: int  # number of microbatches
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -136,12 +135,12 @@ class GivenOrder:
 
     @property
     def most_stages(self) -> int:
-        """Stages of the device that has most of them."""
+        """Largest number of stages on a device."""
         return max(map(self.device.count, self.device))
 
 
 def parse_rows(lines: Iterable[str], name: str) -> list[list[Cell]]:
-    """Read rows of cells, strictly; empty cells are left out.
+    """Return the cells of lines of CSV; empty cells are left out.
 
     InputError, with name, row and column, if a cell is not an action.
     """
@@ -160,7 +159,7 @@ def parse_rows(lines: Iterable[str], name: str) -> list[list[Cell]]:
 
 
 def given_order(lines: Sequence[str], name: str) -> GivenOrder:
-    """Read the order that the user gives.
+    """Return the order that lines of CSV give, a line per device.
 
     InputError if a cell is no pass, a pass is missing, given twice, or on another device than its
     stage, a backward pass comes before its forward pass, or the devices wait for each other for
@@ -193,7 +192,7 @@ def given_order(lines: Sequence[str], name: str) -> GivenOrder:
 
 
 def _places(rows: Sequence[Sequence[Cell]]) -> dict[Action, Cell]:
-    """Return where each action stands."""
+    """Return the cell of each action; InputError if an action is no pass, or occurs twice."""
     found: dict[Action, Cell] = {}
     for cell in (cell for row in rows for cell in row):
         if cell.action.kind not in COMPUTES:
@@ -209,7 +208,7 @@ def _places(rows: Sequence[Sequence[Cell]]) -> dict[Action, Cell]:
 
 
 def _sizes(rows: Sequence[Sequence[Cell]]) -> tuple[tuple[int, ...], int]:
-    """Return the row of each stage, and how many microbatches there are."""
+    """Return the row of each stage, and the number of microbatches."""
     first: dict[int, Cell] = {}
     numbers = set()
     for cell in (cell for row in rows for cell in row):
@@ -296,7 +295,7 @@ def _words(cell: Cell, place: dict[Action, Cell], done: set[Action], stages: int
 
 
 def parse_action(text: str) -> Action:
-    """Read an action, strictly: nothing may come before or after it.
+    """Return the action that a whole text names.
 
     InputError if `text` is not an action.
 
@@ -315,7 +314,7 @@ def parse_action(text: str) -> Action:
 
 
 def check_size(stages: int, microbatches: int) -> None:
-    """Raise InputError if a schedule has too many actions; asked before they are made."""
+    """Raise InputError if a schedule would have too many actions."""
     if microbatches < 1:
         raise InputError(f"microbatches: {quote(microbatches)}; at least 1 is needed")
     if 2 * stages * microbatches > MOST_ACTIONS:
@@ -358,9 +357,9 @@ def interleaved_in_flight(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the microbatches of each chunk in flight on a rank at its fullest moments.
 
-    From the end of the warm-up on as many passes are in flight behind every forward pass, of other
-    chunks each time. While neither forward nor backward passes go on to another chunk, what they
-    take changes by the same from one to the next, so that the ends of such spans are enough.
+    After the warm-up, equally many passes are in flight behind every forward pass, but of changing
+    chunks. While neither forward nor backward passes go on to another chunk, the memory changes by
+    the same amount from one to the next, so that the ends of such spans suffice.
     """
     total, period = chunks * microbatches, chunks * ranks
     ahead = min(2 * (ranks - rank - 1) + (chunks - 1) * ranks, total - 1)
@@ -429,7 +428,7 @@ def _dual_pipe_v(p: int, r: int, m: int) -> list[tuple[list[_Pass], int]]:
 
 
 def _numbered(blocks: list[tuple[list[_Pass], int]], p: int, rank: int, microbatches: int) -> Ints:
-    """Return blocks of passes, each so many times, as a row: every kind in microbatches' order."""
+    """Return a row of repeated blocks of passes, each kind in the order of microbatches."""
     parts = [np.tile(np.array(passes).reshape(-1, 2), (times, 1)) for passes, times in blocks]
     chunk, kind = np.concatenate(parts).T
     which = np.zeros(len(chunk), np.int64)

@@ -2,20 +2,20 @@
 
 With a *placement* parts of the program run on groups of devices, in phases between barriers.
 The groups are the devices with the same number along the first axis of the mesh. Parameters are
-placed by the innermost placed module that they are of. Operators follow, by the first of these
-rules that applies:
+placed by their innermost placed module. The group of an operator follows from the first of these
+rules that names a single group; where rule 1 applies, no other does:
 
-1. what reads parameters, or makes their gradients, itself or by a view, is where these are;
-2. what only gradients of one group depend on is there;
-3. what the backward pass computes from tensors of the forward pass is where those were made;
-4. anything else is where all that it reads was made.
+1. an operator that reads parameters, or makes their gradients, directly or by a view, is with them;
+2. one on which only gradients of one group depend is in that group;
+3. one of the backward pass that reads tensors of the forward pass is with the makers of those;
+4. any other is with the makers of all its inputs.
 
-What depends on no parameter does not count; it is where its readers are. Where these name more
-than one group, an operator is on all devices, as inputs are.
+Tensors that depend on no parameter are ignored; their operators are with their readers. Without a
+single group an operator is on all devices, as inputs are.
 
-Groups work beside each other within a phase. All wait for each other at an operator of all devices,
-before one that reads what another group has made, and after one that makes the gradient of a
-parameter that is not there: a phase ends.
+Groups work in parallel within a phase. A phase ends at an operator of all devices, before one that
+reads a tensor of another group, and after one that makes the gradient of a parameter of another
+group: all groups wait for each other there.
 """
 
 from __future__ import annotations
@@ -94,12 +94,12 @@ def operator_groups(program: TensorProgram, placement: tuple[tuple[str, int], ..
 
 
 def _only(where: set[int | None]) -> int | None:
-    """Return the one group that there is, None if there are several or none."""
+    """Return the only group of a set, None if there are several or none."""
     return next(iter(where)) if len(where) == 1 else None
 
 
 def _group_of(name: NodeId, placement: Sequence[tuple[str, int]]) -> int | None:
-    """Return the group of the innermost placed module that a parameter is of."""
+    """Return the group of the innermost placed module of a parameter."""
     own = [(len(module), group) for module, group in placement if _is_in(name, module)]
     return max(own)[1] if own else None
 
@@ -127,9 +127,9 @@ def phases(program: TensorProgram, groups: Groups) -> list[int | None]:
 
 
 def conversion_places(program: TensorProgram, groups: Groups) -> list[int]:
-    """Return the operator with which each tensor is converted within its group.
+    """Return the operator at which each tensor is converted within its group.
 
-    That is its maker, of a parameter the first that reads it there.
+    That is its maker, or for a parameter its first reader in the group.
     """
     found = list(program.maker)
     for v in range(len(groups) - 1, -1, -1):
@@ -142,7 +142,7 @@ def conversion_places(program: TensorProgram, groups: Groups) -> list[int]:
 
 
 def late_gradients(program: TensorProgram, groups: Groups) -> list[list[int]]:
-    """Return of each group the gradients of its parameters that it makes in the last phase."""
+    """Return, for each group, the gradients of its parameters that it makes in the last phase."""
     phase = phases(program, groups)
     last = max((s for s in phase if s is not None), default=None)
     found: dict[int, list[int]] = {}
@@ -168,17 +168,17 @@ class PrimitiveLink(ByFields):
         ``all-gather``, ``reduce-scatter``, ``all-reduce``, ``all-to-all``, ``gather``, ``scatter``,
         ``reduce`` or ``broadcast``.
     link
-        What a message of it takes between two devices.
+        Latency and bandwidth of its messages between two devices.
     algorithm
         ``ring``: p − 1 rounds for p devices, an all-reduce twice as many. ``tree``: ⌈log₂ p⌉ rounds
         instead; there is none for all-to-all.
     axis
-        Of the mesh, from 0.
+        Axis of the mesh, from 0.
 
     Raises
     ------
     InputError
-        If the collective, its algorithm or the axis is none that there is.
+        If there is no such collective, algorithm or axis.
 
     References
     ----------
@@ -215,12 +215,12 @@ class DeviceMesh(ByFields):
     Parameters
     ----------
     shape
-        Devices along each axis, the slowest link first by custom.
+        Devices along each axis, the axis of the slowest link first by convention.
     links
         For each axis the link between two devices that are neighbours along it.
     primitives
-        The collectives that have a link or an algorithm of their own; all others pass over the
-        axis's link in a ring. A conversion is by the cheapest of those that do it.
+        The collectives that have a link or an algorithm of their own; all others use the axis's
+        link in a ring. A conversion takes the cheapest collective that performs it.
 
     Raises
     ------
@@ -294,11 +294,11 @@ BUCKET_BYTES = 25.0 * 2**20
 
 @dataclass(frozen=True)
 class Sharding(ByFields):
-    """Choose for every operator how its tensors lie on the devices, at least cost.
+    """Choose the signature of every operator, so that the total cost is least.
 
-    Every operator has one signature for each axis of the mesh. Where a tensor is read in another
-    property than it is made in, it is converted, once for all that read it so. A parameter lies in
-    one property, and its gradient arrives in that one.
+    Every operator has one signature for each axis of the mesh. A tensor that is read in another
+    property than it is made in is converted, once for all its readers in that property. The
+    gradient of a parameter arrives in the parameter's property.
 
     Parameters
     ----------
@@ -306,23 +306,23 @@ class Sharding(ByFields):
         The devices.
     objective
         ``time``: Σ times of operators on their parts + Σ times of conversions, by latency and
-        bandwidth of the axis that they run along, nothing overlapped unless asked for.
+        bandwidth of their axis, without overlap unless `overlap` is set.
         ``distpar``: the published cost, beta · Σ elements that operators read and make, per device,
         + Σ bytes of conversions, of all devices.
     beta
         Weight of the elements for ``distpar``; 0 counts communication alone.
     memory_bytes
-        Of each device, for parameters, gradients, optimizer state and the activations that are
-        kept for the backward pass; None for no limit.
+        Memory of each device, for parameters, gradients, optimizer state and the activations that
+        are kept for the backward pass; None for no limit.
     optimizer
-        Whose state is kept: ``sgd``, ``momentum`` or ``adam``.
+        The optimizer whose state is kept: ``sgd``, ``momentum`` or ``adam``.
     overlap
         Whether gradients are converted beside the backward pass, in buckets, as DDP does; of
         ``time`` alone. A bucket is converted once its last gradient is made and the bucket before
         it is done, its messages' latencies paid once for all of it; other conversions stand in the
         way of computing.
     bucket_bytes
-        Of whole gradients, from which on a bucket is full; of ``overlap`` alone.
+        Bytes of whole gradients at which a bucket is full; for ``overlap`` only.
     placement
         Modules whose parameters, and what computes with them alone, are on one group of devices
         each: pairs of a module such as ``image`` and a number along the first axis of the mesh; of
@@ -370,8 +370,6 @@ class Sharding(ByFields):
             raise InputError("beta: it weighs elements for the objective distpar; leave it out")
         if not isinstance(self.mesh, DeviceMesh):
             raise InputError(f"mesh: {quote(self.mesh)} is not a DeviceMesh")
-        if not isinstance(self.overlap, bool):
-            raise InputError(f"overlap: {quote(self.overlap)}; it must be true or false")
         if self.overlap and self.objective != ShardingObjective.TIME:
             raise InputError("overlap: it shortens the objective time; leave one of the two out")
         for key, least in (("beta", 0.0), ("memory_bytes", 0.0), ("bucket_bytes", 1.0)):
@@ -412,8 +410,8 @@ class Sharding(ByFields):
 def gradient_buckets(program: TensorProgram, problem: Sharding) -> list[list[int]]:
     """Return the gradients of each bucket, in the order in which they are made; none if no overlap.
 
-    A gradient that an operator reads, too, is in none: it is converted when it is made. Groups of
-    devices have buckets of their own, of what they make after the last barrier.
+    A gradient that an operator reads is in no bucket: it is converted when it is made. Each group
+    of devices has its own buckets, of the gradients that it makes after the last barrier.
     """
     if not problem.overlap:
         return []
@@ -454,26 +452,26 @@ def program_workload(
 ) -> Workload:
     """Return a tensor program as a workload with a node for each operator.
 
-    A node holds what it makes, unless that lies in the memory of what it reads; so a parameter or
-    an input of the program is a node that takes no time.
+    A node holds its outputs, unless they share the memory of its inputs. A parameter or an input
+    of the program is a node that takes no time.
 
     Parameters
     ----------
     program
         The operators with their tensors.
     name
-        What people call it.
+        Name of the workload.
     time_unit
-        Of the operators' times.
+        Unit of the operators' times.
     cluster
         The devices to suggest.
     provenance
-        Where it comes from.
+        Origin, as in `Workload`.
 
     Returns
     -------
     Workload
-        For `Sharding`, and like any other for all other problems.
+        For `Sharding`, and as a graph for all other problems.
 
     Examples
     --------

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..common.arrays import Ints, frozen
+from ..common.arrays import Ints, checked, frozen
 from ..common.errors import InputError
 from .cluster import Cluster
 
@@ -34,7 +34,7 @@ class Placement:
     order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "device", frozen(self.device, "int64"))
+        object.__setattr__(self, "device", checked(self.device, np.int64, "device"))
         object.__setattr__(self, "order", tuple(int(d) for d in self.order))
 
 
@@ -60,7 +60,7 @@ class PipelinePlacement:
     devices: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stage", frozen(self.stage, "int64"))
+        object.__setattr__(self, "stage", checked(self.stage, np.int64, "stage"))
         object.__setattr__(self, "devices", tuple(int(d) for d in self.devices))
 
     @property
@@ -77,7 +77,7 @@ class CallPlacement:
     ----------
     device
         Shape (n,): number of the device of each node; for the pool of CPUs any device of its
-        kind, by custom the first.
+        kind, by convention the first.
     call
         Shape (n,): number of the node's call on its accelerator, in the order in which the calls
         run; −1 for nodes on CPUs.
@@ -92,8 +92,8 @@ class CallPlacement:
     call: Ints
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "device", frozen(self.device, "int64"))
-        object.__setattr__(self, "call", frozen(self.call, "int64"))
+        object.__setattr__(self, "device", checked(self.device, np.int64, "device"))
+        object.__setattr__(self, "call", checked(self.call, np.int64, "call"))
 
 
 @dataclass(frozen=True)
@@ -150,11 +150,11 @@ class StagePlacement:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))
-        object.__setattr__(self, "device", frozen(self.device, "int64"))
+        object.__setattr__(self, "device", checked(self.device, np.int64, "device"))
 
 
 def in_stages(stages: Iterable[Stage], cluster: Cluster) -> StagePlacement:
-    """Return the stages, first to last, with devices handed out in order, kind by kind.
+    """Return the stages, first to last, with devices assigned in order, kind by kind.
 
     Examples
     --------
@@ -248,9 +248,8 @@ Solution = (
 def on_cluster(solution: Solution, old: Cluster, new: Cluster) -> Solution:
     """Return a solution with each device replaced by that of the same kind and number.
 
-    A mapping's devices are its topology's, a sharding's its mesh's, and stay as they are. Whether
-    it fits into the memories of `new` is not looked at; InputError if `new` has not all the devices
-    in use.
+    A mapping's devices are its topology's, a sharding's its mesh's, and stay as they are. Memories
+    of `new` are not checked; InputError if `new` lacks a device in use.
 
     Examples
     --------

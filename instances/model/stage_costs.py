@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..common.arrays import Floats, Ints, frozen
+from ..common.arrays import Floats, Ints, checked, frozen
 from ..common.errors import InputError
 from ..common.units import TIME_UNITS
 from .cluster import Cluster
@@ -24,11 +24,11 @@ class StageCosts:
     compute_s
         Shape (S,): seconds of one microbatch on one device.
     forward_bytes
-        Shape (S−1,): what crosses the boundary from stage s to s+1.
+        Shape (S−1,): bytes that cross the boundary from stage s to s+1.
     backward_bytes
-        Shape (S−1,): what crosses it from stage s+1 to s.
+        Shape (S−1,): bytes that cross it from stage s+1 to s.
     parameter_bytes
-        Shape (S,): what the replicas of a stage reduce once per batch.
+        Shape (S,): bytes that the replicas of a stage all-reduce once per batch.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class StageCosts:
 
     def __post_init__(self) -> None:
         for key in ("compute_s", "forward_bytes", "backward_bytes", "parameter_bytes"):
-            values = frozen(getattr(self, key), np.float64)
+            values = checked(getattr(self, key), np.float64, f"stages: {key}")
             object.__setattr__(self, key, values)
             length = self.size - 1 if key.startswith(("forward", "backward")) else self.size
             if values.shape != (length,):
@@ -109,12 +109,12 @@ def accelerator_seconds(workload: Workload) -> Floats:
 
 
 def device_slowdowns(cluster: Cluster) -> Floats:
-    """Return how many times each device takes the seconds of an accelerator, shape (D,)."""
+    """Return the slowdown of each device relative to an accelerator, shape (D,)."""
     return frozen([cluster.kinds[device.kind].slowdown for device in cluster.devices], np.float64)
 
 
 def cluster_differs(cluster: Cluster, topology: Topology) -> str:
-    """Return how a cluster contradicts a topology of the same devices; "" if it does not.
+    """Return the contradiction between a cluster and a topology of the same devices; "" if none.
 
     Speeds are the cluster's where the topology gives none.
     """
@@ -148,7 +148,7 @@ def parameter_bytes(workload: Workload) -> Floats:
 
 
 def check_weights(workload: Workload, problem: DeviceMapping) -> None:
-    """Refuse to count all-reduces of a workload that does not say how many bytes they take.
+    """Refuse a mapping with all-reduces of a workload whose bytes of weights are not known.
 
     InputError if the problem counts the all-reduce of several replicas, and no node has
     ``gradient_bytes``, ``weight_bytes`` or configurations.

@@ -1,4 +1,4 @@
-"""Short representations of objects, and tables of them in notebooks."""
+"""Short representations of objects, and their tables in notebooks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Summarised(Tabled):
 
 
 class ByFields(Tabled):
-    """A base of dataclasses that are shown by their fields, those left open or empty left out."""
+    """Base of dataclasses that are shown by their fields, except those that are None or empty."""
 
     def summary(self) -> dict[str, object]:
         """Return the fields that are not None or empty, named objects by their names."""

@@ -1,6 +1,6 @@
 """Tensor programs: operators, their tensors, and their signatures.
 
-Properties: how a tensor lies on the devices along each axis of a mesh.
+A *property* is the distribution of a tensor over the devices along each axis of a mesh.
 
 Along one axis a tensor is split, S(i), into equal parts of its axis i; a copy on each device, B; or
 partial, P: each device has a tensor of the whole shape, and their sum is the tensor. Along several
@@ -25,8 +25,8 @@ from .summary import Tabled
 #: A property along one axis: i for S(i), or one of these.
 COPIED, PARTIAL = -1, -2
 
-#: Whole on the first device along the axis, on others nothing, I: within conversions, and of what
-#: is placed on the first group of devices; on device j FIRST − j.
+#: Property I of a tensor that only the first device along the axis has: within conversions, and of
+#: placed operators. FIRST − j is the same on device j.
 FIRST = -3
 
 #: A property along every axis of a mesh.
@@ -48,7 +48,7 @@ MOST_ELEMENTS = 1 << 53
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of a program, as one device would have it.
+    """A tensor of a program, with its shape on a single device.
 
     Parameters
     ----------
@@ -109,10 +109,10 @@ class Signature:
     inputs, outputs
         Property of each tensor read and made, in the operator's order; see `properties`.
     extent
-        How many equal parts the work can be divided into at most: the number of devices must
-        divide it. 1 where every device does all the work.
+        Largest number of equal parts of the work, which the number of devices must divide; 1 if
+        every device does all the work.
     reduced_bytes
-        Bytes of what the devices add up among themselves meanwhile, such as statistics.
+        Bytes that the devices reduce among themselves meanwhile, such as statistics.
 
     Examples
     --------
@@ -151,8 +151,8 @@ class Signature:
 class Operator:
     """An operator, or a source of tensors: a parameter or an input of the program.
 
-    Its time on one device is fixed + max(compute, memory). Split, compute shrinks with the work,
-    memory with the bytes of its tensors on a device, and what is fixed does not.
+    Its time on one device is fixed + max(compute, memory). If it is split, compute shrinks with the
+    work, memory with the bytes of its tensors on a device, and fixed does not.
 
     Parameters
     ----------
@@ -166,20 +166,21 @@ class Operator:
         ``operator``, ``parameter`` or ``input``. An input arrives split by its axis 0 over as many
         axes of the mesh as divide it.
     kind
-        What it computes, such as ``aten.mm``.
+        Name of its function, such as ``aten.mm``.
     fixed, compute, memory
         Parts of its time, in the workload's unit.
     flops
-        Of all its work.
+        Floating-point operations of the whole operator.
     backward
         Whether it belongs to the backward pass.
     view
-        Whether what it makes lies in the memory of what it reads first.
+        Whether its outputs share the memory of its first input.
     gradient
-        Of a parameter: the number of the tensor that must arrive as the parameter lies, and updates
-        it; None without training.
+        For a parameter: the number of its gradient's tensor, which must arrive in the parameter's
+        property; None without training.
     ruled
-        Whether a rule gave its signatures; without one it is computed on every device.
+        Whether its signatures come from a splitting rule; without one it is computed on every
+        device.
 
     Raises
     ------
@@ -235,7 +236,7 @@ class TensorProgram(Tabled):
     Parameters
     ----------
     tensors
-        Everything that is read and made.
+        All tensors that operators read and make.
     operators
         Sources, forward and backward operators; each reads what earlier ones make.
 
@@ -273,7 +274,7 @@ class TensorProgram(Tabled):
 
     @property
     def unruled(self) -> tuple[Operator, ...]:
-        """Operators without a rule."""
+        """Operators without a splitting rule."""
         return tuple(operator for operator in self.operators if not operator.ruled)
 
     @cached_property
@@ -282,7 +283,7 @@ class TensorProgram(Tabled):
         return hashlib.sha256(repr((self.tensors, self.operators)).encode()).hexdigest()
 
     def summary(self) -> dict[str, object]:
-        """Return its size, as it shows itself."""
+        """Return the numbers of operators and tensors."""
         return {
             "operators": len(self.operators),
             "tensors": len(self.tensors),

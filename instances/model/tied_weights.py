@@ -35,7 +35,7 @@ def tied_as(workload: Workload, tied: Tied | str, microbatches: int = 1) -> Work
     Parameters
     ----------
     workload
-        With either; one that knows of no ties is returned as it is.
+        With copies or colours; one without ties is returned as it is.
     tied
         ``copies`` or ``colour``.
     microbatches
@@ -72,7 +72,7 @@ def with_ties(
 ) -> Workload:
     """Return a workload with ties that it does not have yet.
 
-    Each weight is there once, with its first user, and colours say nothing of ties.
+    In `once` each weight exists once, with its first user, and colours do not express ties.
     """
     if not ties:
         return once
@@ -120,7 +120,7 @@ def _numbers(workload: Workload) -> dict[int, int]:
 
 
 def _without_ties(workload: Workload) -> Workload:
-    """Return the workload as `with_ties` takes it."""
+    """Return the workload without ties and exchange nodes, each weight at its first user."""
     if not workload.ties:
         return workload
     number, ties = _numbers(workload), workload_ties(workload)
@@ -236,7 +236,7 @@ def _numbered(labels: Sequence[NodeId | None]) -> tuple[Ints, tuple[NodeId, ...]
 
 
 def _fresh(name: str, taken: set[str]) -> str:
-    """Return a name that is not taken, and take it."""
+    """Return a name that is not in `taken`, and add it."""
     free = next(x for k in count(1) if (x := name if k == 1 else f"{name}#{k}") not in taken)
     taken.add(free)
     return free

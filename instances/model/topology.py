@@ -23,7 +23,7 @@ from .summary import Summarised
 if TYPE_CHECKING:
     import networkx as nx
 
-#: Largest number of devices: a table of all pairs of more would not fit into ordinary memory.
+#: Largest number of devices: tables of all pairs of more devices would exceed ordinary memories.
 MAX_DEVICES = 8192
 #: Largest number of switches: two for each of `MAX_DEVICES`.
 MAX_SWITCHES = 16384
@@ -35,7 +35,7 @@ MAX_LINKS = 12_000_000
 class Routes:
     """Point-to-point routes of D devices among N nodes, the same in both directions.
 
-    The tables are computed when first asked for, in O(D · E) time and O(D · N) memory.
+    The tables are computed at their first use, in O(D · E) time and O(D · N) memory.
     """
 
     devices: int  # D
@@ -115,7 +115,7 @@ class Topology(Summarised):
     Parameters
     ----------
     name
-        What people call it; the text that `topology()` builds it from, where there is one.
+        Name; if `topology()` built it, its text.
     devices
         Names of the devices, all different.
     links
@@ -125,7 +125,7 @@ class Topology(Summarised):
     bytes_per_s
         Shape (E,): bandwidth of each direction.
     switches
-        Number of nodes that only forward.
+        Number of nodes that only forward messages.
     island
         Shape (D,): number of the fast island (node, block) of each device; default: one island.
     excluded
@@ -139,7 +139,7 @@ class Topology(Summarised):
     memory_bytes
         Shape (D,): memory of each device, `inf` for no limit; default: no limits.
     slowdown
-        Shape (D,): how many times a device takes what the workload's accelerator does; default: 1.
+        Shape (D,): time of a device over that of the workload's accelerator; default: 1.
     shape, wraps
         Sides of a mesh (or torus, if it wraps), devices in row-major order; () for others.
 
@@ -211,7 +211,7 @@ class Topology(Summarised):
 
     @cached_property
     def routes(self) -> Routes:
-        """The routes between devices, whose tables are computed when first asked for.
+        """The routes between devices, whose tables are computed at their first use.
 
         Raises
         ------
@@ -253,7 +253,7 @@ class Topology(Summarised):
         return digest.hexdigest()
 
     def summary(self) -> dict[str, object]:
-        """Return name and sizes, as it shows itself."""
+        """Return name and sizes."""
         return {
             "name": self.name,
             "devices": self.size,
@@ -264,7 +264,7 @@ class Topology(Summarised):
         }
 
     def without(self, devices: Iterable[int]) -> Topology:
-        """Return the topology with these devices excluded besides."""
+        """Return the topology with these devices excluded, too."""
         return replace(self, excluded=(*self.excluded, *devices))
 
     def to_networkx(self) -> nx.Graph[int]:
@@ -296,13 +296,13 @@ class Topology(Summarised):
 
 
 def check_size(name: str, devices: int) -> None:
-    """Raise InputError if a topology has too many devices; asked before they are made."""
+    """Raise InputError if a topology would have too many devices."""
     if devices > MAX_DEVICES:
         raise InputError(f"{name}: {devices} devices; at most {MAX_DEVICES} are mapped to")
 
 
 def check_links(name: str, links: int) -> None:
-    """Raise InputError if a topology has too many links; asked before they are made."""
+    """Raise InputError if a topology would have too many links."""
     if links > MAX_LINKS:
         raise InputError(
             f"{name}: {links} links; at most {MAX_LINKS} are mapped to: take fewer devices"

@@ -11,7 +11,7 @@ from .cluster import ACCELERATOR
 from .layers import Layers
 from .workload import Workload
 
-#: Columns of `Workload.extra` that are shares, and not sums.
+#: Columns of `Workload.extra` that are fractions, which are not added up.
 _SHARES = ("measured", "spread")
 
 
@@ -30,15 +30,14 @@ def training_layers(workload: Workload) -> Workload:
 
     A layer has two configurations of tensor degree 1. ``vanilla`` takes its forward and backward
     time and keeps its activations for each microbatch in flight. ``recompute`` takes the forward
-    time again and keeps what enters the layer; its activations are there once, for the microbatch
-    that is computed again: of the whole stage at once, so that all its layers' are counted (a
-    framework that recomputes layer by layer needs those of the largest layer alone).
-    Weights, gradients and optimizer state are there in both. An edge
-    carries all of its source's output, as in PipeDream's profiles; the bandwidth is that of the
-    suggested cluster's first link, and how many microbatches a batch has is left open.
+    time again and keeps the inputs of the layer; its activations are counted once, for the
+    microbatch that is recomputed, with those of all layers of the stage (a framework that
+    recomputes layer by layer needs those of the largest layer alone). Both have weights, gradients
+    and optimizer state. An edge carries all of its source's output, as in PipeDream's profiles; the
+    bandwidth is that of the suggested cluster's first link, and the number of microbatches is open.
 
-    A backward node belongs to the forward node of its colour, one without to the layer that it
-    waits for.
+    A backward node belongs to the forward node of its colour; without one, to the layer that it
+    waits for, with all nodes of its colour.
 
     Parameters
     ----------
@@ -157,8 +156,9 @@ def _layer_of(workload: Workload, nodes: Ints) -> Ints:
     last = next(v for v in reversed(workload.order) if not workload.backward[v])
     for v in workload.order:
         if layer_of[v] < 0:
-            before = workload.predecessors[v]
-            layer_of[v] = layer_of[before[-1] if before else last]
+            before, colour = workload.predecessors[v], workload.colours[v]
+            alike = list(workload.colour_classes[colour]) if colour >= 0 else v
+            layer_of[alike] = layer_of[before[-1] if before else last]
     return layer_of
 
 

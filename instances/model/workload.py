@@ -1,6 +1,6 @@
 """Workloads: computation graphs of neural networks, with the costs of each node.
 
-The one place where a workload is validated: nothing downstream checks again.
+Workloads are validated here, once: nothing downstream checks again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import numpy as np
 
 from ..common.arrays import Bools, Floats, Ints, checked, frozen, grouped, increasing, rebuild
 from ..common.errors import InputError, all_differ, quote
-from ..common.units import LARGEST, UNSPECIFIED, NodeId
-from ..common.units import TIME_UNITS as TIME_UNITS
+from ..common.units import LARGEST, TIME_UNITS, UNSPECIFIED, NodeId
 from .layers import Layers
 from .summary import Summarised
 from .tensor_program import TensorProgram
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Copy:
-    """A user of a tied weight, and where its copy lies."""
+    """A user of a tied weight, with the nodes that hold its copy."""
 
-    # all that share its device whatever becomes of the weight: its forward and backward nodes
+    # its forward and backward nodes, which share a device in any case
     nodes: tuple[int, ...]
     holder: int  # the forward node that holds the weight
     # the backward node that delivers its gradient, and holds that and the optimizer's state; None
@@ -46,15 +45,15 @@ class Copy:
 
 @dataclass(frozen=True)
 class Tie:
-    """A weight, or several with the same users."""
+    """A tied weight, or several with the same users."""
 
     weight: str  # its name in the model
-    copies: tuple[Copy, ...]  # its users, at least two; the first keeps it where it is there once
+    copies: tuple[Copy, ...]  # its users, at least two; the first holds it if there is one copy
     weight_bytes: float  # weight_bytes, gradient_bytes, optimizer_bytes: of one copy
     gradient_bytes: float = 0.0
     optimizer_bytes: float = 0.0
-    # what the all-reduce of two copies costs each, as `Workload.transfer`, per batch; None if the
-    # workload has no such times
+    # time of each device for the all-reduce of two copies, per batch, in the unit of
+    # `Workload.transfer`; None if the workload has no such times
     exchange_time: float | None = None
     exchange: tuple[int, ...] = field(default=())  # the exchange nodes, where there are some
 
@@ -64,7 +63,7 @@ class Tie:
         return 2 * self.gradient_bytes
 
     def bytes_of(self, copy: Copy) -> list[tuple[str, int, float]]:
-        """Return column of `Workload.extra`, node and bytes of all that a copy takes."""
+        """Return column of `Workload.extra`, node and bytes of each part of a copy."""
         late = copy.holder if copy.deliverer is None else copy.deliverer
         return [
             ("weight_bytes", copy.holder, self.weight_bytes),
@@ -117,9 +116,9 @@ class Workload(Summarised):
     Parameters
     ----------
     name
-        What people call it.
+        Name of the workload.
     ids
-        The ids that the user knows the nodes by (the file's own), all different.
+        The user's ids of the nodes, all different.
     edges
         Shape (m, 2): source and target. Edges listed twice are kept once, sorted.
     times
@@ -129,7 +128,7 @@ class Workload(Summarised):
         Memory that the node takes on an accelerator.
     transfer
         Time to move the node's output between an accelerator and host memory, in `time_unit`,
-        paid once per device that it enters or leaves; None if only `output_bytes` is known.
+        once per device that it enters or leaves; None if only `output_bytes` is known.
     output_bytes
         Size of the node's output; None if only `transfer` is known.
     backward
@@ -144,24 +143,26 @@ class Workload(Summarised):
     time_unit
         ``s``, ``ms``, ``us``, ``ns``, or ``unspecified`` where a file does not say.
     extra
-        Further numbers per node that no planner needs but people ask for, by name:
-        ``parameters``, ``flops``, ``weight_bytes``, ``activation_bytes``, ….
+        Further numbers per node by name, NaN where unknown: ``parameters``, ``flops``, …; names
+        of sizes end in ``_bytes``. Pipelines count ``weight_bytes`` and ``activation_bytes``, in
+        mappings ``gradient_bytes`` or ``weight_bytes`` are reduced.
     layers
-        What each node can be configured to (tensor degree, recomputation), for training plans.
+        Configurations of each node (tensor degree, recomputation), for training plans.
     program
         The tensors that each node reads and makes, for sharding.
     cluster
         The devices that the file suggests, if it does.
     ties
-        The weights that several nodes use; `tied_as` has them copied or kept once.
+        Weights that several nodes use; `tied_as` turns copies into one shared weight and back.
     provenance
-        Where it comes from: ``source``, ``licence``, ``generator``, ….
+        Origin: ``source``, ``licence``, ``generator``, ….
 
     Raises
     ------
     InputError
-        If an array has the wrong length, a time, size or transfer is negative or NaN, an edge
-        leads nowhere or back to its own source, an id occurs twice, or the graph has a cycle.
+        If an array has the wrong length, a time, size or transfer is negative or NaN (in `extra`:
+        a size is negative), an edge leads nowhere or back to its own source, an id occurs twice,
+        or the graph has a cycle.
 
     Examples
     --------
@@ -280,9 +281,10 @@ class Workload(Summarised):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of all that a plan depends on: ids, graph, costs, colours; not of names.
+        """SHA-256 of ids, graph, costs, colours, layers and tensor program.
 
-        Colours count as a grouping of nodes: how the classes are numbered does not matter.
+        Not of names, extra numbers and ties, which `verify` counts anew. Colours are included as a
+        grouping of nodes: how the classes are numbered does not matter.
         """
         digest = hashlib.sha256()
         digest.update(repr((self.ids, self.time_unit, sorted(self.times))).encode())
@@ -347,7 +349,7 @@ class Workload(Summarised):
         return pd.DataFrame(ends, columns=["source", "target"], dtype="object")
 
     def summary(self) -> dict[str, object]:
-        """Return name, size and units, as it shows itself."""
+        """Return name, size and units."""
         return {
             "name": self.name,
             "nodes": self.n,
@@ -366,7 +368,7 @@ def _columns(columns: Mapping[str, Floats], what: str) -> Mapping[str, Floats]:
 
 
 def _check(workload: Workload) -> None:
-    """Raise InputError unless the workload fulfils the invariants of its class."""
+    """Raise InputError unless the workload satisfies the invariants of its class."""
     where, n = workload.name, workload.n
     if n == 0:
         raise InputError(f"{where}: no nodes; a workload needs at least one")
@@ -431,7 +433,7 @@ def check_costs(
     columns: Mapping[str, Floats | None],
     extra: Mapping[str, Floats],
 ) -> None:
-    """Raise InputError unless there is a number in range for each node; only times may be `inf`."""
+    """Raise InputError unless all numbers are in range; only times may be `inf`, extras NaN."""
     n = len(ids)
     for what, values in columns.items():
         if values is None:
@@ -448,12 +450,13 @@ def check_costs(
                 f"it must be a number of at least 0 and at most {LARGEST:g}"
             )
     for key, values in extra.items():
-        wrong = np.abs(values) > LARGEST
+        least = 0.0 if key.endswith("_bytes") else -LARGEST
+        wrong = (values < least) | (values > LARGEST)
         if wrong.any():
             v = int(np.argmax(wrong))
             raise InputError(
                 f"{where}: node {ids[v]}: extra {quote(key)} is {values[v]:g}; "
-                f"it must be a number of at most {LARGEST:g}"
+                f"it must be a number from {least:g} to {LARGEST:g}"
             )
 
 
@@ -492,7 +495,7 @@ def check_layers(where: str, ids: tuple[NodeId, ...], edges: Ints, layers: Layer
 
 
 def describe_cycle(ids: tuple[NodeId, ...], edges: Ints) -> str:
-    """Return the words for one of the cycles that the edges close."""
+    """Return a text that shows one of the cycles that the edges close."""
     import networkx as nx
 
     graph: nx.DiGraph[int] = nx.DiGraph(edges.tolist())
@@ -508,15 +511,14 @@ def kept_bytes(workload: Workload) -> tuple[Floats, Floats, Floats]:
     of the forward pass of each microbatch in flight, are `extra["activation_bytes"]`, else the
     outputs where their bytes are known, else nothing. Resident are weights, gradients and optimizer
     state, that is, all of a node's memory but the activations of its one microbatch, if the
-    workload tells them.
+    workload gives them. NaN in a column means that it does not, for this node.
     """
-    weights = workload.extra.get("weight_bytes", workload.memory_bytes)
-    known = workload.extra.get("activation_bytes")
-    activations = workload.output_bytes if known is None else known
-    if activations is None:
-        activations = np.zeros(workload.n)
+    unknown, memory = np.full(workload.n, np.nan), workload.memory_bytes
+    outputs = np.zeros(workload.n) if workload.output_bytes is None else workload.output_bytes
+    weights = workload.extra.get("weight_bytes", unknown)
+    activations = workload.extra.get("activation_bytes", unknown)
+    known = ~np.isnan(activations)
+    activations = np.where(known, activations, outputs)
     activations = np.where(workload.backward, 0.0, activations)
-    resident = workload.memory_bytes
-    if known is not None:
-        resident = np.maximum(resident - activations, 0.0)
-    return weights, resident, activations
+    resident = np.where(known, np.maximum(memory - activations, 0.0), memory)
+    return np.where(np.isnan(weights), memory, weights), resident, activations

@@ -1,4 +1,4 @@
-"""Loader of users' models, ``module:factory`` or ``file.py:factory``, and their inputs."""
+"""Import of users' models, ``module:factory`` or ``file.py:factory``, with their inputs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from torch.utils._pytree import tree_map
 from ..common.errors import InputError, quote
 from .tracing.traced import reason_of
 
-#: Most numbers in an input that is made up.
+#: Most numbers in a generated input.
 MOST_NUMBERS = 1 << 30
 
 
 @dataclass(frozen=True)
 class Made:
-    """Model with the inputs of a call."""
+    """A model with its inputs."""
 
     model: nn.Module  # model, args, kwargs: ``model(*args, **kwargs)`` runs one microbatch
     args: tuple[Any, ...]
@@ -50,9 +50,9 @@ def make(
     The reference is ``package.module:name`` or ``path/to/file.py:name``; the name is a function or
     class that returns a model or ``(model, inputs)``, or a model. Inputs are one tensor, a tuple of
     positional ones, or a dictionary of named ones; or an iterator of such, a microbatch each.
-    Inputs that are given once are repeated for ever. `batch` is handed to the factory if it takes
-    it, and used, with the `shape` of one sample such as ``3x224x224``, for inputs that are made up
-    here. InputError if there is no such module, file or name, it fails, or no inputs are known.
+    Inputs that are given once are repeated for ever. `batch` is passed to the factory if it takes
+    it, and used, with the `shape` of one sample such as ``3x224x224``, for generated inputs.
+    InputError if there is no such module, file or name, it fails, or no inputs are known.
     """
     factory = _find(reference)
     takes_batch = _takes_batch(factory)
@@ -81,7 +81,7 @@ def make(
         raise InputError(
             f"--batch: {reference} returns its inputs itself; give it a parameter `batch`"
         )
-    return _placed(model, inputs, dtype, device)
+    return made_of(model, inputs, dtype, device)
 
 
 def call_factory(reference: str) -> Any:
@@ -106,12 +106,10 @@ def _takes_batch(factory: Any) -> bool:
     return callable(factory) and "batch" in _parameters(factory)
 
 
-def made_of(model: nn.Module, inputs: Any) -> Made:
-    """Return a model with its inputs, or an iterator of them, as `make` does."""
-    return _placed(model, inputs, None, None)
-
-
-def _placed(model: nn.Module, inputs: Any, dtype: str | None, device: str | None) -> Made:
+def made_of(
+    model: nn.Module, inputs: Any, dtype: str | None = None, device: str | None = None
+) -> Made:
+    """Return a model with its inputs, or an iterator of them, converted and moved."""
     kind = None if dtype is None else getattr(torch, dtype, None)
     if dtype is not None and not isinstance(kind, torch.dtype):
         raise InputError(f"--dtype: {dtype!r} is none of torch's types, such as bfloat16")
@@ -164,7 +162,7 @@ def _may_be_a_factory(value: Any, module: Any) -> bool:
 
 @contextmanager
 def _users_code(place: str) -> Iterator[None]:
-    """Turn any failure into one line that says where in the user's files it came from."""
+    """Turn any failure into an InputError with its place in the user's files."""
     try:
         yield
     except InputError:
@@ -179,7 +177,7 @@ def _users_code(place: str) -> Iterator[None]:
 
 
 def _from_file(path: Path) -> Any:
-    """Import a file: within a package as one of its modules, so that relative imports work."""
+    """Import a file, in a package as one of its modules, so that relative imports work."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     folder, name = path.absolute().parent, path.stem
@@ -230,7 +228,7 @@ def _made_up(*sizes: int) -> torch.Tensor:
 
 
 def _inputs_for(model: nn.Module, reference: str, batch: int, shape: str | None) -> Any:
-    """Make inputs up: of the given shape, or as the first layer or the model's author says."""
+    """Return generated inputs: of the given shape, by a first linear layer, or `dummy_inputs`."""
     if shape is not None:
         try:
             sizes = [int(word) for word in shape.split("x")]

@@ -35,14 +35,14 @@ from .record import Clock, KernelRecorder
 from .recorded_model import RecordedModel
 from .tracing.traced import Traced, loss_of, reason_of, tensors
 
-#: Runs that do not count; least and most runs that do; seconds after which measuring ends.
+#: Runs to warm up; least and most measured runs; seconds after which measuring ends.
 WARM_UP, FEWEST_RUNS, MOST_RUNS, BUDGET_S = 2, 5, 200, 2.0
 
-#: Seconds of a day; most days of a measurement, after which it is made again.
+#: Seconds of a day; days after which a measurement is repeated.
 DAY_S = 86400.0
 MOST_DAYS = 30.0
-#: Kernels that are launched before a GPU runs them, and its clock's cycles (10 ms) until it does:
-#: else the host's launches are timed.
+#: Kernels that are launched ahead of a GPU, and cycles (10 ms) for which it waits: otherwise the
+#: launches by the host are timed.
 AHEAD, AHEAD_CYCLES = 64, 20_000_000
 
 
@@ -71,7 +71,7 @@ class ModelSeconds:
 class Cache:
     """Cache of kernel timings: a file per device, library version and number of threads.
 
-    Without a folder nothing is kept; `notes` say what was wrong with the file.
+    Without a folder nothing is cached; `notes` report problems with the file.
     """
 
     def __init__(self, folder: Path | None, device: str) -> None:
@@ -92,14 +92,14 @@ class Cache:
             self.timings = {sign: t for sign, t in found.items() if t.when >= since}
 
     def save(self) -> None:
-        """Write the file whole, or not at all."""
+        """Write the file completely, or not at all."""
         if self.path is None:
             return
         rows = {s: [t.seconds, t.spread, t.when] for s, t in sorted(self.timings.items())}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self.path, json.dumps(rows, indent=0))
-        except (OSError, InputError) as error:  # what was measured counts all the same
+        except (OSError, InputError) as error:  # the measurements are used nevertheless
             self.notes.append(f"what was measured is not kept for later: {error}")
 
 
@@ -118,11 +118,13 @@ def machine_name(device: str) -> str:
 
 
 def _processor() -> str:
-    """Return the name of the CPU's model where the system tells it."""
+    """Return the name of the CPU's model, empty if it is not known."""
     try:
         if sys.platform == "darwin":
-            said = ["sysctl", "-n", "machdep.cpu.brand_string"]
-            return subprocess.run(said, capture_output=True, text=True, check=True).stdout.strip()
+            command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(
+                command, capture_output=True, text=True, check=True
+            ).stdout.strip()
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except (OSError, subprocess.SubprocessError):
         return ""
@@ -171,7 +173,7 @@ def measure_kernels(
 
 
 def runs_to_time() -> Iterator[int]:
-    """Yield the numbers of the runs of a measurement, of which the first `WARM_UP` do not count."""
+    """Yield the numbers of a measurement's runs, of which the first `WARM_UP` are not measured."""
     began = time.perf_counter()
     for number in range(MOST_RUNS):
         if number >= WARM_UP + FEWEST_RUNS and time.perf_counter() - began >= BUDGET_S:
@@ -194,7 +196,7 @@ def clock_name(device: torch.device) -> str:
 def _clock(device: torch.device) -> tuple[Clock, Callable[[Any, Any], float]]:
     """Return a clock, and the seconds between two of its marks once the device is idle.
 
-    With one thread the time that it gets of the CPU is read: other programs do not disturb it.
+    With one thread it is CPU time, which other programs do not disturb.
     """
     if device.type == "cuda":
         marks = itertools.count()
@@ -211,7 +213,7 @@ def _clock(device: torch.device) -> tuple[Clock, Callable[[Any, Any], float]]:
 
 
 def host_clock(device: torch.device) -> Callable[[], float]:
-    """Return a clock of seconds: with one thread, of the time that it gets of the CPU."""
+    """Return a clock in seconds: of CPU time with one thread, else of wall time."""
     one = device.type == "cpu" and torch.get_num_threads() == 1
     return time.thread_time if one else time.perf_counter
 
@@ -219,7 +221,7 @@ def host_clock(device: torch.device) -> Callable[[], float]:
 def measure_whole(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
 ) -> ModelSeconds:
-    """Return how long the model itself takes, as its user would call it."""
+    """Return the seconds of the model itself, called as by its user."""
     device = device_of((*model.parameters(), *tensors((args, dict(kwargs)))))
     clock = host_clock(device)
     forward: list[float] = []
@@ -265,7 +267,7 @@ def _wait(device: torch.device) -> None:
 #: Largest plausible time of torch around one kernel: dispatch, autograd, Python.
 OVERHEAD_MS = 0.02
 
-#: Largest plausible factor: beyond it, or below its inverse, parts and whole were timed unlike.
+#: Largest plausible factor: beyond it, or below its inverse, parts and whole were not comparable.
 PLAUSIBLE = 1.5
 
 #: Assumed links until they are measured: gloo between processes of one machine, and PCIe 4.
@@ -282,7 +284,7 @@ def measured_times(
 ) -> tuple[OperatorTimes, list[str]]:
     """Measure kernels and whole, and correct the sum of the parts to the whole.
 
-    A line for each pass says what was corrected. What the cache has is not measured again unless
+    A note for each pass states the correction. Cached kernels are not measured again unless
     `fresh`. InputError if the model is on a device where nothing can be measured.
     """
     model, graph, training = recorded.model, recorded.graph, recorded.training
@@ -297,7 +299,7 @@ def measured_times(
     try:
         timings = measure_kernels(recorded.traced, training, store, wanted, fresh=fresh)
         whole = measure_whole(model, args, kwargs, training)
-    except RuntimeError as error:  # what nothing without numbers shows, as a changed saved tensor
+    except RuntimeError as error:  # such as a changed saved tensor, which fake tensors do not show
         raise InputError(f"model: it fails when it runs: {reason_of(error, model)}") from None
     fallback = estimated_ms(graph.operators, CPU_CORE)
     found = [_sum(op.kernels, timings) for op in graph.operators]
@@ -354,7 +356,7 @@ def _doubted(factor: float, before: int, device: torch.device) -> str:
 
 
 def _sum(kernels: Any, timings: Mapping[str, Timing]) -> Timing | None:
-    """Return the time of kernels that run one after the other, or None if one is not known."""
+    """Return the total time of kernels, or None if one is not known."""
     known = [timings.get(k.signature) for k in kernels]
     found = [t for t in known if t is not None]
     if len(found) < len(known):

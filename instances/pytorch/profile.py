@@ -22,7 +22,7 @@ from ..to_workload import (
 )
 from .operator_times import measured_times
 from .recorded_model import Profile as Profile
-from .recorded_model import RecordedModel, plain, profile_of, record_model
+from .recorded_model import RecordedModel, profile_of, record_model, unwrapped_model
 from .tracing.traced import export_failure
 from .tracing.unchanged import unchanged
 
@@ -51,19 +51,19 @@ def profile(
         is in the other one; afterwards it is as it was: modules, hooks, modes, gradients, buffers,
         settings, and random generators.
     name
-        Of the workload; default: the model's class.
+        Name of the workload; default: the model's class.
     training
-        With backward pass, gradients, optimizer state, saved activations.
+        Whether to include backward pass, gradients, optimizer state and saved activations.
     estimate
         Name of an accelerator (see `roofline.machine`): times are its roofline's, nothing runs,
         and the model may be on the device ``meta``. Default: times are measured on the device
         that the model is on.
     depth
         None: nodes are operators. d: nodes are the modules d calls below the model; see
-        `layers.by_layer`. ``auto``: the smallest depth with at least 8 forward nodes.
+        `to_workload.by_layer`. ``auto``: the smallest depth with at least 8 forward nodes.
     tied
         ``copies``: nodes that read one parameter have a copy each. ``colour``: they share a device.
-        `tied_as` turns the one into the other later.
+        `tied_as` can change this later.
     cache
         Folder for measurements; default: the user's cache folder.
     fresh
@@ -72,12 +72,12 @@ def profile(
     Returns
     -------
     Profile
-        The `workload`, and how it hangs together with the model.
+        The `workload`, with its relation to the model.
 
     Raises
     ------
     InputError
-        If the model cannot be traced (the reason, and the module at fault), or an option is none.
+        If the model cannot be traced (with reason and module at fault), or an option is invalid.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def profile(
     tied = Tied.of("tied", tied)
     target = None if estimate is None else machine(estimate)
     named = dict(kwargs or {})
-    model = plain(model, args, named)
+    model = unwrapped_model(model, args, named)
     with unchanged(model, (args, named)):
         recorded = record_model(model, args, named, training)
         if target is None:
@@ -117,14 +117,14 @@ def matching(
     *,
     layers: bool = False,
 ) -> Profile:
-    """Return the profile of a model at the granularity at which its nodes are called `ids`.
+    """Return the profile of a model at the granularity whose nodes have these ids.
 
     Nothing is measured; times are a roofline's. With `layers`, `ids` are those of the forward nodes
     alone, as in `training_layers`, and weights used twice are copies. InputError if the model
     cannot be traced, or its nodes have other names at every granularity.
     """
     named = dict(kwargs or {})
-    model = plain(model, args, named)
+    model = unwrapped_model(model, args, named)
     with unchanged(model, (args, named)):
         recorded = record_model(model, args, named, training)
     graph = recorded.graph
@@ -153,19 +153,16 @@ def uncut(
     kwargs: Mapping[str, Any] | None,
     training: bool,
 ) -> Profile:
-    """Return the profile of a model as a single part that runs as it is.
-
-    InputError if it cannot.
-    """
+    """Return the profile of a model as a single part that runs as it is, or raise InputError."""
     named = dict(kwargs or {})
-    model = plain(model, args, named)
+    model = unwrapped_model(model, args, named)
     with unchanged(model, (args, named)):
         recorded = record_model(model, args, named, training, whole=True)
     return _estimated(recorded, grouped(recorded.graph, None), Tied.COLOUR)
 
 
 def _estimated(recorded: RecordedModel, grouping: Grouping, tied: Tied) -> Profile:
-    """Return the profile with a roofline's times."""
+    """Return the profile with times of the default roofline."""
     target = machine()
     cluster = suggested_cluster(target, memory_bytes(recorded.graph))
     times = estimated_times(recorded.graph, target)

@@ -2,12 +2,11 @@
 
 The backward pass is autograd's own: the traced forward graph is executed with autograd on, every
 autograd node is assigned to the step that made it, then the engine runs, and hooks on its nodes
-tell their kernels apart. So the recording has the kernels that torch runs, not a compiler's.
+separate their kernels. So the recording has the kernels that torch runs, not a compiler's.
 
-FLOPs are by torch's own formulas, and by those here that it lacks or that differ: FlopCounterMode
-counts attention by the fused kernels of GPUs, though as if a causal mask saved nothing, but not by
-that of CPUs; no product of grouped matrices, as of mixtures of experts; and no layer of oneDNN's
-LSTM.
+FLOPs follow torch's formulas, except for those here: FlopCounterMode counts the fused attention of
+GPUs as if a causal mask saved nothing; and neither the fused attention of CPUs, nor products of
+grouped matrices (mixtures of experts), nor oneDNN's LSTM.
 """
 
 from __future__ import annotations
@@ -52,17 +51,17 @@ from .tracing.traced import (
 )
 from .tracing.unchanged import unchanged
 
-#: Operators that make memory, look at it or check it, but compute nothing.
+#: Operators that allocate, view or check memory, but compute nothing.
 _FREE = frozenset(
     {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "_unsafe_view"}
     | {"_assert_tensor_metadata", "_assert_async", "_local_scalar_dense", "lift_fresh"}
 )
 
-#: Operators that read only the rows that they are asked for, as many as they write.
+#: Operators that read only the selected rows, as many as they write.
 _LOOKUPS = frozenset({"embedding", "index", "index_select", "gather"})
 
-#: Autograd's names on CPUs of nodes with kernels of their own on GPUs, by those on GPUs: a model
-#: that was profiled on a GPU is traced on a CPU when its plan runs.
+#: Names of autograd nodes on CPUs by their names on GPUs, where these differ: a model that was
+#: profiled on a GPU is traced on a CPU when its plan runs.
 _ATTENTION = "ScaledDotProductFlashAttentionForCpuBackward0"
 ON_CPUS = {
     "CudnnBatchNormBackward0": "NativeBatchNormBackward0",
@@ -72,17 +71,17 @@ ON_CPUS = {
     "ScaledDotProductCudnnAttentionBackward0": _ATTENTION,
 }
 
-#: Clock that returns a mark in time; the time between two marks is known later.
+#: Clock that returns a mark; the time between two marks may be known only later.
 Clock = Callable[[], Any]
 
 
 class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for mypy here
-    """Collects the kernels that run while it is active, or, with a clock, times them.
+    """Dispatch mode that collects the kernels that run, or, with a clock, times them.
 
     `marks` then has signature, begin and end of each.
     """
 
-    supports_higher_order_operators = True  # they run, and what is in them is seen
+    supports_higher_order_operators = True  # the operators in their graphs are seen
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__()
@@ -105,7 +104,7 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run the operator and note it, unless it is a view."""
+        """Run the operator and record it, unless it is a view."""
         kwargs = kwargs or {}
         if not isinstance(func, torch._ops.OpOverload) or is_free(func):
             return func(*args, **kwargs)
@@ -126,7 +125,7 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
 
 
 class Storages:
-    """Numbers for memory blocks; holds on to them, so that no number means two."""
+    """Numbers of memory blocks, which are kept alive so that no number is used twice."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -134,6 +133,7 @@ class Storages:
         self.sizes: list[float] = []
 
     def number(self, tensor: torch.Tensor) -> int:
+        """Return the number of a tensor's memory block."""
         tensor = plain(tensor)
         dense = tensor.layout is torch.strided
         held: Any = tensor.untyped_storage() if dense else tensor
@@ -145,12 +145,13 @@ class Storages:
         return self._numbers[key]
 
     def alias(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
-        """Let `other` count as the memory of `tensor`."""
+        """Give the memory of `other` the number of that of `tensor`."""
         number = self.number(tensor)
         self._kept.append(other.untyped_storage())
         self._numbers[other.untyped_storage()._cdata] = number
 
     def read(self, tensor: torch.Tensor) -> Read:
+        """Return the part of a memory block that a tensor is."""
         tensor = plain(tensor)
         offset = int(tensor.storage_offset()) if tensor.layout is torch.strided else 0
         return Read(self.number(tensor), offset, size(tensor))
@@ -170,7 +171,7 @@ class _Engine:
         self._sums: list[Node] = []
 
     def listen(self, node: Node) -> None:
-        """Hear when `node` begins and ends."""
+        """Register hooks for the begin and the end of `node`."""
         self.kernels[node] = []
         self.hooks.append(node.register_prehook(lambda _received: self.begins(node)))
         self.hooks.append(node.register_hook(lambda sent, _received: self.ends(node, sent)))
@@ -198,7 +199,7 @@ class _Engine:
 
 
 class _RecordedPass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for mypy here
-    """The forward pass, step by step."""
+    """Interpreter that records the forward pass step by step."""
 
     def __init__(
         self,
@@ -251,7 +252,7 @@ class _RecordedPass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed
         return value
 
     def values(self) -> dict[str, TensorValue]:
-        """Return the tensors that nodes gave."""
+        """Return the tensors that nodes gave, by the nodes' names."""
         return {
             n.name: TensorValue(
                 n.name,
@@ -264,12 +265,13 @@ class _RecordedPass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed
             if isinstance(value, torch.Tensor) and n.op != "output"
         }
 
-    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+    def pack_hook(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Record a tensor that autograd saves."""
         self.saved.append(self.storages.number(tensor))
         return tensor
 
     def _claim(self, values: list[torch.Tensor]) -> None:
-        """Credit autograd nodes that are new to the step that is about to be noted."""
+        """Assign new autograd nodes to the step that is recorded next."""
         waiting = [v.grad_fn for v in map(plain, values) if v.grad_fn is not None]
         while waiting:
             node = waiting.pop()
@@ -310,7 +312,7 @@ def record(traced: Traced, training: bool) -> Recording:
 
 
 def _record_on_zeros(traced: Traced, training: bool) -> Recording:
-    """Record a model without numbers on zeros: how much a kernel keeps does not depend on them."""
+    """Record a model without values on zeros: bytes that kernels keep do not depend on values."""
 
     def zeros(value: torch.Tensor) -> torch.Tensor:
         made = torch.zeros(value.shape, dtype=value.dtype).requires_grad_(value.requires_grad)
@@ -323,7 +325,7 @@ def _record_on_zeros(traced: Traced, training: bool) -> Recording:
 
 
 def _sized_by_running(step: ExecutedNode) -> bool:
-    """Whether a step's kernels make tensors of sizes known only by running them."""
+    """Whether a step's kernels make tensors whose sizes are known only from a run."""
     return any(k.operator.startswith("aten.mkldnn_rnn_layer") for k in step.kernels)
 
 
@@ -331,7 +333,7 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
     """Record on fake tensors, or on real ones if `fake` is None."""
     storages = Storages()
     attributes, parameters, buffers = _attributes(traced, fake, storages)
-    given = [tree_map(lambda x: _as_fake(x, fake), x) for x in traced.inputs]
+    given = [tree_map(lambda x: as_fake(x, fake), x) for x in traced.inputs]
     places = tuple(storages.number(x) for x in given if isinstance(x, torch.Tensor))
     watch = KernelRecorder()
     run = _RecordedPass(traced.module, attributes, watch, storages)
@@ -341,7 +343,7 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
             stack.enter_context(fake)
         stack.enter_context(watch)
         if training:
-            stack.enter_context(saved_tensors_hooks(run.pack, lambda x: x))
+            stack.enter_context(saved_tensors_hooks(run.pack_hook, lambda x: x))
         output = tensors(run.run(*given, enable_io_processing=False))
         values = run.values()  # after the pass, as in-place changes may add a gradient
         backward = run_backward(run.made_by, loss_of(output), watch, storages) if training else ()
@@ -375,7 +377,7 @@ def _attributes(
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in converted:
-            converted[id(tensor)] = _as_fake(tensor, fake)
+            converted[id(tensor)] = as_fake(tensor, fake)
             storages.alias(converted[id(tensor)], tensor)
         return converted[id(tensor)]
 
@@ -402,12 +404,6 @@ def _attributes(
         if isinstance(value, torch.Tensor) and storages.number(value) not in parameters:
             buffers.add(storages.number(value))
     return attributes, parameters, frozenset(buffers)
-
-
-def _as_fake(value: Any, fake: FakeTensorMode | None) -> Any:
-    if fake is None or not isinstance(value, torch.Tensor):
-        return value
-    return as_fake(value, fake)
 
 
 def _kind(n: fx.Node) -> str:
@@ -470,7 +466,7 @@ def run_backward(
 
 
 def _leaves(nodes: Iterable[Node]) -> list[Any]:
-    """Return the nodes that add gradients to parameters', in a fixed order."""
+    """Return the nodes that accumulate gradients of parameters, in a fixed order."""
     below = (target for node in nodes for target, _ in node.next_functions)
     return list(dict.fromkeys(node for node in below if node is not None and _is_leaf(node)))
 
@@ -513,7 +509,7 @@ def moved(func: Any, args: tuple[Any, ...], out: Any) -> float:
 
 
 def signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return all that the time of a kernel depends on, apart from the machine, as one text."""
+    """Return a text with all that the time of a kernel depends on, apart from the machine."""
     words = [_word(value) for value in args]
     words += [f"{key}={_word(value)}" for key, value in kwargs.items()]
     return f"{func}({', '.join(words)})"
@@ -569,7 +565,7 @@ def recurrent_backward(*args: Any, **kwargs: Any) -> float:
 
 
 def flops_of(func: Any, args: Any, kwargs: Any, out: Any) -> float:
-    """Return the FLOPs of a call of an operator that returned `out`; 0 of what is not counted."""
+    """Return the FLOPs of an operator's call that returned `out`; 0 without a formula."""
     if not isinstance(func, torch._ops.OpOverload):
         return 0.0
     if func._schema.name in FORMULAS:
@@ -578,7 +574,7 @@ def flops_of(func: Any, args: Any, kwargs: Any, out: Any) -> float:
     return 0.0 if count is None else float(count(*args, **kwargs, out_val=out))
 
 
-#: Formulas of operations by the operator's name, as its package may not be installed.
+#: Formulas of FLOPs by the operator's name, as its package may not be installed.
 FORMULAS: Mapping[str, Callable[..., float]] = {
     **{
         f"aten::_scaled_dot_product_{kernel}{end}": partial(

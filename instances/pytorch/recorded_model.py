@@ -1,9 +1,9 @@
 """Operator graphs of models, checked against a run, and their profiles.
 
-Tracing may lose a part of a model (inside an operator that it does not look into); then weights,
-work, and edges through that part are missing, and a plan would be for another model. So the model
-runs once more, on tensors without data if it can, and every kernel propagates the parameters and
-inputs that its outputs depend on: the operator graph must give the same.
+Tracing may lose a part of a model, within an operator that is opaque to it; then weights, work and
+edges of that part are missing, and a plan would be for another model. So the model runs once more,
+if possible on tensors without data, and every kernel propagates the parameters and inputs on which
+its outputs depend: the operator graph must have the same dependences.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from .tracing.traced import (
     off_meta,
     on_inputs,
     own,
-    parameters_of,
     quiet,
     swapped_tensors,
     tensors,
@@ -97,33 +96,35 @@ class _Run(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for m
 
 @dataclass(frozen=True)
 class Profile:
-    """A workload, and how it hangs together with the model."""
+    """A workload with its relation to the model: nodes, constants, recording."""
 
     workload: Workload  # to plan for
-    # names of the nodes of `traced.module` that each workload node stands for, by its id; those of
-    # backward nodes are autograd's
+    # names of the nodes of `traced.module` in each workload node, by its id; those of backward
+    # nodes are autograd's
     fx_nodes: Mapping[NodeId, tuple[str, ...]] = field(repr=False)
     # names of the nodes of `traced.module` that are constants: every device makes its own
     anywhere: tuple[str, ...] = field(repr=False)
-    # the traced model; tracing it again gives the same names
-    traced: Traced = field(repr=False)  # with all weights
-    recording: Recording = field(repr=False)  # what its operators do
-    notes: tuple[str, ...]  # what the user should know, a line each
+    # the traced model with all weights; tracing it again gives the same names
+    traced: Traced = field(repr=False)
+    recording: Recording = field(repr=False)  # its kernels, reads and writes
+    notes: tuple[str, ...]  # notes for the user, a line each
 
 
 @dataclass(frozen=True)
 class RecordedModel:
-    """A model taken apart."""
+    """A model with its trace, recording and operator graph."""
 
-    model: nn.Module  # what was traced
-    traced: Traced  # traced, recording, graph: the same, step by step
+    model: nn.Module  # the model that was traced
+    traced: Traced
     recording: Recording
     graph: OperatorGraph
     training: bool  # as in `profile`
 
 
-def plain(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:
-    """Return the module that `torch.compile` wraps, its lazy parameters made by running it once.
+def unwrapped_model(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> nn.Module:
+    """Return a model without `torch.compile`, its lazy parameters initialised by a run.
 
     InputError if it fails on its inputs.
     """
@@ -150,7 +151,7 @@ def record_model(
     *,
     whole: bool = False,
 ) -> RecordedModel:
-    """Trace and record a model, which `plain` returned; it is left in the mode asked for.
+    """Trace and record a model, which must be unwrapped, and leave it in the requested mode.
 
     With `whole` it is a single part, which runs as it is. InputError if it cannot be traced, or
     computes nothing.
@@ -168,7 +169,7 @@ def record_model(
 
 
 def _with_own(traced: Traced) -> Traced:
-    """Return a trace that holds the model's own tensors again."""
+    """Return a trace with the model's own tensors restored."""
     for module in traced.module.modules():
         for table in (module._parameters, module._buffers):
             table.update({name: own(value) for name, value in table.items()})
@@ -240,7 +241,7 @@ def check_complete(
     recording: Recording,
     graph: OperatorGraph,
 ) -> None:
-    """Hold an operator graph against a run of the model itself.
+    """Check an operator graph against a run of the model itself.
 
     InputError if the run reads a parameter that no operator holds, or an output depends on a
     parameter or an input that it does not depend on in the graph.
@@ -270,7 +271,7 @@ def _listed(names: list[str]) -> str:
 def _of_run(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
 ) -> _Ancestry:
-    """Run a model on fake tensors; on its own if its code asks for numbers."""
+    """Return the sources of each output by a run, on fake tensors unless the code needs values."""
     held = (*model.parameters(), *model.buffers(), *tensors((args, kwargs)))
     with suppress(Exception):  # any code of the model may run here, and fail in any way
         return _watched(model, args, kwargs, training, mode_of(held))
@@ -299,7 +300,7 @@ def _watched(
             args, kwargs = tree_map(other, (args, dict(kwargs)))
             stack.enter_context(mode)
         inputs = [x for x in flat_inputs(args, kwargs) if isinstance(x, torch.Tensor)]
-        parameters = parameters_of(model)
+        parameters = list(model.named_parameters())
         run = _Run([*(value for _, value in parameters), *inputs])
         stack.enter_context(torch.set_grad_enabled(training))
         stack.enter_context(_attention_as_traced())
@@ -315,7 +316,7 @@ def _watched(
 
 @contextmanager
 def _attention_as_traced() -> Iterator[None]:
-    """Let `nn.MultiheadAttention` compute for inference as it is traced, not in one kernel."""
+    """Disable the fused kernel of `nn.MultiheadAttention` for inference, as in tracing."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -1,17 +1,16 @@
 """Splitting rules of ATen operators: the axes of their tensors by letters, as in ``mk,kn->mn``.
 
-A small letter may be split: tensors that have it are split along its axis, those that have not are
-copied. What is made without it is partial, if the operator adds up over it; then what is added to
-the sum (a bias) must be partial too. An operator that is linear in some of its inputs, the others
-copied, takes these as partial. Capital letters, and axes of extent 1 where a letter has another
-extent, are not split.
+A small letter may be split: tensors with this letter are split along its axis, others are copied.
+An output without it is partial, if the operator sums over it; then a term of the sum (a bias) must
+be partial too. An operator that is linear in some inputs, the others copied, takes these as
+partial. Capital letters, and axes of extent 1 where a letter has another extent, are not split.
 
-All are tested on numbers, part by part (`tests/runtime/execution/test_local_operators.py`).
+All rules are tested on numbers, part by part (`tests/runtime/execution/test_local_operators.py`).
 
-*Exchanges*: operators that a device cannot compute on its part alone. Some need statistics of the
-whole axis, which the devices add up meanwhile (batch normalisation, softmax along a split axis, the
-mean of a loss); some must know which part of an axis they have (rows of an embedding, classes of a
-loss). `runtime/execution/sharded/local.py` computes them so.
+*Exchanges*: operators that a device cannot compute from its part alone. Some need statistics of the
+whole axis, which the devices reduce meanwhile (batch normalisation, softmax along a split axis, the
+mean of a loss); some must know the position of their part (rows of an embedding, classes of a
+loss). `runtime/execution/sharded/local.py` computes them.
 
 *Picks*: operators that pick, put or compare along one axis, which is not split: experts' routers.
 The elements they pick depend on data, so that no device can tell from a part of that axis the
@@ -46,10 +45,10 @@ class Rule:
     inputs: tuple[str, ...]  # inputs, outputs: the letters of each tensor
     outputs: tuple[str, ...]
     linear: tuple[tuple[int, ...], ...] = ()  # sets of inputs in which together it is linear
-    additive: tuple[int, ...] = ()  # inputs that are added to what is summed up
-    # letters and outputs that do not depend on them: those are copied, not partial
+    additive: tuple[int, ...] = ()  # inputs that are added to a sum
+    # pairs of a letter and an output that is copied, not partial, if the letter is split
     apart: tuple[tuple[str, int], ...] = ()
-    # letters with the bytes that devices add up among themselves if they split them
+    # pairs of a letter and the bytes that devices reduce if they split it
     reduced: tuple[tuple[str, float], ...] = ()
 
     @classmethod
@@ -121,7 +120,7 @@ def _axis_of(text: str, letter: str, shape: Shape) -> int:
     return axis if axis >= 0 and shape[axis] > 1 else COPIED
 
 
-#: Letters of the axis, which cannot be split, in what is picked from, where, and what is put there.
+#: Letters of the axis, which cannot be split, in a pick's input, its index, and its source.
 _WHOLE, _PICKED, _PUT = "A", "B", "C"
 
 #: Bytes of a statistic.
@@ -144,7 +143,7 @@ LETTERS: Mapping[str, Rule] = {
     "max_pool2d_with_indices_backward": Rule.of("ncHW,ncYX,ncHW->ncYX"),
 }
 
-#: Operators that are linear in inputs other than all; of the pointwise ones.
+#: Sets of inputs in which a pointwise operator is linear.
 LINEAR: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "add": ((0, 1),),
     "sub": ((0, 1),),
@@ -160,7 +159,7 @@ LINEAR: Mapping[str, tuple[tuple[int, ...], ...]] = {
     },
 }
 
-#: Operators that are pointwise in effect, though torch does not tag them so.
+#: Pointwise operators that torch does not tag as such.
 POINTWISE = frozenset(
     (
         "clone", "_to_copy", "fill", "gelu_backward", "silu_backward", "hardtanh_backward",
@@ -168,7 +167,7 @@ POINTWISE = frozenset(
     )
 )  # fmt: skip
 
-#: Operators that look at their input in another way: what they make takes no memory, and no time.
+#: Operators that return views of their input, which take neither memory nor time.
 VIEWS = frozenset(
     (
         "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "unsqueeze", "squeeze",
@@ -176,8 +175,8 @@ VIEWS = frozenset(
     )
 )  # fmt: skip
 
-#: Constants, of which every device makes its part: they read no tensor, only what one is like.
-#: Each with the argument that is their size; None if that is the size of what they are like.
+#: Constants, of which every device makes its part: of a tensor they read only size and type. By
+#: name, the position of the argument with their size; None if it is that of the tensor.
 CONSTANTS: Mapping[str, int | None] = {
     **dict.fromkeys(("ones_like", "zeros_like", "full_like", "empty_like"), None),
     **dict.fromkeys(("new_zeros", "new_ones", "new_full", "new_empty"), 1),
@@ -247,7 +246,7 @@ def _argument(node: fx.Node, at: int, key: str, default: Any) -> Any:
 
 
 def _view(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
-    """Return the axes of a view, which strides tell apart; those that are cut stay whole."""
+    """Return the rule of a view, with axes identified by strides; axes that are cut stay whole."""
     letters, strides = _letters(len(inputs[0])), [1]
     for extent in reversed(inputs[0][1:]):
         strides.insert(0, strides[0] * (2 * extent + 1))
@@ -325,7 +324,7 @@ def _layer_norm_backward(node: fx.Node, inputs: Sequence[Shape], outputs: Sequen
 
 
 def _convolution_letters(read: Shape, weight: Shape, groups: int) -> tuple[str, str, str]:
-    """Return the letters of a convolution's input, weight and output, whose places stay whole."""
+    """Return the letters of a convolution's input, weight and output; spatial axes stay whole."""
     count = len(read) - 2
     if groups == 1:
         channels = "nc", "fc", "nf"
@@ -382,7 +381,7 @@ def _by_row(query: Shape, statistics: Shape) -> str:
 
 
 def _batch_norm(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
-    """Batch norm: each channel's sums, also of squares, are added up where samples are split."""
+    """Batch norm: sums and sums of squares of channels are reduced if samples are split."""
     data = "nc" + "YXUV"[: len(inputs[0]) - 2]
     training = bool(node.args[5])
     channels = ("c" if training else "Z",) * (len(outputs) - 1)
@@ -414,7 +413,7 @@ def _batch_norm_backward(node: fx.Node, inputs: Sequence[Shape], outputs: Sequen
 
 
 def _softmax(values: int, at: int) -> Maker:
-    """Softmax along an axis, which may be split: `values` of each row are added up then."""
+    """Softmax along an axis; if it is split, `values` numbers of each row are reduced."""
 
     def rule(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule:
         given: Any = node.args[at]
@@ -428,7 +427,7 @@ def _softmax(values: int, at: int) -> Maker:
 
 
 def _loss(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
-    """A loss of log-probabilities; the number of samples that count is added up."""
+    """Loss of log-probabilities; the number of samples that count is reduced."""
     if len(inputs[0]) != 2 or len(inputs) != 2 or node.args[3] == 0:
         return None
     apart = (("n", 1), ("c", 1))
@@ -446,7 +445,9 @@ def _embedding(_: fx.Node, inputs: Sequence[Shape], __: Sequence[Shape]) -> Rule
     return Rule(("vz", letters), (f"{letters}z",), ((0,),))
 
 
-def _embedding_backward(_: fx.Node, inputs: Sequence[Shape], __: Sequence[Shape]) -> Rule:
+def _embedding_backward(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
+    if node.args[4]:  # it divides by counts of words, which parts of a batch do not know
+        return None
     letters = string.ascii_lowercase[: len(inputs[1])]
     return Rule((f"{letters}z", letters), ("vz",), ((0,),))
 
@@ -457,7 +458,7 @@ def _axis(node: fx.Node, at: int, default: int, count: int) -> int:
 
 
 def _texts(shapes: Sequence[Shape], axis: int, letters: str) -> tuple[str, ...] | None:
-    """Return letters of tensors that differ along one axis alone; None if others differ."""
+    """Return letters of tensors that differ along one axis only; None if other axes differ."""
     count = len(shapes[0])
     others = {shape[:axis] + shape[axis + 1 :] for shape in shapes}
     if len(others) > 1 or any(len(shape) != count for shape in shapes):
@@ -579,7 +580,7 @@ def view_signatures(before: Shape, after: Shape) -> tuple[Signature, ...]:
 
 
 def _leading(shape: Shape) -> dict[int, int]:
-    """Return each axis that a group may begin with, by what the axes before it hold."""
+    """Return each axis at which a group may begin, by the product of the extents before it."""
     return {math.prod(shape[:axis]): axis for axis, extent in enumerate(shape) if extent != 1}
 
 

@@ -30,26 +30,26 @@ from .tracing.unchanged import unchanged
 
 @dataclass(frozen=True, eq=False)
 class TrainingGraph:
-    """Loss and gradients of a model."""
+    """Graph of a model's loss and gradients."""
 
-    # of ATen operators, without those that nothing depends on; each node's ``meta["val"]`` is what
-    # it makes, without numbers
+    # graph of ATen operators, without unused ones; each node's ``meta["val"]`` is its result, as
+    # fake tensors
     graph: fx.Graph
-    # what each placeholder stands for: the name of a parameter or buffer, or ``input 0`` and so on;
-    # by the placeholder's name
+    # name of the parameter or buffer of each placeholder, or ``input 0`` and so on, by the
+    # placeholder's name
     names: Mapping[str, str]
     # placeholders that are parameters, by name, with the node of the gradient; None for those that
     # have none
     parameters: Mapping[str, fx.Node | None]
     resident: frozenset[str]  # placeholders that are buffers
     losses: tuple[fx.Node, ...]  # nodes that the backward pass starts from
-    # buffers to which every step adds a number, and nothing else: how many batches a norm saw
+    # buffers that only count, such as batches of a norm, with the number that each step adds
     counted: Mapping[str, float] = field(default_factory=dict)
-    # tensors that the model's code holds or makes of numbers, by what `names` calls them; their
-    # placeholders are resident, too
+    # constant tensors in the model's code, by their names in `names`; their placeholders are
+    # resident, too
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    # first operator that changes in place what others read by another name, a view or its base;
-    # empty if there is none: the graph says only what reads what an operator returns
+    # first operator that changes a tensor in place which others read by another name, a view or its
+    # base; empty if there is none. The graph has edges only from results of operators.
     unseen_write: str = ""
 
     @property
@@ -178,9 +178,9 @@ def named_graph(
 
 
 def _unseen_write(graph: fx.Graph, needed: set[fx.Node], buffers: set[fx.Node]) -> str:
-    """Return the first operator whose change in place a needed operator, or a buffer, has missed.
+    """Return the first operator whose change in place a needed operator or a buffer does not see.
 
-    What only counts steps in a buffer is no such operator.
+    Operators that only count steps in a buffer are ignored.
     """
     chains: dict[fx.Node, list[fx.Node]] = {}  # by tensor, it and what shares its memory before it
     writes: dict[fx.Node, list[fx.Node]] = {}  # by the tensor that was there first

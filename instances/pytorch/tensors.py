@@ -38,13 +38,13 @@ from .operator_times import (
     runs_to_time,
 )
 from .record import flops_of
-from .recorded_model import plain
+from .recorded_model import unwrapped_model
 from .tensor_rules import CONSTANTS, VIEWS, name_of, signatures_of
 from .tensor_trace import TrainingGraph, fake_state, named_graph, swapped_state, training_graph
 from .tracing.traced import reason_of, tensors
 from .tracing.unchanged import unchanged
 
-#: Operators whose result is their input itself.
+#: Operators that return their input.
 SAME = ("detach", "alias", "lift_fresh_copy", "lift_fresh")
 
 
@@ -71,18 +71,18 @@ def tensor_program(
     Parameters
     ----------
     model, args, kwargs
-        What is trained: ``model(*args, **kwargs)`` is its loss, or what is summed up to one. It is
-        traced in the mode that it is in.
+        The model and its inputs: ``model(*args, **kwargs)`` is its loss, or tensors whose sum is
+        the loss. It is traced in its present mode.
     estimate
         Name of an accelerator (see `roofline.machine`) whose roofline gives the times; None to
         measure every operator on this machine's CPU, with the threads that torch has.
     name
-        Of the workload; default: the model's class.
+        Name of the workload; default: the model's class.
 
     Returns
     -------
     Workload
-        For `Sharding`. Operators without a rule are computed on every device.
+        For `Sharding`. Operators without a splitting rule are computed on every device.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def traced_program(
 ) -> tuple[TrainingGraph, Workload]:
     """Return the training graph of a model, and its workload: see `tensor_program`."""
     named = dict(kwargs or {})
-    model = plain(model, args, named)
+    model = unwrapped_model(model, args, named)
     graph = training_graph(model, args, named)
     program = program_of_graph(graph, target)
     held = sum(t.size_bytes for t in program.tensors)
@@ -178,7 +178,7 @@ def program_of_graph(traced: TrainingGraph, target: Machine) -> TensorProgram:
 
 
 def tensor_numbers(traced: TrainingGraph, program: TensorProgram) -> dict[fx.Node, int]:
-    """Return the number in a program of the tensor that each node of its graph is."""
+    """Return the number of each graph node's tensor in the program."""
     known = {tensor.name: number for number, tensor in enumerate(program.tensors)}
     names = {node: _tensor_name(traced, node) for node in traced.graph.nodes}
     return {node: known[name] for node, name in names.items() if name in known}
@@ -340,10 +340,10 @@ def operator_seconds(
 
 
 def as_measured(program: TensorProgram, seconds: Mapping[str, float]) -> TensorProgram:
-    """Return a program priced by a CPU core's roofline with times as they were measured, in ms.
+    """Return a program with the roofline's times of a CPU core replaced by measured ones, in ms.
 
-    What a view takes is what any call takes that computes nothing; it does not shrink. The rest
-    of an operator's time shrinks with its work, or with its bytes, in the roofline's proportion.
+    The median time of a view is that of a call without work, which is fixed. The rest of an
+    operator's time scales with its work or its bytes, in the roofline's proportion.
     """
     views = [seconds[str(o.name)] for o in program.operators if o.view and o.name in seconds]
     call = 1e3 * statistics.median(views) if views else 0.0
@@ -355,7 +355,7 @@ def as_measured(program: TensorProgram, seconds: Mapping[str, float]) -> TensorP
         if one.view:
             return replace(one, fixed=taken)
         fixed = min(taken, call)
-        # without either, bytes: a call whose tensors are empty, or hold what is no number
+        # with neither work nor bytes (empty tensors), the rest counts as memory
         compute, memory = one.compute, one.memory or float(one.compute == 0)
         factor = (taken - fixed) / max(compute, memory)
         return replace(one, fixed=fixed, compute=factor * compute, memory=factor * memory)
@@ -363,13 +363,13 @@ def as_measured(program: TensorProgram, seconds: Mapping[str, float]) -> TensorP
     return TensorProgram(program.tensors, tuple(map(measured, program.operators)))
 
 
-#: Name of the operator that reads what leaves a layer.
+#: Name of the operator that reads the tensors that leave a layer.
 LEAVES = "leaves"
 
 
 @dataclass(frozen=True, eq=False)
 class LayerProgram:
-    """The program of a layer, and which of its tensors cross the layer's ends."""
+    """The program of a layer, with the tensors that enter and leave the layer."""
 
     graph: TrainingGraph  # of the forward and the backward pass
     program: TensorProgram  # of the graph, and `LEAVES`
@@ -384,7 +384,7 @@ class LayerProgram:
 
 @dataclass(frozen=True, eq=False)
 class _Traced:
-    """A layer's graph: names of the outputs, which of them and of the inputs have a gradient."""
+    """A layer's graph, with names of outputs and of gradients of inputs; None without gradient."""
 
     graph: TrainingGraph
     outputs: tuple[str, ...]
@@ -400,9 +400,9 @@ def layer_program(
 ) -> LayerProgram:
     """Return the program of a layer's forward and backward pass, priced by a machine's roofline.
 
-    Every device has the inputs and the gradients of the outputs whole, and must come to have the
-    outputs and the gradients of the inputs so: the operator `LEAVES` reads them as copies, and
-    takes no time. So the sharding of a layer does not depend on its neighbours'. The module takes
+    Every device has copies of the inputs and of the outputs' gradients, and must get copies of the
+    outputs and of the inputs' gradients: the operator `LEAVES` reads them as copies, in no time. So
+    the sharding of a layer does not depend on its neighbours'. The module takes
     the inputs in order and returns a tuple, of which it makes the `outputs` itself; other tensors
     only pass through. InputError says why it cannot be traced.
     """

@@ -33,7 +33,7 @@ from ...instances.common.units import TIME_UNITS, UNSPECIFIED, show_count
 from ...instances.model.costs import times_column
 from ...instances.model.schedule import COMPUTES
 from ..execution.chain import executed_stages
-from ..execution.recording_file import Done, RecordedEvent, RunRecording, ShardedRecording
+from ..execution.recording_file import RecordedAction, RecordedEvent, RunRecording, ShardedRecording
 from ..pictures.marks import bars_of
 from ..schedules import Schedule, at_the_end, schedule_of
 from ..schedules.actions import Action, Kind
@@ -158,7 +158,7 @@ class Comparison:
         middle = self.measured_iteration_s
         return min(self.spans, key=lambda step: abs(self.spans[step] - middle))
 
-    def computations(self) -> Iterator[Done]:
+    def computations(self) -> Iterator[RecordedAction]:
         """Yield the computations of the steps that count."""
         counted = set(self.steps)
         for rank in self.recording.ranks:
@@ -206,11 +206,12 @@ def compare_run(
     Examples
     --------
     >>> import stagecut
-    >>> from stagecut.runtime.execution.recording_file import Done, RankRecording, RunRecording
+    >>> from stagecut.runtime.execution.recording_file import RankRecording, RecordedAction
+    >>> from stagecut.runtime.execution.recording_file import RunRecording
     >>> workload = stagecut.load("gpt2-xl")
     >>> plan = stagecut.solve(workload, stagecut.accelerators_and_cpus(1), method="single").plan
     >>> took_s = 2 * plan.objective / 1000  # twice as long as predicted
-    >>> done = (Done(0, "0F0", 0.0, took_s),)
+    >>> done = (RecordedAction(0, "0F0", 0.0, took_s),)
     >>> rank = RankRecording(0, "host", "cuda:0", done)
     >>> where = plan.placement.tolist()
     >>> recording = RunRecording(workload.fingerprint, where, "inference", 1, (rank,))
@@ -454,11 +455,12 @@ def calibrate(
     Examples
     --------
     >>> import stagecut
-    >>> from stagecut.runtime.execution.recording_file import Done, RankRecording, RunRecording
+    >>> from stagecut.runtime.execution.recording_file import RankRecording, RecordedAction
+    >>> from stagecut.runtime.execution.recording_file import RunRecording
     >>> workload = stagecut.load("gpt2-xl")
     >>> plan = stagecut.solve(workload, stagecut.accelerators_and_cpus(1), method="single").plan
     >>> took_s = 2 * plan.objective / 1000  # twice as long as predicted
-    >>> done = (Done(0, "0F0", 0.0, took_s),)
+    >>> done = (RecordedAction(0, "0F0", 0.0, took_s),)
     >>> rank = RankRecording(0, "host", "cuda:0", done)
     >>> where = plan.placement.tolist()
     >>> recording = RunRecording(workload.fingerprint, where, "inference", 1, (rank,))

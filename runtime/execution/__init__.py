@@ -1,16 +1,16 @@
 """Execution of plans on PyTorch. Needs the extra `runtime`.
 
-`prepare.py` makes pieces of a plan and a model (`split.py` cuts the graph, `chain.py` gives them to
-schedules and simulator); `stage.py` is a piece at work, with `backward.py` for split
-backward passes; `gradients.py` adds up what ranks share and clips. One loop (`own_loop/loop.py`)
-runs the pieces of a rank: `own_loop/transport.py` moves data in the order of the schedule,
-`own_loop/versions.py` keeps weights, `own_loop/teams.py` has who computes a stage of a tensor
-degree together. `trainer.py` runs batches, `run.py` is the front door.
+`prepare.py` makes pieces of a plan and a model (`split.py` cuts the graph, `chain.py` makes stages
+of them for schedules and simulator); `stage.py` runs the passes of a piece, with `backward.py` for
+split backward passes; `gradients.py` adds gradients up over ranks and clips them. One loop
+(`own_loop/loop.py`) runs the pieces of a rank: `own_loop/transport.py` moves data in the order of
+the schedule, `own_loop/versions.py` keeps versions of weights, `own_loop/tensor_groups.py` has the
+tensor-parallel groups of stages. `trainer.py` runs batches, `run.py` whole runs.
 
 Layouts of training jobs run in `job/`, on torch's own parallelism; `torch_pipelining.py` is the
 only home of torch's private names. Shardings run in `sharded/`. All three take their steps in
-`steps.py`, with checkpoints of `checkpoint.py` in folders of `checkpoint_folder.py`; `guard/` keeps
-the ranks together and tells the first error.
+`steps.py`, with checkpoints of `checkpoint.py` in folders of `checkpoint_folder.py`; `guard/` ends
+all ranks if one fails, and shows the first error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Backward passes in two halves: gradients of inputs, then of weights.
 
-Autograd's graph has a *spine*: the nodes from which an input can be reached. Parameters hang on it
-by branches. The first half runs the spine and notes what arrives at the nodes where branches
-leave; the second half starts from there.
+The *spine* of autograd's graph are the nodes from which an input can be reached; branches lead from
+it to the parameters. The first half runs the spine and keeps the gradients that arrive where
+branches leave it; the second half starts from these.
 
 References
 ----------
@@ -21,8 +21,8 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 Arrived = tuple[torch.Tensor | None, ...]
 
 
-class Halves:
-    """The backward pass of one microbatch, from outputs and their gradients to leaves."""
+class SplitBackward:
+    """Backward pass of one microbatch in two halves, from outputs to leaves."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Halves:
         return [n for n, _ in node.next_functions if n is not None and n not in self.spine]
 
     def _below(self, node: Node, ends: Collection[Node]) -> list[Node]:
-        """Return which of `ends` the branches at `node` lead to; itself, if it is one."""
+        """Return those of `ends` that branches at `node` lead to, or that `node` is."""
         seen = {node}
         waiting = [node]
         while waiting:

@@ -1,4 +1,4 @@
-"""Chains of stages as executed: each sends its live tensors to the next."""
+"""Chains of stages that are executed: each sends its live set of tensors to the next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..simulate.pieces import Passes, forward_pieces_of, groups_of, relay_line, 
 from ..simulate.plan_stages import chains, stages_of
 from ..simulate.stages import BACKWARD, StageGraph
 
-#: Schedules that are one batch after the other.
+#: Schedules that finish a batch before the next one begins.
 SYNCHRONOUS = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2")
 #: Schedules with weight versions.
 ASYNCHRONOUS = ("pipedream", "2bw")
@@ -26,10 +26,10 @@ def executed_stages(
 ) -> StageGraph:
     """Return the stages of a plan as the runtime executes them, relayed data included.
 
-    Pieces are numbered as by `pieces.cut`, or as the plan orders them, but each waits for the one
-    before it alone: what is needed later passes through. What a backward pass needs of its forward
-    pass stays where it is. The r-th replica of a mapping's stage sends to the r-th of the next. A
-    backward node runs with the forward piece that it undoes. Stages of a training plan are those
+    Pieces are in the order of `forward_pieces_of`, and each waits for the one before it alone:
+    tensors that are needed later pass through. Tensors that a backward pass needs of its forward
+    pass stay on their device. The r-th replica of a mapping's stage sends to the r-th of the next.
+    A backward node runs with the piece of its forward node. Stages of a training plan are those
     that it was planned with. `weight_share` is the part of a backward pass that computes gradients
     of weights; default: the plan's, else a half.
     """
@@ -60,10 +60,10 @@ def executed_schedule(
     microbatches: int,
     devices: Sequence[int] | None = None,
 ) -> Schedule:
-    """Return a schedule, given or by its name, a row per device in use, checked before it runs.
+    """Return a validated schedule, given or by its name, with a row per device in use.
 
-    Inference takes a schedule's forward passes alone, whatever its name. Raises InputError if it
-    is no schedule that runs one batch after the other.
+    Of inference it has the forward passes alone. Raises InputError if it is asynchronous, or does
+    not fit the stages.
     """
     if isinstance(schedule, Schedule):
         name, whole = schedule.name, schedule
@@ -86,7 +86,7 @@ def ranks_of(stages: StageGraph) -> list[int]:
 def _pieces_of_all(
     workload: Workload, pieces: Sequence[Sequence[int]], group: Sequence[int]
 ) -> np.ndarray:
-    """Return the piece of every node, shape (n,): of a backward node that which it undoes."""
+    """Return the piece of every node, shape (n,): of a backward node that of its forward node."""
     piece_of = np.full(workload.n, -1, np.int64)
     for p, members in enumerate(pieces):
         piece_of[list(members)] = p

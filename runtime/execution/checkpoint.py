@@ -1,14 +1,14 @@
-"""Checkpoints of runs: parameters, buffers, optimizer state and random numbers.
+"""Checkpoints of runs: parameters, buffers, optimizer state and states of random numbers.
 
-Tensors are kept under the model's names, so that a run can go on with another plan or layout of the
-same model. `checkpoint_folder.py` writes and reads them.
+Tensors have the model's names, so that another plan or layout of the same model can resume from
+them. `checkpoint_folder.py` writes and reads the files.
 """
 
 from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,15 @@ from .checkpoint_folder import (
     read_checkpoint,
     write_checkpoint,
 )
+from .sharded.parts import LocalShards
 
 
 @dataclass(frozen=True)
 class ModelState:
-    """The `state_dict` of the whole model: for each name what a checkpoint calls its tensor.
+    """Names of the whole model's `state_dict`, each with the tensor's name in a checkpoint.
 
-    Tied names share a tensor; `untouched` are those that no piece has, which the forward pass does
-    not read.
+    Tied names share a tensor; `untouched` are tensors of no piece, which the forward pass does not
+    read.
     """
 
     tensors: Mapping[str, str]
@@ -45,33 +46,30 @@ class ModelState:
 
 @dataclass(frozen=True)
 class Trained:
-    """Parameters, buffers and optimizers of this rank, by the model's names.
+    """Parameters and buffers of this rank by the model's names, and its optimizers.
 
-    What pieces share is in it once. Copies that stages of a job have of one weight have a name
-    each, of which `whole` says what a checkpoint calls them. Where this rank has parts of tensors
-    and they are no DTensors, `part` returns its part of a whole one, by the name of the parameter
-    or buffer that it has the shape of, and `distributed` the DTensor of which it has a part; None
-    if others have it.
+    Tensors that pieces share are in it once. Copies of a weight in several stages of a job have a
+    name each, and one in a checkpoint, by `whole`. Parts of a sharding, which are no DTensors, are
+    those of `shards`.
     """
 
     parameters: Mapping[str, nn.Parameter]
     buffers: Mapping[str, Tensor]
     optimizers: Sequence[torch.optim.Optimizer]
-    part: Callable[[str, Tensor], Tensor] | None = None
-    distributed: Callable[[str, Tensor], Tensor | None] | None = None
+    shards: LocalShards | None = None
     whole: ModelState = ModelState({})
 
     def called(self, name: str) -> str:
-        """Return what a checkpoint calls a parameter or buffer."""
+        """Return the name of a parameter or buffer in a checkpoint."""
         return self.whole.tensors.get(name, name)
 
     def kept(self, name: str, own: Tensor) -> Tensor | None:
-        """Return what a checkpoint has of a tensor that lies as a parameter or buffer does."""
+        """Return a tensor, placed as the parameter or buffer `name`, as a checkpoint keeps it."""
         own = own.detach()
-        return own if self.distributed is None else self.distributed(name, own)
+        return own if self.shards is None else self.shards.distributed(name, own)
 
     def learned(self) -> Iterator[tuple[str, nn.Parameter, torch.optim.Optimizer, dict[str, Any]]]:
-        """Yield what is optimized with its name, its optimizer, and its group there."""
+        """Yield each optimized parameter: name, parameter, optimizer, and parameter group."""
         name_of = {id(x): name for name, x in self.parameters.items()}
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -79,14 +77,8 @@ class Trained:
                     yield name_of[id(parameter)], parameter, optimizer, group
 
 
-def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield parameters and buffers with their names."""
-    yield from module.named_parameters()
-    yield from module.named_buffers()
-
-
 def state_held(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> ModelState:
-    """Return the state of a model of which tensors are held by these names."""
+    """Return the state of a model some tensors of which a run has under these names."""
     held = {id(tensor): name for name, tensor in named}
     tensors: dict[str, str] = {}
     untouched: dict[str, Tensor] = {}
@@ -101,8 +93,8 @@ def state_held(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> ModelSt
 def save(path: Path, trained: Trained, **manifest: Any) -> None:
     """Write a checkpoint into a folder that is `locked`; all ranks call this together.
 
-    `manifest` has fields of `Manifest`. What cannot be written is an `InputError`, and the
-    checkpoints before it stay as they are.
+    `manifest` has fields of `Manifest`. Raises InputError if it cannot be written; the checkpoints
+    before it stay as they are.
     """
     rank = str(dist.get_rank())
     there = _there(trained, {**trained.parameters, **trained.buffers})
@@ -122,7 +114,7 @@ def save(path: Path, trained: Trained, **manifest: Any) -> None:
         "model": tensors,
         "optimizer": optimizer,
         "options": options,
-        "random": {rank: _random()},
+        "random": {rank: random_state()},
         "buffers": {rank: dict(trained.buffers)},  # of replicas, each has its own
     }
     write_checkpoint(
@@ -131,10 +123,10 @@ def save(path: Path, trained: Trained, **manifest: Any) -> None:
 
 
 def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
-    """Take a checkpoint over; a missing tensor is an `InputError`.
+    """Restore a checkpoint; raises InputError if it lacks a tensor.
 
-    With the plan that it was written with, everything is as it was, random numbers too; with
-    another plan of the same model, each buffer is that of the first rank that had it.
+    With the same plan and number of ranks all state is restored, also of random numbers; else each
+    buffer is that of the first rank that had it, and random numbers begin anew.
     """
     held = found.contents()
     paths = {name: tuple(path) for name, path in held.planner_data.items()}
@@ -161,19 +153,19 @@ def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
     for each in trained.optimizers:
         _restore(each, trained, optimizer, options)
     if same:
-        _set_random(*state["random"][own])
+        set_random_state(*state["random"][own])
 
 
 def _there(trained: Trained, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what a checkpoint has of tensors, but those that other ranks have."""
+    """Return tensors as a checkpoint keeps them, without those that other ranks have."""
     kept = {name: trained.kept(name, x) for name, x in tensors.items()}
     return {name: value for name, value in kept.items() if value is not None}
 
 
 def _kept(trained: Trained, name: str, key: str, value: Any) -> Any:
-    """Return what a checkpoint has of an optimizer's state for a parameter.
+    """Return a value of an optimizer's state for a parameter as a checkpoint keeps it.
 
-    Raises InputError if it cannot be put together from parts, as it has another shape.
+    Raises InputError if the parameter is sharded and the value has another shape.
     """
     parameter = trained.parameters[name]
     if not isinstance(value, Tensor) or not value.ndim or not _is_parted(trained, parameter):
@@ -187,11 +179,11 @@ def _kept(trained: Trained, name: str, key: str, value: Any) -> Any:
 
 
 def _is_parted(trained: Trained, parameter: Tensor) -> bool:
-    return trained.distributed is not None or isinstance(parameter, DTensor)
+    return trained.shards is not None or isinstance(parameter, DTensor)
 
 
 def _room(kept: Any, parameter: Tensor, trained: Trained) -> Any:
-    """Return a tensor of this rank for an optimizer's state; None for what is no tensor."""
+    """Return an empty tensor to load an optimizer's state into; None if that is no tensor."""
     if not isinstance(kept, TensorStorageMetadata):
         return None
     if len(kept.size) and _is_parted(trained, parameter):
@@ -225,24 +217,25 @@ def _restore(
                 )
             described.update(pairs)
             own = {
-                key: x.to_local() if isinstance(x, DTensor) and trained.distributed else x
+                key: x.to_local() if isinstance(x, DTensor) and trained.shards else x
                 for key, x in state.get(called, {}).items()
             }
             whole["state"][number] = own if name == called else copy.deepcopy(own)
     optimizer.load_state_dict(whole)
 
 
-def _random() -> tuple[Any, ...]:
-    """Return the states of random numbers: of torch, of Python, and of each GPU."""
-    cards = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+def random_state() -> tuple[Any, ...]:
+    """Return the states of random numbers: of torch, of Python, and of this rank's GPU, if any."""
+    cards = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
     return torch.get_rng_state(), random.getstate(), cards
 
 
-def _set_random(of_torch: Tensor, of_python: Any, cards: list[Tensor]) -> None:
+def set_random_state(of_torch: Tensor, of_python: Any, cards: list[Tensor]) -> None:
+    """Set the states of random numbers; `cards` may be of all GPUs that a host had."""
     torch.set_rng_state(of_torch)
     random.setstate(of_python)
-    if cards:
-        torch.cuda.set_rng_state_all(cards)
+    if cards and torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(cards[torch.cuda.current_device() % len(cards)])
 
 
 def merge_checkpoint(folder: str | Path) -> dict[str, Tensor]:

@@ -1,10 +1,10 @@
 """Checkpoint folders of runs: written whole or not at all, checked before they are read.
 
 A checkpoint is a folder ``step-00000010`` that `torch.distributed.checkpoint` writes, with a
-manifest beside: position, what it is of, and the SHA-256 of every file. All of it is made under
-another name, brought to the disk, and renamed. The folder must be one that all ranks see.
+manifest beside: position, hashes of plan and model, and the SHA-256 of every file. All of it is
+written under another name, flushed to disk, and renamed. All ranks must see the folder.
 
-What `torch.distributed.checkpoint` pickles is read as data: its metadata by a list of torch's own
+Pickles of `torch.distributed.checkpoint` are read as data: its metadata by a list of torch's own
 classes, the rest as `torch.load` reads weights.
 """
 
@@ -37,7 +37,7 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 from ...instances import InputError
 from ...instances.formats.source import Record
-from ...instances.formats.writing import layout, why_not, write_whole
+from ...instances.formats.writing import json_text, why_not, write_whole
 from ..measure.group import of_all_ranks
 
 #: Exceptions of reading damaged files, of torch's own code too.
@@ -71,10 +71,9 @@ class _Format(msgspec.Struct):
 class Manifest(Record):
     """Manifest of a checkpoint.
 
-    `plan` and `model` are hashes of what it was written with, of a training job its layout alone;
-    `taken` counts the microbatches that it has seen, of a job the tokens. `files` has the SHA-256
-    of each file, and `state_dict` what each name of the model's `state_dict` is called in
-    the checkpoint.
+    `plan` and `model` are hashes of plan and model, of a training job `plan` that of its layout and
+    `model` empty. `taken` counts the microbatches before it, of a job the tokens. `files` has the
+    SHA-256 of each file, and `state_dict` the name in the checkpoint of each name of the model's.
     """
 
     format: int
@@ -94,10 +93,11 @@ def write_checkpoint(
     plan: str = "",
     model: str = "",
 ) -> None:
-    """Write a checkpoint; all ranks call this together, each with the state that it has.
+    """Write a checkpoint; all ranks call this together, each with its own state.
 
-    What several ranks have is the lowest one's; for the rest see `Manifest`. It takes the place of
-    what was there; what cannot be written is an `InputError`, and that stays as it is.
+    Of a tensor on several ranks it has the lowest one's; for the other arguments see `Manifest`.
+    It replaces a checkpoint of the same name. Raises InputError if it cannot be written; the
+    one before then stays.
     """
     unfinished = final.parent / f".{final.name}.unfinished"
     rank = dist.get_rank()
@@ -115,7 +115,7 @@ def write_checkpoint(
         files, names = ({k: v for each in all_of for k, v in each.items()}
                         for all_of in zip(*everyone, strict=True))  # fmt: skip
         manifest = Manifest(FORMAT, taken, plan, model, files, names)
-        write_whole(unfinished / MANIFEST, layout(msgspec.to_builtins(manifest)))
+        write_whole(unfinished / MANIFEST, json_text(msgspec.to_builtins(manifest)))
         before = final.parent / f".{final.name}.before"
         with _told(final):
             _to_disk(unfinished)
@@ -129,14 +129,14 @@ def write_checkpoint(
 
 
 class _ExplainingWriter(dcp.FileSystemWriter):  # type: ignore[misc]  # torch is not typed for mypy here
-    """Writer of a rank's file that says in one line why it was not written."""
+    """Writer of a rank's file whose errors say in one line why it was not written."""
 
     def __init__(self, path: Path, final: Path) -> None:
         super().__init__(path)
         self._final = final
 
     def write_data(self, plan: Any, planner: Any) -> Any:
-        """Write what this rank has: here an error still has its cause."""
+        """Write this rank's file: here an error still has its cause."""
         with _told(self._final), warnings.catch_warnings():
             # torch 2.6 itself asks tensors for storages of the old kind
             warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
@@ -145,7 +145,7 @@ class _ExplainingWriter(dcp.FileSystemWriter):  # type: ignore[misc]  # torch is
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """Say the reason for an unwritten checkpoint in one line."""
+    """Raise InputError with the reason in one line if a checkpoint is not written."""
     try:
         yield
     except (OSError, RuntimeError, CheckpointException) as error:
@@ -163,7 +163,7 @@ def _told(path: Path) -> Iterator[None]:
 
 
 def keep_newest(folder: Path, count: int) -> None:
-    """Remove all checkpoints of a folder but the newest; they are gone at once for readers."""
+    """Remove all checkpoints of a folder but the newest; readers see each whole or not at all."""
     if dist.get_rank() == 0:
         for old in checkpoints(folder)[:-count]:
             with _told(old):
@@ -171,7 +171,7 @@ def keep_newest(folder: Path, count: int) -> None:
 
 
 def _to_disk(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Flush the names in a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -180,12 +180,12 @@ def _to_disk(folder: Path) -> None:
 
 
 def step_path(folder: Path, step: int) -> Path:
-    """Return where a checkpoint is when so many steps are done."""
+    """Return the path of the checkpoint after so many steps."""
     return folder / f"step-{step:08}"
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints in a folder, the newest last; a damaged name is an InputError."""
+    """Return the checkpoints in a folder, the newest last; raises InputError for a wrong name."""
     found = {}
     for path in folder.glob("step-*"):
         number = path.name.removeprefix("step-")
@@ -239,18 +239,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint on the disk."""
+    """Checkpoint on disk."""
 
     path: Path
     manifest: Manifest
 
     @property
     def step(self) -> int:
-        """Steps that were done."""
+        """Number of steps before it."""
         return int(self.path.name.removeprefix("step-"))
 
     def contents(self) -> Metadata:
-        """Return what it holds, of files of the manifest alone and no more than they have."""
+        """Return its metadata, checked: of files of the manifest, and not larger than these."""
         with self._reading(METADATA) as file:
             found = _MetadataUnpickler(file).load()
             sizes = {name: (self.path / name).stat().st_size for name in self.manifest.files}
@@ -274,10 +274,11 @@ class Checkpoint:
             return found
 
     def load(self, state: dict[str, Any], held: Metadata, *, alone: bool = False) -> None:
-        """Fill the tensors of `state`, and put in what is no tensor; all ranks call this together.
+        """Load tensors and other values into `state`; all ranks call this together.
 
         `held` are its `contents`. Every file is checked, each by one rank. `alone` is for a process
-        without others, in a group or not. InputError if it has no tensor of a name and shape.
+        that loads by itself, in a group or not. Raises InputError if there is no tensor of a name
+        and shape.
         """
         for area, values in state.items():
             for name, own in values.items():
@@ -305,7 +306,7 @@ class Checkpoint:
 
     @contextmanager
     def _reading(self, name: str = "") -> Iterator[io.BufferedReader]:
-        """Open one of its files; what is then unreadable is an InputError."""
+        """Open one of its files; errors of reading become an InputError."""
         try:
             with (self.path / (name or MANIFEST)).open("rb") as file:
                 yield file
@@ -314,20 +315,20 @@ class Checkpoint:
 
 
 class _MetadataUnpickler(pickle._Unpickler):  # its methods by operation are not typed
-    """Reader of the pickled metadata of `torch.distributed.checkpoint`, which runs nothing.
+    """Unpickler of the metadata of `torch.distributed.checkpoint`, which calls only its classes.
 
-    It is Python's own one in Python: that in C may ask for any memory.
+    It is Python's own in Python: the one in C may allocate any amount of memory.
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return one of the classes that it consists of."""
+        """Return one of the classes of the metadata; raises UnpicklingError for any other."""
         known = name in _PICKLED.get(module, ())
         if known or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name}")
 
     def load_build(self) -> None:
-        """Set attributes of an object, but not of one of these classes or functions."""
+        """Set attributes of an object, but not of a class or function."""
         target = self.stack[-2]  # type: ignore[attr-defined]
         if callable(target):
             raise pickle.UnpicklingError(f"attributes of {target!r}")
@@ -352,10 +353,10 @@ class _CheckedReader(dcp.FileSystemReader):  # type: ignore[misc]
 
 
 class _DataPlanner(dcp.DefaultLoadPlanner):  # type: ignore[misc]
-    """Planner that reads what is no tensor as data, too."""
+    """Planner that reads values other than tensors as data, too."""
 
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
-        """Put a value in its place."""
+        """Store a value under its path in the state."""
         *path, last = self.mappings[read_item.dest_index.fqn]
         within = self.original_state_dict
         for key in path:
@@ -370,7 +371,7 @@ def digest(file: Path) -> str:
 
 
 def check_unpacked(content: Any, size: int) -> None:
-    """Raise ValueError if an archive is packed, as a small file could have any size in memory."""
+    """Raise ValueError if an archive is compressed: a small file could fill any memory."""
     if zipfile.is_zipfile(content):
         with zipfile.ZipFile(content) as archive:
             if sum(part.file_size for part in archive.infolist()) > size:
@@ -380,7 +381,7 @@ def check_unpacked(content: Any, size: int) -> None:
 def load_tensors(file: Path) -> Any:
     """Return the content of a ``torch.save`` file as data, without running code in it.
 
-    Raises one of UNREADABLE if it is damaged, or packed.
+    Raises one of UNREADABLE if it is damaged, or compressed.
     """
     if file.exists() and not file.is_file():
         raise OSError(f"{file} is no file")
@@ -390,7 +391,7 @@ def load_tensors(file: Path) -> Any:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a folder, and keep other runs from writing into it, where its file system has locks.
+    """Make a folder, and lock it against other runs where its file system has locks.
 
     Raises InputError if it cannot be made, or another run writes into it.
     """
@@ -415,7 +416,7 @@ def locked(folder: Path) -> Iterator[None]:
 def sole_writer(folder: Path | None, *, resume: bool) -> Iterator[None]:
     """Lock a run's folder of checkpoints on rank 0, if it has one; all ranks enter together.
 
-    What runs before left unfinished there is removed.
+    Unfinished checkpoints of earlier runs are removed.
     """
     with ExitStack() as held:
         if folder is not None:

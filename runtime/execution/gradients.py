@@ -1,4 +1,4 @@
-"""All-reduce of gradients over the ranks that hold a copy of a parameter."""
+"""Sums and norms of gradients over the ranks that hold a copy of a parameter."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..measure.group import rank_device
 
 
 class GradientSums:
-    """All-reduce of the gradients of parameters shared with other ranks.
+    """All-reduce of the gradients of parameters that several ranks hold.
 
-    A parameter is shared by the replicas of its piece, and, if its weight is tied, by all pieces
-    that have it; its gradient is the sum over all its holders. `others` are the holders as other
-    ranks see them, where they differ: all ranks make the same groups.
+    Holders are the replicas of a parameter's piece and, of a tied weight, of all its pieces; the
+    gradient is the sum over them. `others` are the holders of other members of a tensor group: all
+    ranks make the same process groups.
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class GradientSums:
     def add_up(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Replace the gradients by their sums over the ranks.
 
-        All holders of a parameter must call this for it, with others of the same holders alike.
-        A parameter without a gradient on any of its ranks has none afterwards.
+        All holders of a parameter call this with it and the same others of these holders.
+        A parameter that has a gradient on none of its ranks has none afterwards.
         """
         together: dict[tuple[tuple[int, ...], torch.dtype], list[nn.Parameter]] = {}
         for name in sorted(n for n in parameters if len(self.holders[n]) > 1):
@@ -65,8 +65,8 @@ def clip_norm(
 ) -> torch.Tensor:
     """Scale this rank's gradients so that those of all ranks have at most a Euclidean norm.
 
-    All ranks call it together, after gradients were added up. What several ranks hold counts once.
-    Returns the norm before.
+    All ranks call it together, after gradients were added up. Copies count once. Returns the norm
+    before.
     """
     rank = dist.get_rank()
     here = {name: x.grad for name, x in parameters.items() if x.grad is not None}

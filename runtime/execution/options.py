@@ -1,4 +1,4 @@
-"""Run options, given by users with defaults from the plan, and what a step comes to."""
+"""Options of runs, with defaults from the plan, and results of steps."""
 
 from __future__ import annotations
 
@@ -48,29 +48,29 @@ class RunOptions:
         Of torch in each process; default: the cores that the process may use, shared by the
         processes on this host.
     timeout_s
-        Seconds that a rank may keep the others waiting; see `failures.guarded`.
+        Longest time, in seconds, that a rank may keep the others waiting; see `failures.guarded`.
     checkpoint, every
         Folder for checkpoints, written at the end and, if given, after every so many steps.
     resume
         Go on from the newest checkpoint.
     steps
-        In all, those before a checkpoint included; None: as many as there are batches.
+        Number in all, those before a checkpoint included; None: as many as there are batches.
     schedule, microbatches
         Default: those that the plan was made for, if it is one for an iteration or for training,
-        else ``1f1b`` and 8; an iteration's plan is run with no other. Mappings: ``gpipe``, and
-        the plan's. Microbatches count per replica of the whole pipeline, a mapping's too; a
-        training plan's stages share theirs. Of jobs the layout says both; for a schedule in place
-        of its own see `RunningJob`.
+        else ``1f1b`` and 8; an iteration's plan runs with no others. Mappings: ``gpipe``, and the
+        plan's. Microbatches count per replica of the whole pipeline, also of a mapping; the stages
+        of a training plan share them. A job has both from its layout; for another schedule see
+        `RunningJob`.
     replicas
         Copies of the whole pipeline, each with microbatches of its own.
     recompute
         Keep only the inputs of each piece, and compute the rest again in the backward pass.
     optimizer
-        ``sgd``, ``adam`` or ``adamw``, or what makes one of parameters, or of groups of them.
+        ``sgd``, ``adam`` or ``adamw``, or a function that makes one of parameters, or of groups.
     learning_rate
-        Of an optimizer by name.
+        Learning rate of an optimizer by name.
     record
-        File for what every rank did and when; of a job the last step by term.
+        File for begin and end of every action of every rank; of a job, for its last step by term.
     check
         Compare loss and gradients of the first step with those of one process, which every rank
         computes; see `check_first_step`.
@@ -104,7 +104,7 @@ class RunOptions:
     measure: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what no run can have."""
+        """Raise InputError if no run can have these values."""
         for what in ("threads", "every", "steps", "microbatches", "replicas"):
             value = getattr(self, what)
             if value is not None and value < 1:
@@ -125,10 +125,6 @@ class RunOptions:
             raise InputError("check: only of a run from its beginning, by a synchronous schedule")
         if self.schedule in ASYNCHRONOUS:
             self._check_asynchronous()
-
-    def is_due(self, step: int) -> bool:
-        """Return whether a checkpoint is due when so many steps are done, before the last."""
-        return self.every is not None and step % self.every == 0
 
     def leave_out(self, names: Sequence[str], why: str) -> None:
         """Raise InputError if one of these options is given."""
@@ -151,13 +147,7 @@ class RunOptions:
         return alike
 
     def settled(self, plan: Plan, workload: Workload) -> RunOptions:
-        """Return the options with missing values taken from the plan.
-
-        Raises
-        ------
-        InputError
-            If something was said that the plan does not run with.
-        """
+        """Return the options with missing values from the plan; InputError if one does not fit."""
         self.leave_out(("clip", "measure"), "it is of training jobs alone")
         if isinstance(plan.problem, Sharding):
             own = ("schedule", "microbatches", "replicas", "recompute")

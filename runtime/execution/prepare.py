@@ -1,8 +1,9 @@
-"""Preparation of runs: pieces and stages of a model by its plan, with their ranks."""
+"""Preparation of runs: a model's pieces and stages by its plan, with their ranks."""
 
 from __future__ import annotations
 
 import operator
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,23 +40,24 @@ from ...instances.pytorch.tracing.traced import export_failure, flat_inputs
 from ..simulate.pieces import groups_of
 from ..simulate.stages import StageGraph
 from .chain import executed_stages, ranks_of
-from .checkpoint import named_tensors
 from .guard.identity import graph_hash, plan_hash
 from .own_loop.loop import stage_chain
-from .own_loop.teams import Teams
+from .own_loop.tensor_groups import TensorGroups
 from .split import PieceModule, split
-from .stage import Tensors
+from .stage import Tensors, named_tensors
 
+#: Ending of a backward node's id, of a layer or by autograd's name of an operator.
+_BACKWARD = re.compile(r"(\.backward|Backward\d*)(#\d+)?$")
 #: A layer, and its sharding in the text form of `Layers`.
 ShardedLayer = tuple[PieceModule, str]
 
 
 @dataclass(frozen=True, eq=False)
 class TracedInputs:
-    """Inputs that a model was traced for, and that every microbatch must be like.
+    """Inputs that a model was traced with; every microbatch has the same shapes and types.
 
-    `traced` has all of them, nested ones unpacked, `names` are of the tensors among them, and
-    `named` those that are given by name, in the order of the trace.
+    `traced` has all of them, nested ones unpacked, `names` those of the tensors among them, and
+    `named` the names of keyword arguments, in the order of the trace.
     """
 
     names: Sequence[str]
@@ -65,8 +67,8 @@ class TracedInputs:
     def tensors(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Tensors:
         """Return the tensors of a microbatch.
 
-        Raises InputError if they are not what the model was traced for: other names, shapes, types,
-        or other values of what is no tensor.
+        Raises InputError if names, shapes or types differ from the trace, or values of other types
+        than tensors.
         """
         kwargs = kwargs or {}
         if set(kwargs) != set(self.named):
@@ -93,16 +95,16 @@ class TracedInputs:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A plan of a model, cut for the ranks that run it.
+    """Pieces of a model for the ranks that run a plan.
 
-    `workload` is what the plan was made for, or the profile's if only the plan is known. `pieces`
-    are in the order in which they run, and `stages` are the same for schedules and the simulator,
-    with the workload's times (of a training plan without, but with its replicas). `devices` has the
-    plan's device of each rank, `training` whether there is a backward pass, `named` the inputs that
-    are given by name, in the order of the trace, and `recompute` the pieces that compute all of
-    their activations again (one of which only some layers do has that in its module). `teams` are
-    the ranks of each replica of a tensor degree above 1, and `layers` the layers of each piece that
-    is so spread, in order, with their shardings.
+    `workload` is the plan's, or the profile's if only the plan is known. `pieces` are in the order
+    in which they run, and `stages` are the same for schedules and the simulator, with the
+    workload's times (stages of a training plan have replicas, and no times). `devices` has the
+    plan's device of each rank, `training` whether there is a backward pass, `named` the names of
+    keyword arguments, in the order of the trace, and `recompute` the pieces that compute all of
+    their activations again (where only some layers do, the piece's module does so itself).
+    `tensor_groups` are the ranks of each replica of a tensor degree above 1, and `layers` the
+    layers of each piece of such a degree, in order, with their shardings.
     """
 
     model: nn.Module = field(repr=False)
@@ -115,12 +117,12 @@ class Prepared:
     training: bool
     named: tuple[str, ...]
     recompute: frozenset[int] = frozenset()
-    teams: Teams = field(default_factory=Teams)
+    tensor_groups: TensorGroups = field(default_factory=TensorGroups)
     layers: Mapping[int, tuple[ShardedLayer, ...]] = field(default_factory=dict)
 
     @property
     def ranks(self) -> tuple[tuple[int, ...], ...]:
-        """Ranks of each piece's replicas, as `Loop` takes them; of a team the first one."""
+        """Ranks of each piece's replicas, as `Loop` takes them; of a tensor group the first."""
         number = {device: rank for rank, device in enumerate(self.devices)}
         return tuple(tuple(number[d] for d in ring) for ring in self.stages.replicas)
 
@@ -135,7 +137,7 @@ class Prepared:
         return traced.tensors(args, kwargs)
 
     def identity(self) -> dict[str, str]:
-        """Return hashes of what a checkpoint must have in common with the run that goes on."""
+        """Return hashes of plan and model, which a checkpoint keeps."""
         return {"plan": plan_hash(self.plan), "model": graph_hash(self.profile.traced)}
 
 
@@ -155,8 +157,8 @@ def split_model(
     model, args, kwargs
         What the plan was made for: the model, and inputs of one microbatch.
     workload
-        What the plan was made for; needed if `plan` is no file. With it, the model is held
-        against it in all that was recorded of it, and schedules are made from its times.
+        What the plan was made for; needed if `plan` is no file. The model is then compared with it
+        node by node, and schedules are made from its times.
 
     Returns
     -------
@@ -166,9 +168,9 @@ def split_model(
     Raises
     ------
     InputError
-        If the plan was made for another model, or for other inputs; of training plans, if it
-        spreads layers of which it is not known how, or recomputes some of the layers of a stage of
-        a tensor degree.
+        If the plan was made for another model or other inputs, or is a training plan with a tensor
+        degree above 1 that the workload has no sharding for, or of which a stage recomputes only
+        some of its layers.
 
     Examples
     --------
@@ -186,28 +188,27 @@ def split_model(
     if isinstance(plan, Plan) and workload is None:
         raise InputError("run: a plan that is no file needs its workload")
     named = tuple(kwargs or {})
-    if workload is not None:
-        if isinstance(plan, Path):
-            workload, made = load_plan_with_form(plan, workload)
-        else:
-            made = plan
-        made.check_made_for(workload)
-        if workload.provenance.get("traced_by") == ON_NUMBERS and _on_one_device(made):
-            return _uncut(model, args, kwargs, workload, made)
-        staged = isinstance(made.solution, StagePlacement)
-        training = staged or bool(workload.backward.any())
-        profile = matching(model, args, kwargs, workload.ids, training, layers=staged)
-        check_same(training_layers(profile.workload) if staged else profile.workload, workload)
-    else:
+    if workload is None:
         assert isinstance(plan, Path)
         source = read_source(plan)
         problem, ids = placed_ids(source)
         staged = is_stream(problem)
-        # Autograd's names and those of layers tell a backward node from a forward node.
-        training = staged or any(".backward" in str(n) or "Backward" in str(n) for n in ids)
-        profile = matching(model, args, kwargs, ids, training, layers=staged)
-        workload = training_layers(profile.workload) if staged else profile.workload
-        made = read_plan(source, workload, same_costs=False)
+        training = staged or any(_BACKWARD.search(str(node)) for node in ids)
+    else:
+        workload, made = (
+            load_plan_with_form(plan, workload) if isinstance(plan, Path) else (workload, plan)
+        )
+        made.check_made_for(workload)
+        if workload.provenance.get("traced_by") == ON_NUMBERS and _on_one_device(made):
+            return _uncut(model, args, kwargs, workload, made)
+        ids, staged = workload.ids, isinstance(made.solution, StagePlacement)
+        training = staged or bool(workload.backward.any())
+    profile = matching(model, args, kwargs, ids, training, layers=staged)
+    found = training_layers(profile.workload) if staged else profile.workload
+    if workload is None:
+        workload, made = found, read_plan(source, found, same_costs=False)
+    else:
+        check_same(found, workload)
     if not profile.traced.runs:
         if _on_one_device(made):
             return _uncut(model, args, kwargs, workload, made)
@@ -234,7 +235,7 @@ def _uncut(
     workload: Workload,
     plan: Plan,
 ) -> Prepared:
-    """Return a model of one piece, which runs as it is: no graph of it holds for other numbers."""
+    """Return a model as one piece that runs its own code: its graph depends on the inputs."""
     profile = uncut(model, args, kwargs, bool(workload.backward.any()))
     (piece,) = split(profile, [int(plan.placement[0])] * profile.workload.n)
     piece = replace(piece, nodes=tuple(np.flatnonzero(~workload.backward).tolist()))
@@ -256,10 +257,8 @@ def training_pieces(
 ) -> Prepared:
     """Cut a model as a training plan says; `workload` has the profile's forward nodes, by id.
 
-    The device of a piece is the number of its stage in the plan.
-
-    Raises InputError if the plan is no training plan or made for something else, spreads layers of
-    which it is not known how, or recomputes some of the layers of a stage of a tensor degree.
+    The device of a piece is the number of its stage in the plan. Raises InputError as
+    `split_model` does, or if the plan is no training plan.
     """
     plan.check_made_for(workload)
     solution = plan.solution
@@ -295,7 +294,7 @@ def training_pieces(
     pieces = split(profile, [stage_of.get(node, 0) for node in ids])
     if len(pieces) != len(solution.stages):
         raise InputError("plan: a stage is not contiguous; verify the plan")
-    used = sorted({d for own in devices for team in own for d in team})
+    used = sorted({d for own in devices for group in own for d in group})
     rank = {d: r for r, d in enumerate(used)}
     order = tuple(piece.device for piece in pieces)
     spread = [s for s, stage in enumerate(solution.stages) if stage.degree > 1]
@@ -309,7 +308,7 @@ def training_pieces(
             else piece
             for piece in pieces
         )
-    members = tuple(tuple(rank[d] for d in team) for s in spread for team in devices[s])
+    members = tuple(tuple(rank[d] for d in group) for s in spread for group in devices[s])
     texts = layers.sharding
     split_by: dict[int, tuple[ShardedLayer, ...]] = {}
     for piece in pieces:
@@ -317,12 +316,12 @@ def training_pieces(
         if stage.degree > 1:
             text = {v: texts[c] for v, c in zip(stage.nodes, stage.configuration, strict=True)}
             split_by[piece.index] = tuple((x, text[x.device]) for x in by_piece[piece.index])
-    rings = [[team[0] for team in devices[s]] for s in order]
+    rings = [[group[0] for group in devices[s]] for s in order]
     stages = stage_chain(rings, plan.cluster.size, training=True)
     recompute = frozenset(p for p, s in enumerate(order) if again[s] and s not in partly)
     return Prepared(
         model, profile, workload, plan, pieces, stages, tuple(used), True, named, recompute,
-        Teams(members, tied), split_by,
+        TensorGroups(members, tied), split_by,
     )  # fmt: skip
 
 
@@ -353,10 +352,9 @@ def _layers(
 def _recomputing(
     piece: PieceModule, layers: Sequence[PieceModule], again: frozenset[int]
 ) -> fx.GraphModule:
-    """Return a piece whose layers in `again` keep their inputs only.
+    """Return a piece whose layers in `again` are checkpointed.
 
-    Parameters stay where they are, under the model's names: such a layer is one node that takes
-    them beside its inputs.
+    Such a layer is one node that takes inputs and parameters; these keep the model's names.
     """
     graph = fx.Graph()
     values: dict[str, fx.Node] = {name: graph.placeholder(name) for name in piece.inputs}
@@ -390,14 +388,14 @@ def _recomputed(layer: PieceModule) -> tuple[Any, tuple[str, ...]]:
         made: tuple[Tensor, ...] = checkpoint(functional_call, *given, use_reentrant=False)
         return made
 
-    # `place` moves what the graph makes itself, evaluations turn dropout off in it, and
+    # `place` moves tensors that the graph creates, evaluations turn its dropout off, and
     # asynchronous schedules refuse it
     vars(recomputed).update(module=layer.module, recomputes=True)
     return recomputed, names
 
 
 def check_same(found: Workload, planned: Workload) -> None:
-    """Raise InputError with the first node that a model traced again has otherwise, ties apart."""
+    """Raise InputError with the first node that differs in the model traced again, ties apart."""
     found, planned = tied_as(found, Tied.COLOUR), tied_as(planned, Tied.COLOUR)
     order = [found.index[node] for node in planned.ids]
     for what in ("output_bytes", "backward"):
@@ -421,6 +419,6 @@ def check_same(found: Workload, planned: Workload) -> None:
 
 
 def shown(tensor: Any) -> str:
-    """Return shape and type of a tensor, in words."""
+    """Return the text of a tensor's shape and type."""
     shape = "×".join(map(str, tensor.shape)) or "a number"
     return f"{shape} {str(tensor.dtype).removeprefix('torch.')}"

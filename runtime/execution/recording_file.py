@@ -1,8 +1,6 @@
 """Recording files of runs: begin and end of every action of every rank. Without torch.
 
-Those of shardings have operators and collectives, a row each, as there are many: step, name, kind,
-whether an operator asks for it itself, axis of the mesh (−1 for computing), begin, end, bytes that
-the device sent.
+Those of shardings have a row for each operator and collective: the fields of `RecordedEvent`.
 """
 
 from __future__ import annotations
@@ -25,13 +23,13 @@ from ...instances.formats.source import (
     read_file,
     read_source,
 )
-from ...instances.formats.writing import layout, write_whole
+from ...instances.formats.writing import json_text, write_whole
 from ..schedules.actions import Action, parse_action
 
 _parsed = lru_cache(maxsize=1 << 16)(parse_action)
 
 
-class Done(Record):
+class RecordedAction(Record):
     """Recorded action of the optimizer step `step`, from `start_s` to `end_s`."""
 
     step: int
@@ -54,7 +52,7 @@ class RankRecording(Record):
     rank: int
     host: str  # host, device: where it ran, such as ``node7`` and ``cuda:1``
     device: str
-    actions: tuple[Done, ...]
+    actions: tuple[RecordedAction, ...]
 
 
 class RunRecording(Record):
@@ -62,7 +60,7 @@ class RunRecording(Record):
 
     Times are seconds on one clock that all ranks share: theirs if they are on one host, else each
     rank's own, set to zero at a barrier before the first step. `placement` has the plan's device of
-    each node, so that another plan is told apart.
+    each node, by which recordings of other plans are recognised.
     """
 
     workload_fingerprint: str
@@ -78,13 +76,13 @@ class RunRecording(Record):
         """Numbers of the steps, increasing."""
         return tuple(sorted({done.step for rank in self.ranks for done in rank.actions}))
 
-    def done(self, step: int) -> Iterator[Done]:
+    def done(self, step: int) -> Iterator[RecordedAction]:
         """Yield the actions of all ranks in a step."""
         for rank in self.ranks:
             yield from (done for done in rank.actions if done.step == step)
 
     def check(self) -> None:
-        """Raise InputError if ranks are missing, or an action cannot have been so."""
+        """Raise InputError if ranks are missing, or an action is not possible."""
         if self.microbatches < 1:
             raise InputError(f"microbatches is {self.microbatches}; it must be at least 1")
         if not self.ranks:
@@ -118,11 +116,11 @@ class RunRecording(Record):
 
 
 class RecordedEvent(NamedTuple):
-    """Event of a device in the step `step`, from `start_s` to `end_s`.
+    """Operator or collective of a device in the step `step`, from `start_s` to `end_s`.
 
     `name` is that of the operator or the converted tensor, `kind` ``forward``, ``backward`` or a
-    collective, and `within` tells whether an operator asks for it itself, for statistics. `axis` is
-    the mesh's, −1 for computing; `bytes` are those that this device sent.
+    collective, and `within` tells whether it is a collective inside an operator, for statistics.
+    `axis` is the mesh's, −1 for computing; `bytes` are those that this device sent.
     """
 
     step: int
@@ -159,7 +157,7 @@ class ShardedRecording(Record):
     version: Literal[1] = 1
 
     def check(self) -> None:
-        """Raise InputError if ranks are missing, or one did other things than the others."""
+        """Raise InputError if ranks are missing, or their operators and collectives differ."""
         if [rank.rank for rank in self.ranks] != list(range(len(self.ranks) or 1)):
             raise InputError("ranks: list ranks 0, 1, …, each once")
         first = [event[:5] for event in self.ranks[0].events]
@@ -182,12 +180,12 @@ def load_recording(path: str | Path) -> RunRecording:
     Parameters
     ----------
     path
-        What `stagecut run --record` wrote.
+        File that `stagecut run --record` wrote.
 
     Returns
     -------
     RunRecording
-        What each rank did and when, in seconds.
+        Actions of each rank with begin and end in seconds.
 
     Raises
     ------
@@ -205,7 +203,7 @@ def load_recording(path: str | Path) -> RunRecording:
 
 
 def load_sharded_recording(path: str | Path) -> ShardedRecording:
-    """Return the recording of a sharding in a file; InputError if it is broken."""
+    """Return the recording of a sharding in a file; raises InputError if it is broken."""
     return _load(path, ShardedRecording, SHARDED_RECORDING)
 
 
@@ -220,8 +218,8 @@ def _load(path: str | Path, kind: type[T], form: str) -> T:
 
 
 def save_recording(recording: RunRecording | ShardedRecording, path: str | Path) -> None:
-    """Write a recording, whole or not at all; InputError if it says what cannot have been."""
+    """Write a recording, whole or not at all; raises InputError if it is not consistent."""
     recording.check()
     data: dict[str, Any] = msgspec.to_builtins(recording)
     head = {name: data.pop(name) for name in ("format", "version")}
-    write_whole(path, layout({**head, **data, "ranks": list(data["ranks"])}))
+    write_whole(path, json_text({**head, **data, "ranks": list(data["ranks"])}))

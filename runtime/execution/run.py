@@ -1,4 +1,4 @@
-"""Runs of a plan: every process is one of its devices, for a number of steps."""
+"""Runs of a plan for a number of steps, with a process for each of its devices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ...instances import InputError, Plan, Sharding, Workload
+from ...instances import InputError, Plan, Problem, Sharding, Workload
 from ...instances.formats.outline import placed_ids
 from ...instances.formats.source import read_source
 from ...instances.pytorch.factory import Made
@@ -24,15 +24,13 @@ from .guard.failures import guarded
 from .guard.identity import random_hash, weights_hash
 from .options import RunOptions, StepResult
 from .prepare import split_model
-from .sharded.prepare import PreparedSharding, prepare_sharding
+from .sharded.prepare import prepare_sharding
 from .sharded.trainer import ShardedTrainer
 from .steps import RankTraining, by_one_process, check_first_step, joined, take_steps
 from .trainer import PipelineTrainer
 
 #: Number of checkpoints that are kept, the newest.
 KEPT = 2
-#: What runs batches on this rank.
-Trainer = PipelineTrainer | ShardedTrainer
 
 
 def run(
@@ -47,15 +45,16 @@ def run(
     """Run a plan as one of its processes; all of them call this with the same arguments.
 
     `torchrun` starts them; without it, a plan for one device runs in this process alone. `made` has
-    the model, the same numbers in it on every rank, and its microbatches, of which every replica of
-    a step takes its own ones, in order; or it makes that, and then its failures, too, are shown
-    once. For `workload` see `split_model`, for `show` `guarded`; `on_step` is called on rank 0.
-    Returns as many steps as were asked for, or as there are microbatches. Raises InputError if
-    plan, model, options and number of processes do not fit together.
+    the model, with the same weights on every rank, and microbatches, of which each replica takes
+    its own in every step; or it is a function that returns these, whose failures are then also
+    shown once. For `workload` see `split_model`, for `show` `guarded`; `on_step` is called on
+    rank 0. Returns as many steps as were asked for, or as there are microbatches. Raises InputError
+    if plan, model, options and number of processes do not fit together.
     """
     if options.record is not None and workload is None:
         raise InputError("record: give the workload, too; the recording is held against it")
-    prepare, trainer_of = _ways(plan)
+    sharded = isinstance(_problem_of(plan), Sharding)
+    prepare: Callable[..., Any] = prepare_sharding if sharded else split_model
     with guarded(timeout_s=options.timeout_s, show=show) as guard:
         given = made if isinstance(made, Made) else made()
         prepared = prepare(plan, given.model, given.args, given.kwargs, workload)
@@ -67,10 +66,10 @@ def run(
             raise InputError("check: the plan is for inference, which has no gradients")
         hashes = prepared.identity()
         alike = {**hashes, "weights": weights_hash(given.model), **options.identity()}
-        if isinstance(prepared, PreparedSharding) or prepared.teams.members:
+        if sharded or prepared.tensor_groups.members:
             alike["--seed"] = random_hash()
         with joined(guard, options, prepared.processes * options.replicas, alike) as device:
-            trainer = trainer_of(prepared, options, device)
+            trainer = (ShardedTrainer if sharded else PipelineTrainer)(prepared, options, device)
             if guard is not None:
                 guard.count(trainer.actions)
             zero_s = _common_zero() if options.record is not None else 0.0
@@ -98,21 +97,15 @@ def run(
     return steps
 
 
-def _ways(plan: Plan | Path) -> tuple[Callable[..., Any], Callable[..., Trainer]]:
-    """Return how a plan is prepared, and what runs it: a sharding, or pieces of a pipeline."""
-    if isinstance(plan, Plan):
-        sharding = isinstance(plan.problem, Sharding)
-    else:
-        sharding = isinstance(placed_ids(read_source(plan))[0], Sharding)
-    if sharding:
-        return prepare_sharding, ShardedTrainer
-    return split_model, PipelineTrainer
+def _problem_of(plan: Plan | Path) -> Problem:
+    """Return the problem of a plan, or of its file."""
+    return plan.problem if isinstance(plan, Plan) else placed_ids(read_source(plan))[0]
 
 
 def _for_remaining_steps(options: RunOptions) -> RunOptions:
     """Return options by which a resumed asynchronous run empties its pipeline at the last step.
 
-    Raises InputError if an asynchronous run that goes on cannot end there.
+    Raises InputError if the remaining steps are no whole number of intervals between checkpoints.
     """
     folder, every = options.checkpoint, options.every
     if options.schedule not in ASYNCHRONOUS or folder is None or not options.resume:
@@ -129,7 +122,7 @@ def _for_remaining_steps(options: RunOptions) -> RunOptions:
 
 
 def _common_zero() -> float:
-    """Return this rank's time of the begin that all ranks share."""
+    """Return the time, on this rank's clock, from which recordings of all ranks count."""
     dist.barrier()
     here = (socket.gethostname(), time.perf_counter())
     everywhere = of_all_ranks(here)

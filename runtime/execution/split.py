@@ -1,8 +1,8 @@
 """Division of a traced model into a module per piece of a placement.
 
 Pieces run one after the other in a topological order, and each hands the next its *live set*: all
-that any later piece needs, so that a tensor needed later passes through the pieces between. What
-depends on no input is made by every piece that needs it.
+tensors that any later piece needs, which so pass through the pieces between. Constants, which
+depend on no input, are computed by every piece that needs them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..simulate.pieces import forward_pieces_of
 
 @dataclass(frozen=True, eq=False)
 class PieceModule:
-    """A piece of a plan as a module.
+    """Module of one piece of a plan.
 
     `index` is its position in the topological order, `device` the plan's number of its device, and
     `nodes` are the workload's forward nodes in it. ``module(*inputs)`` takes the values named in
@@ -51,23 +51,23 @@ def split(
 ) -> tuple[PieceModule, ...]:
     """Cut a traced model into its pieces, in the order in which they can run.
 
-    `device` is that of each node of the profile's workload, colours together, `order` has the
-    groups in the order of their pieces, where a plan says so, and `groups`, by default the devices,
-    are what the pieces are cut by, as `groups_of` says. Raises InputError if something that is no
-    tensor, or a tensor together with a view of it that is changed in place, would pass between
-    pieces. O(pieces · nodes). A tensor that came from an earlier piece is copied before it is
-    changed in place: autograd allows no changes to what it began with.
+    `device` is that of each node of the profile's workload, colours together. Pieces are the convex
+    parts of `groups`, by default of devices; `order` has the groups in the order of their pieces,
+    where a plan says it (`groups_of`). A tensor of an earlier piece is copied before it is changed
+    in place: autograd allows no changes to its leaves. O(pieces · nodes). Raises InputError if a
+    value other than a tensor, or a tensor that is changed in place while a view of it is in use,
+    would pass between pieces.
     """
     groups = device if groups is None else groups
     pieces = forward_pieces_of(profile.workload, list(groups), order)
     cut = _Cut(profile, pieces)
-    needs = [cut.needs(p) for p in range(len(pieces))]
-    names = cut.crossing([needed.values for needed in needs])
+    local, needed = zip(*(cut.needs(p) for p in range(len(pieces))), strict=True)
+    names = cut.crossing(needed)
     made = []
     for p, nodes in enumerate(pieces):
         inputs = names[p]
         outputs = names[p + 1] if p + 1 < len(pieces) else cut.outputs
-        module = cut.module(inputs, needs[p].local, outputs)
+        module = cut.module(inputs, local[p], outputs)
         own = {id(parameter) for parameter in module.parameters()}
         made.append(
             PieceModule(
@@ -84,16 +84,8 @@ def split(
     return tuple(made)
 
 
-@dataclass(frozen=True)
-class _Needs:
-    """Operators of a piece, and values from earlier pieces, by name."""
-
-    local: frozenset[str]
-    values: frozenset[str]
-
-
 class _Cut:
-    """The graph, and the piece of each of its nodes."""
+    """Graph of a model with the piece of each of its nodes."""
 
     def __init__(self, profile: Profile, pieces: list[tuple[int, ...]]) -> None:
         self.traced = profile.traced
@@ -115,7 +107,7 @@ class _Cut:
         returned: list[fx.Node] = []  # a value that the model returns twice is in it twice
         fx.node.map_arg(ends.args, returned.append)
         self.outputs = tuple(n.name for n in returned if n.name in self.values)
-        self.names = dict(profile.traced.parameters)
+        self.names = {id(value): name for name, value in profile.traced.parameters}
         self.varying = {made for made, _ in varying(profile.traced.module)}
 
     def _settle_changed_constants(self) -> None:
@@ -124,7 +116,7 @@ class _Cut:
         blocks = {block for name in self.home for block in changed.get(name, ())}
         first: dict[int, int] = {}
         for name, p in self.home.items():
-            for a in _arguments(self.nodes[name]):
+            for a in self.nodes[name].all_input_nodes:
                 if a.name in of and name not in self.free:
                     block = of[a.name].storage
                     first[block] = min(p, first.get(block, p))
@@ -133,8 +125,8 @@ class _Cut:
             if n.op.startswith("call") and n.name not in self.home and block in blocks & set(first):
                 self.home[n.name] = first[block]
 
-    def needs(self, p: int) -> _Needs:
-        """Return the operators of piece `p`, and its values from earlier pieces."""
+    def needs(self, p: int) -> tuple[set[str], set[str]]:
+        """Return the operators of piece `p`, and its values from earlier pieces, by name."""
         local: set[str] = set()
         values: set[str] = set()
         waiting = [self.nodes[name] for name, home in self.home.items() if home == p]
@@ -148,9 +140,8 @@ class _Cut:
                 values.add(n.name)
                 continue
             local.add(n.name)
-            waiting += _arguments(n)
-            waiting += self._changes(n)
-        return _Needs(frozenset(local), frozenset(values))
+            waiting += [*n.all_input_nodes, *self._changes(n)]
+        return local, values
 
     def _is_local(self, n: fx.Node, p: int) -> bool:
         if n.op == "placeholder":
@@ -171,7 +162,7 @@ class _Cut:
             if name not in self.home and value.storage in blocks
         ]
 
-    def crossing(self, needed: list[frozenset[str]]) -> list[tuple[str, ...]]:
+    def crossing(self, needed: Sequence[set[str]]) -> list[tuple[str, ...]]:
         """Return the names of each piece's inputs, in the order of the graph."""
         until: dict[str, int] = {}
         for p, names in enumerate(needed):
@@ -185,7 +176,7 @@ class _Cut:
             if name not in self.values:
                 raise InputError(
                     f"{name}: it gives no single tensor, and cannot pass between devices; keep "
-                    "those who use it on its device"
+                    "the nodes that use it on its device"
                 )
         entering: list[list[str]] = [[] for _ in needed]
         for n in self.nodes.values():
@@ -198,7 +189,7 @@ class _Cut:
         return [tuple(names) for names in entering]
 
     def module(
-        self, inputs: tuple[str, ...], local: frozenset[str], outputs: tuple[str, ...]
+        self, inputs: tuple[str, ...], local: set[str], outputs: tuple[str, ...]
     ) -> fx.GraphModule:
         """Build the module of a piece."""
         graph = fx.Graph()
@@ -225,12 +216,10 @@ class _Cut:
     def _attribute(self, n: fx.Node) -> tuple[str, Any]:
         """Return the attribute of a node, and the first of its names in the model."""
         value = self.traced.attribute(str(n.target))
-        for name, parameter in self.names.items():
-            if parameter is value:
-                return name, value
-        return str(n.target), value
+        return self.names.get(id(value), str(n.target)), value
 
-    def _changed_inputs(self, inputs: tuple[str, ...], local: frozenset[str]) -> list[str]:
+    def _changed_inputs(self, inputs: tuple[str, ...], local: set[str]) -> list[str]:
+        """Return the inputs of a piece that it changes in place."""
         changed = {block for name in local for block in self.changed.get(name, ())}
         found = [name for name in inputs if self.values[name].storage in changed]
         blocks = [self.values[name].storage for name in found]
@@ -241,7 +230,3 @@ class _Cut:
                     "and views of it are in use; plan with --split contiguous"
                 )
         return found
-
-
-def _arguments(n: fx.Node) -> list[fx.Node]:
-    return list(n.all_input_nodes)

@@ -1,7 +1,4 @@
-"""Executor of a piece on one device: forward and backward passes of microbatches.
-
-Nothing here knows who sends and receives; inputs come in and outputs go out as tensors.
-"""
+"""Forward and backward passes of a piece on one device, apart from all communication."""
 
 from __future__ import annotations
 
@@ -17,16 +14,16 @@ from ...instances import StagecutError
 from ...instances.pytorch.tracing.traced import loss_of
 from ..measure.group import idle_at
 from ..schedules.actions import Action, Kind
-from .backward import Halves
+from .backward import SplitBackward
 from .guard.failures import first_line
-from .recording_file import Done
+from .recording_file import RecordedAction
 from .split import PieceModule
 
 Tensors = tuple[torch.Tensor, ...]
 
 
 class Recorder:
-    """Notes actions, waiting for data left out.
+    """Recorder of begin and end of actions, without the time that they wait for data.
 
     Times are `time.perf_counter`'s, which the processes of one host share. On a GPU every
     action waits until the device is idle, so recording costs time there.
@@ -34,7 +31,7 @@ class Recorder:
 
     def __init__(self, device: torch.device) -> None:
         self.step = 0
-        self.done: list[Done] = []
+        self.done: list[RecordedAction] = []
         self.device = device
 
     @contextmanager
@@ -42,24 +39,25 @@ class Recorder:
         """Record begin and end of the block."""
         begun = idle_at(self.device)
         yield
-        self.done.append(Done(self.step, str(action), begun, idle_at(self.device)))
+        self.done.append(RecordedAction(self.step, str(action), begun, idle_at(self.device)))
 
 
 @dataclass
-class _Flight:
+class _InFlight:
     """Tensors of a microbatch between its forward and its backward pass."""
 
     inputs: Tensors
     outputs: Tensors
-    halves: Halves | None = None
+    split: SplitBackward | None = None
 
 
 @dataclass
 class StageRunner:
-    """A piece of the plan on its device.
+    """Executor of a piece on its device.
 
-    The `last` one makes the loss, the mean over `microbatches`. With `recompute` only inputs are
-    kept, and the rest is computed again in the backward pass. `actions` counts what was done.
+    The `last` one computes the loss, the mean over `microbatches`. With `recompute` only inputs are
+    kept, and activations are computed again in the backward pass. `actions` counts finished passes,
+    and `in_flight`, `losses` and `results` have microbatches by number.
     """
 
     piece: PieceModule
@@ -69,7 +67,7 @@ class StageRunner:
     recompute: bool = False
     recorder: Recorder | None = None
     actions: int = 0
-    flights: dict[int, _Flight] = field(default_factory=dict)
+    in_flight: dict[int, _InFlight] = field(default_factory=dict)
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
     results: dict[int, Tensors] = field(default_factory=dict)
 
@@ -99,7 +97,7 @@ class StageRunner:
                 self.losses[j] = loss.detach()
                 outputs = (loss / self.microbatches,)
             if self.training:
-                self.flights[j] = _Flight(leaves, outputs)
+                self.in_flight[j] = _InFlight(leaves, outputs)
         return sent
 
     def backward(self, j: int, gradients: Sequence[torch.Tensor | None] = ()) -> Tensors:
@@ -108,45 +106,46 @@ class StageRunner:
         `gradients` are of the outputs that have one, in their order; of the last stage none.
         """
         with self._during(Kind.B, j):
-            flight = self.flights.pop(j)
+            flight = self.in_flight.pop(j)
             roots, given = self._roots(flight, gradients)
             if roots:
                 torch.autograd.backward(roots, given)
             return self._sent(flight)
 
     def backward_inputs(self, j: int, gradients: Sequence[torch.Tensor | None] = ()) -> Tensors:
-        """Run the part of the backward pass of microbatch `j` that other stages wait for.
+        """Compute the gradients of the inputs of microbatch `j`, and return them.
 
-        A stage that recomputes does all of it: its activations would be computed twice else.
+        A stage that recomputes runs the whole backward pass: two halves would each compute its
+        activations again.
         """
         with self._during(Kind.I, j):
-            flight = self.flights[j]
+            flight = self.in_flight[j]
             roots, given = self._roots(flight, gradients)
             if self.recompute:
                 if roots:
                     torch.autograd.backward(roots, given)
             else:
-                flight.halves = Halves(roots, given, [x for x in flight.inputs if x.requires_grad])
-                flight.halves.inputs()
+                flight.split = SplitBackward(
+                    roots, given, [x for x in flight.inputs if x.requires_grad]
+                )
+                flight.split.inputs()
             return self._sent(flight)
 
     def backward_weights(self, j: int) -> None:
-        """Run the other part: gradients of the parameters."""
+        """Compute the gradients of the parameters after `backward_inputs`."""
         with self._during(Kind.W, j):
-            flight = self.flights.pop(j)
-            if flight.halves is not None:
-                flight.halves.weights(
-                    [p for p in self.piece.module.parameters() if p.requires_grad]
-                )
+            flight = self.in_flight.pop(j)
+            if flight.split is not None:
+                flight.split.weights([p for p in self.piece.module.parameters() if p.requires_grad])
 
     def clear(self) -> None:
         """Clear losses, results and, after a failure, microbatches in flight."""
-        self.flights.clear()
+        self.in_flight.clear()
         self.losses.clear()
         self.results.clear()
 
     def _roots(
-        self, flight: _Flight, gradients: Sequence[torch.Tensor | None]
+        self, flight: _InFlight, gradients: Sequence[torch.Tensor | None]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
         """Return the outputs to start from, and their gradients."""
         if self.last:
@@ -162,7 +161,7 @@ class StageRunner:
                 given.append(gradient)
         return roots, given
 
-    def _sent(self, flight: _Flight) -> Tensors:
+    def _sent(self, flight: _InFlight) -> Tensors:
         return tuple(
             torch.zeros_like(x) if x.grad is None else x.grad.contiguous()
             for x, has in zip(flight.inputs, self._takes_grad, strict=True)
@@ -171,11 +170,11 @@ class StageRunner:
 
     @contextmanager
     def _during(self, kind: Kind, j: int) -> Iterator[None]:
-        """Record begin and end of an action, and name it in errors."""
+        """Count and record an action, and name it in errors."""
         action = Action(self.piece.index, kind, j)
-        noting = nullcontext() if self.recorder is None else self.recorder.during(action)
+        recording = nullcontext() if self.recorder is None else self.recorder.during(action)
         try:
-            with noting:
+            with recording:
                 yield
             self.actions += 1
         except RuntimeError as error:
@@ -184,20 +183,20 @@ class StageRunner:
 
 
 def mean_loss(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the model's loss: its first output that is a single number, else a stand-in.
+    """Return the model's loss: its first output that is a single number, else a substitute.
 
-    The stand-in is the sum of the means of its outputs that have a gradient: enough to time a
-    run, not to learn anything.
+    The substitute is the sum of the means of its outputs: enough to time a run, but not to train.
+    In training, outputs without a gradient do not count.
     """
-    found = loss_of(outputs)
-    if len(found) == 1 and found[0].numel() == 1:
-        return found[0].reshape(())
-    means = [t.float().mean() for t in found or outputs if t.is_floating_point()]
+    found = loss_of(outputs) or [t for t in outputs if t.is_floating_point()]
+    if single := [t for t in found if t.numel() == 1]:
+        return single[0].reshape(())
+    means = [t.float().mean() for t in found if t.is_floating_point()]
     return torch.stack(means).sum() if means else torch.zeros(())
 
 
 def register(root: nn.Module, name: str, value: nn.Module | torch.Tensor) -> None:
-    """Give a module a part, parameter or buffer under a name such as ``layers.0.weight``."""
+    """Register a module, parameter or buffer in `root` under a name such as ``layers.0.weight``."""
     *path, leaf = name.split(".")
     for part in path:
         if part not in root._modules:
@@ -211,10 +210,16 @@ def register(root: nn.Module, name: str, value: nn.Module | torch.Tensor) -> Non
         root.register_buffer(leaf, value)
 
 
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield parameters and buffers with their names."""
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
 def place(module: fx.GraphModule, device: torch.device) -> None:
     """Move a piece to a device, with the tensors that its graph creates."""
     module.to(device)
-    for each in module.modules():  # also what is under autocast, which is a graph of its own
+    for each in module.modules():  # operators under autocast are in graphs of their own
         if not isinstance(each, fx.GraphModule):
             continue
         for n in each.graph.nodes:

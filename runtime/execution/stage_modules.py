@@ -1,4 +1,4 @@
-"""Pieces of a plan as modules for torch's own schedules."""
+"""Stages of a plan as modules for torch's own pipeline schedules."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ import torch
 import torch.distributed as dist
 from torch import fx, nn
 
-from .checkpoint import named_tensors, state_held
+from .checkpoint import state_held
 from .gradients import GradientSums, clip_norm, holders_of
 from .prepare import Prepared
 from .split import PieceModule
-from .stage import place, register
+from .stage import named_tensors, place, register
 
-#: Arguments that say that an operator is to train, and what they are in evaluation.
+#: Arguments of operators that select training, with their values in evaluation.
 _OFF = {"train": False, "training": False, "use_input_stats": False, "dropout_p": 0.0}
 _IN_TRAINING = "in_training"
 
 
 class StageModule(fx.GraphModule):  # type: ignore[misc]  # torch does not say its type
-    """A stage of a pipeline, for `torch.distributed.pipelining.PipelineStage`.
+    """Stage of a pipeline, for `torch.distributed.pipelining.PipelineStage`.
 
-    ``forward(*inputs)`` takes what the stage before returns, the first one the model's tensors in
-    the order of its inputs; it returns a tuple, or the last one, of a model with one output, that
-    output. Parameters and buffers are the model's own, under the model's names, a tied one under
-    all of them: together the ``state_dict`` of all stages are the model's. What no stage uses is in
-    the first, as a buffer.
+    ``forward(*inputs)`` takes the outputs of the stage before, in the first stage the model's
+    tensors in the order of its inputs. It returns a tuple; the last stage of a model with one
+    output returns this. Parameters and buffers are the model's own, under the model's names, a tied
+    one under all of them: the ``state_dict`` of all stages together are the model's. Tensors that
+    no stage uses are buffers of the first.
 
     Parameters
     ----------
     piece
-        What it runs.
+        Piece that it runs.
     number
-        Of the stage.
+        Position in the pipeline, from 0.
     last
         Whether its outputs are the model's.
     training
-        Whether gradients come back.
+        Whether there is a backward pass.
 
     Attributes
     ----------
@@ -50,8 +50,8 @@ class StageModule(fx.GraphModule):  # type: ignore[misc]  # torch does not say i
     plan_device
         Number of the plan's device.
     takes, gives
-        Empty tensors of the shapes and types that come in and go out, which need a gradient where
-        one is sent back: `input_args` and `output_args` of torch's `PipelineStage`.
+        Tensors on the meta device with shapes and types of inputs and outputs, which require a
+        gradient where one is sent back: `input_args` and `output_args` of torch's `PipelineStage`.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def stage_modules(prepared: Prepared, device: torch.device | None = None) -> lis
     prepared
         A plan and a model, as `split_model` returns them; its pieces are used up.
     device
-        Where they are to run, with the constants that they make; default: where the model is.
+        Device to move them to, with the constants that they make; default: that of the model.
 
     Returns
     -------
@@ -140,7 +140,7 @@ def tied_gradients(stages: Sequence[StageModule]) -> Callable[[], None]:
     Returns
     -------
     Callable
-        Without arguments; it waits for the other ranks where there are such weights.
+        Function without arguments, which waits for the other ranks if there are such weights.
 
     Examples
     --------
@@ -193,9 +193,9 @@ def _learned_here(stages: Sequence[StageModule]) -> dict[str, nn.Parameter]:
 
 
 def _named_as_in(model: nn.Module, stage: StageModule) -> list[tuple[str, torch.Tensor]]:
-    """Give the stage's tensors all names that they have in the model's `state_dict`, and no other.
+    """Register a stage's tensors under all their names in the model's `state_dict`, and no others.
 
-    Returns each with one of its names.
+    Returns them with the names that they had before.
     """
     held = list(named_tensors(stage))
     own = {id(x) for _, x in held}
@@ -253,7 +253,7 @@ def _set_mode(
 ) -> None:
     """Set dropout and norms to evaluation, or to their traced mode.
 
-    Norms without running statistics take those of the batch in both. `counters` are the inputs of
+    Norms without running statistics use those of the batch in both. `counters` are the inputs of
     the graph that count batches.
     """
     for n in module.graph.nodes:
@@ -262,7 +262,7 @@ def _set_mode(
         within = getattr(n.target, "module", None)  # of a layer that is computed again
         if isinstance(within, fx.GraphModule):
             _set_mode(within, training)
-        for k, part in enumerate(n.args):  # what is under autocast is a graph of its own
+        for k, part in enumerate(n.args):  # operators under autocast are in graphs of their own
             inner = _attribute(module, part)
             if isinstance(inner, fx.GraphModule):
                 read = zip(inner.graph.find_nodes(op="placeholder"), n.args[k + 1 :], strict=True)
@@ -295,7 +295,7 @@ def _argument_names(target: Any) -> list[str]:
         return [argument.name for argument in target._schema.arguments]
     try:
         return list(inspect.signature(target).parameters)
-    except (TypeError, ValueError):  # a function in C: only what is given by name is known
+    except (TypeError, ValueError):  # of a function in C only keyword arguments are known
         return []
 
 

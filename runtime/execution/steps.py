@@ -1,4 +1,4 @@
-"""Steps of a run on a rank: batches one after the other, with checkpoints, for all that trains.
+"""Steps of a run on a rank, with checkpoints: of plans of pieces, shardings and training jobs.
 
 The first step may be checked: its loss and gradients against those of one process.
 """
@@ -6,6 +6,7 @@ The first step may be checked: its loss and gradients against those of one proce
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,20 +21,20 @@ from torch.utils._pytree import tree_map_only
 
 from ...instances import InputError, StagecutError
 from ...instances.pytorch.tracing.traced import loss_of, tensors
-from ..measure.group import alone_if_it_can_be, process_group, threads_per_process
+from ..measure.group import choose_device, process_group, threads_per_process
 from .checkpoint import Trained, save
 from .checkpoint_folder import Checkpoint, keep_newest, newest, sole_writer, step_path
 from .guard.failures import Guard
 from .options import RunOptions, StepResult
 
-#: Inputs of a microbatch, by position and by name.
-Given = tuple[tuple[Any, ...], Mapping[str, Any]]
+#: Arguments of a microbatch, by position and by name.
+Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
 #: Largest error of a gradient, relative to its norm, in 32 bits and more, and in fewer: sums are in
-#: another order. A wrong operator or a lost part of a sum is off by tenths and more.
+#: another order. With a wrong operator or without a part of a sum it is tenths and more.
 TOLERANCE, COARSE = 1e-3, 5e-2
-#: Gradients below this part of the norm of all are compared with it: some are rounding alone.
+#: Errors of gradients below this part of the norm of all are relative to it: some are rounding.
 FLOOR = 1e-2
-#: Likely reasons of a first step that is another one.
+#: Likely reasons of a first step that differs from that of one process.
 _WRONG = (
     "the plan's execution is wrong for this model, or it draws random numbers (dropout), which "
     "differ between the stages of a pipeline, and between operators and modules on a GPU"
@@ -45,23 +46,31 @@ def joined(
     guard: Guard | None, options: RunOptions, processes: int, identity: Mapping[str, str]
 ) -> Iterator[torch.device]:
     """Join the process group of ranks of one `identity`; yield this rank's device."""
-    alone_if_it_can_be(processes)
+    if processes > 1 and "RANK" not in os.environ:
+        raise InputError(
+            f"the plan runs on {processes} processes; start it with: "
+            f"torchrun --nproc-per-node {processes} -m stagecut run …"
+        )
+    before = torch.get_num_threads()
     torch.set_num_threads(options.threads or threads_per_process())
-    if guard is not None:
-        guard.join(dict(identity))
-    with process_group(options.device, guard) as device:
-        yield device
+    try:
+        if guard is not None:
+            guard.join({**identity, "--device": choose_device(options.device).type})
+        with process_group(options.device, guard) as device:
+            yield device
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankTraining:
-    """Training on this rank, of pieces of a plan, a sharding or a job.
+    """Functions and numbers of a training on this rank.
 
     `run` takes the next `count` items of the data and the number of the step, and returns the loss
-    of each batch among them. `trained` returns what a checkpoint keeps, which `restore` takes over;
-    `plan` and `model` are the hashes of `Manifest`, `tokens` what it counts for an item, and the
-    newest `kept` stay, by default all. `check` is asked before the first step what to do with its
-    loss.
+    of each batch among them. `trained` returns the state that a checkpoint keeps, and `restore`
+    loads one. `plan` and `model` are hashes of `Manifest`, whose `taken` counts `tokens` for each
+    item; the newest `kept` checkpoints stay, by default all. `check` is called before the first
+    step, and the function that it returns with the step's loss.
     """
 
     run: Callable[[Sequence[Any], int], list[float]]
@@ -83,9 +92,9 @@ def take_steps(
     guard: Guard | None = None,
     on_step: Callable[[StepResult], None] | None = None,
 ) -> list[StepResult]:
-    """Run until there are as many steps as asked for, or the data ends; keep checkpoints.
+    """Run as many steps as asked for, or until the data ends, and write checkpoints.
 
-    `data` begins with what the first step takes: what a checkpoint has seen is passed over.
+    `data` begins with the items of the first step; those that a checkpoint has taken are skipped.
     """
     folder, items, count = options.checkpoint, iter(data), training.count
     done = taken = 0
@@ -109,12 +118,12 @@ def take_steps(
             batch = list(islice(items, count))
             if len(batch) < count:
                 break
-            judge = None if training.check is None or steps else training.check(batch)
+            compare = None if training.check is None or steps else training.check(batch)
             begun = time.perf_counter()
             losses = training.run(batch, done)
             seconds = (time.perf_counter() - begun) / len(losses)
-            if judge is not None:
-                judge(losses[0])
+            if compare is not None:
+                compare(losses[0])
             taken += count * training.tokens
             for loss in losses:
                 steps.append(StepResult(done, loss, seconds))
@@ -123,7 +132,8 @@ def take_steps(
                     on_step(steps[-1])
             if guard is not None:
                 guard.tick()
-            if options.is_due(done):
+            every = options.every  # several steps at a time may pass a multiple of it
+            if every is not None and done // every > last // every:
                 last = keep()
         if last < done:  # the data may have ended early
             keep()
@@ -131,7 +141,7 @@ def take_steps(
 
 
 def _resume(found: Checkpoint, training: RankTraining, items: Iterator[Any]) -> None:
-    """Pass over the data that a checkpoint has seen, and take its state over."""
+    """Skip the data that a checkpoint has taken, and restore its state."""
     if found.manifest.model != training.model:
         raise InputError(f"{found.path}: it is of another model; give the model that was trained")
     count, rest = divmod(found.manifest.taken, training.tokens)
@@ -142,7 +152,7 @@ def _resume(found: Checkpoint, training: RankTraining, items: Iterator[Any]) -> 
         )
     if sum(1 for _ in islice(items, count)) < count:
         raise InputError(f"{found.path.parent}: the inputs end before {found.path.name} does")
-    training.restore(found)  # after the inputs, which may draw numbers
+    training.restore(found)  # after the inputs, which may draw random numbers
 
 
 class FirstStep(NamedTuple):
@@ -153,7 +163,7 @@ class FirstStep(NamedTuple):
 
 
 def by_one_process(
-    model: nn.Module, microbatches: Sequence[Given], device: torch.device
+    model: nn.Module, microbatches: Sequence[Inputs], device: torch.device
 ) -> FirstStep:
     """Return loss and gradients of a batch, and leave model and random numbers as they were.
 
@@ -183,7 +193,7 @@ def _norm(gradient: Tensor) -> float:
 def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None:
     """Raise StagecutError unless loss and gradients of a rank are those of one process.
 
-    It names the first parameter whose gradient is another one.
+    It names the first parameter whose gradient differs.
     """
     if not abs(loss - expected.loss) <= COARSE * abs(expected.loss):
         raise StagecutError(
@@ -196,7 +206,7 @@ def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None
         whole = expected.gradients.get(name)
         if whole is None or not parameter.requires_grad:
             continue
-        wanted = whole if trained.part is None else trained.part(name, whole)
+        wanted = whole if trained.shards is None else trained.shards.part(name, whole)
         found = torch.zeros_like(wanted) if parameter.grad is None else parameter.grad
         error = _norm(found - wanted) / max(_norm(wanted), floor)
         tolerance = COARSE if wanted.element_size() < 4 else TOLERANCE

@@ -1,4 +1,4 @@
-"""Schedules of any order on torch's pipelining runtime, for stages of torch's own.
+"""Schedules of any order on torch's pipelining runtime, for torch's own stages.
 
 Private, and moving between versions: `_PipelineScheduleRuntime` with
 `_prepare_schedule_with_comms` (`_load_actions` in 2.6), `_Action`, and the first messages of a
@@ -26,7 +26,7 @@ _FORWARD = ("FORWARD", "SEND_F", "RECV_F", "UNSHARD", "RESHARD")
 
 
 class NeighbourStage(PipelineStage):  # type: ignore[misc]  # torch does not say its type
-    """A stage that sends nothing to its own rank when a pipeline begins.
+    """Stage that sends no first message to its own rank.
 
     torch lets every stage send a first message to its neighbours, which at the turn of a V are on
     the same rank, and gloo has no message of a rank to itself.
@@ -45,7 +45,7 @@ def order_runtime(
 ) -> Any:
     """Return torch's runtime with a schedule, for any supported version of torch.
 
-    `options` are its own, `loss_fn` for instance.
+    `options` are those of the runtime, `loss_fn` for instance.
     """
     rank_of = {a.stage: rank for rank, row in rows.items() for a in row}
     known = inspect.signature(PipelineScheduleMulti.__init__).parameters
@@ -61,7 +61,7 @@ def order_runtime(
 
 
 def evaluate_forward(runtime: Any, *inputs: Any, **options: Any) -> Any:
-    """Evaluate a batch by the forward passes of a schedule and what they send.
+    """Evaluate a batch by the forward passes of a schedule and their messages.
 
     torch's own evaluation walks through backward passes, and fails at one whose stage hands its
     gradient to the stage before it on the same rank, as in V schedules.
@@ -81,7 +81,7 @@ def evaluate_forward(runtime: Any, *inputs: Any, **options: Any) -> Any:
 
 
 def _forward_actions(row: Sequence[Any]) -> list[Any]:
-    """Return a rank's actions but backward passes, their messages, and gathers for them alone."""
+    """Return a rank's actions without backward passes, their messages, and gathers for these."""
     kept: dict[int, Any] = {}
     unused: dict[int, int] = {}  # by stage, its gather of weights that no forward pass has used yet
     actions = (action for one in row for action in (getattr(one, "sub_actions", None) or (one,)))

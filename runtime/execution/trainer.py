@@ -1,4 +1,4 @@
-"""Batches through the pieces of a plan, one after the other, on this rank."""
+"""Batches through the pieces of a plan on one rank."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from ..schedules import Action, Schedule, make_schedule
 from ..schedules.actions import schedule_of
 from ..simulate.plan_stages import named_schedule
 from .chain import ASYNCHRONOUS, executed_schedule
-from .checkpoint import Trained, named_tensors, state_held
+from .checkpoint import Trained, state_held
 from .options import RunOptions
 from .own_loop.loop import Loop
-from .own_loop.teams import join_teams
+from .own_loop.tensor_groups import join_tensor_group
 from .own_loop.transport import Ranks
 from .prepare import Prepared
-from .recording_file import Done, RankRecording, RunRecording, save_recording
-from .sharded.parts import LocalShards, own_parts
+from .recording_file import RankRecording, RecordedAction, RunRecording, save_recording
+from .sharded.parts import LocalShards
 from .sharded.stage import ShardedStage
 from .split import PieceModule
-from .stage import Recorder, Tensors, place
+from .stage import Recorder, Tensors, named_tensors, place
 
 
 class PipelineTrainer:
-    """The pieces of a plan at work on this rank, one of the plan's devices in use.
+    """Trainer of a plan's pieces on this rank, which is one of the plan's devices in use.
 
     Every rank makes it at the same time, from the same plan, model and settled options, and then
-    runs the same batches. With `replicas` of the whole pipeline, rank r is device r modulo their
-    number, and microbatch j runs on replica j modulo the number of replicas. `at_once` batches of
-    `per_batch` microbatches run without a pause; after them the pipeline is empty. `whole` has the
-    places of the model's `state_dict` in a checkpoint. Raises InputError if the number of ranks is
-    not that of the plan's devices, or the schedule does not fit.
+    runs the same batches. With `replicas` of the whole pipeline, rank r is device r modulo the
+    number of devices, and microbatch j runs on replica j modulo the number of replicas. `at_once`
+    batches of `per_batch` microbatches run without a pause; after them the pipeline is empty.
+    `whole` maps names of the model's `state_dict` to those in a checkpoint. Raises InputError if
+    the number of ranks is not that of the plan's devices, or the schedule does not fit.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class PipelineTrainer:
         self.schedule = _schedule(prepared, name, options.microbatches * self.at_once)
         self.recorder = Recorder(self.device) if options.record is not None else None
         whole, ranks = _replicated(self.schedule, prepared.ranks, replicas)
-        first = prepared.teams.of(dist.get_rank())[0]
+        first = prepared.tensor_groups.of(dist.get_rank())[0]
         own = [p for p, ring in enumerate(ranks) if first in ring]
         held = (named_tensors(piece.module) for piece in prepared.pieces)
         self.whole = state_held(prepared.model, chain.from_iterable(held))
@@ -79,7 +79,7 @@ class PipelineTrainer:
             recompute=again,
             device=self.device,
             recorder=self.recorder,
-            teams=prepared.teams,
+            tensor_groups=prepared.tensor_groups,
         )
         self.pieces = [pieces[p] for p in own]
 
@@ -102,7 +102,7 @@ class PipelineTrainer:
         """Return parameters, buffers and optimizer of this rank."""
         optimizers, parts = list(self.loop.optimizers.values()), self.parts
         if parts is not None:
-            return own_parts(parts, optimizers, self.whole)
+            return Trained(parts.parameters, parts.buffers, optimizers, parts, self.whole)
         parameters: dict[str, nn.Parameter] = {}
         buffers: dict[str, torch.Tensor] = {}
         for piece in self.pieces:
@@ -115,14 +115,13 @@ class PipelineTrainer:
         return sum(stage.actions for stage in self.loop.stages.values())
 
     def save_recording(self, path: Path, zero_s: float, _step_s: Sequence[float]) -> None:
-        """Write what the first replica's devices did, times from `zero_s` on. All ranks call it."""
+        """Write the first replica's recording, in times from `zero_s` on; all ranks call this."""
         assert self.recorder is not None
         prepared, replicas = self.prepared, self.per_batch // self.schedule.microbatches
-        number = {piece.index: piece.index for piece in prepared.pieces}
-        if isinstance(prepared.plan.solution, StagePlacement):
-            number = {piece.index: piece.device for piece in prepared.pieces}
+        staged = isinstance(prepared.plan.solution, StagePlacement)
+        number = [piece.device if staged else piece.index for piece in prepared.pieces]
         actions = tuple(
-            Done(
+            RecordedAction(
                 d.step,
                 str(Action(number[stage], kind, microbatch // replicas)),
                 d.start_s - zero_s,
@@ -150,14 +149,14 @@ class PipelineTrainer:
             save_recording(recording, path)
 
     def give_back(self, model: nn.Module) -> None:
-        """Write the teams' parameters, as whole tensors, into the model; all ranks call this."""
+        """Write parameters of tensor degrees above 1, whole, to the model; all ranks call this."""
         parts = self.parts
         if parts is not None:
             parts.give_back(model)
 
     @property
     def parts(self) -> LocalShards | None:
-        """Return this rank's parts, if it is in a team: then it has one piece."""
+        """Return this rank's parts if it is in a tensor group, where it has one piece."""
         (module, *_) = [piece.module for piece in self.pieces]
         return module.parts if isinstance(module, ShardedStage) else None
 
@@ -201,13 +200,13 @@ def _replicated(schedule: Schedule, ranks: Ranks, replicas: int) -> tuple[Schedu
 
 
 def _placed(prepared: Prepared, own: Sequence[int], device: torch.device) -> list[PieceModule]:
-    """Return the pieces, those of this rank on its device, or its part of them."""
-    here = join_teams(prepared.teams, device)
+    """Return the pieces: this rank's own ones on its device, or of a tensor group its part."""
+    here = join_tensor_group(prepared.tensor_groups, device)
     pieces = list(prepared.pieces)
     for p in own:
         if here is None:
             place(pieces[p].module, device)
             continue
-        stage = ShardedStage(pieces[p], prepared.layers[p], prepared.teams.tied, here)
+        stage = ShardedStage(pieces[p], prepared.layers[p], prepared.tensor_groups.tied, here)
         pieces[p] = replace(pieces[p], module=stage, parameters=stage.parts.parameters)
     return pieces

@@ -1,8 +1,8 @@
-"""Trials: placements run on the processes of a group, and timed against each other.
+"""Trials of placements: timed against each other on the processes of a group.
 
-What else a machine does makes it slower in one minute than in the next. So all placements take
-turns, a batch each in every round, and the time of a batch counts relative to that of the first
-placement in the same round; of all rounds the median counts.
+Other load on a machine differs from minute to minute. So all placements take turns, a batch each in
+every round, and the result is the median over rounds of a batch's time relative to that of the
+first placement in the same round.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ TimePlans = Callable[[Sequence[Plan]], Floats]
 def lead_trials(
     work: Callable[[TimePlans], None], made: Made, workload: Workload, *, rounds: int
 ) -> None:
-    """Do some work on the first of torchrun's processes; all run the plans that it wants timed.
+    """Call `work` on the first of torchrun's processes; all of them run the plans that it times.
 
-    InputError if torchrun did not start this process.
+    Raises InputError if torchrun did not start this process.
     """
     if "RANK" not in os.environ:
         raise InputError(
@@ -45,7 +45,6 @@ def lead_trials(
         dist.broadcast_object_list([list(plans)], src=0)
         return relative_times(plans, made, workload, rounds)
 
-    before = torch.get_num_threads()
     with process_group("auto"):
         if dist.get_rank() == 0:
             try:
@@ -59,7 +58,6 @@ def lead_trials(
             if told[0] is None:
                 break
             relative_times(told[0], made, workload, rounds)
-    torch.set_num_threads(before)
 
 
 def relative_times(plans: Sequence[Plan], made: Made, workload: Workload, rounds: int) -> Floats:

@@ -1,4 +1,4 @@
-"""Plans and layouts for Accelerate: a device map of modules; FSDP2 for it and for the Trainer.
+"""Plans and layouts for Accelerate: a device map of modules; FSDP2, also for the Trainer.
 
 Names are those of accelerate 1.15 (commands/launch.py, parallelism_config.py) and of
 `TrainingArguments` in transformers 5.24.
@@ -23,9 +23,9 @@ NAME = "accelerate"
 def cut(workload: Workload, plan: Plan) -> ModuleStages:
     """Return the modules of each device, devices in the order of their first module.
 
-    Devices may come back: a device map needs no pipeline. They are numbered as `device_map` wants
-    them: accelerators 0, 1, …, and ``cpu``. Raises `InputError` if there are replicas or
-    tensor-parallel groups, or a module is on two devices.
+    A device may have modules that do not follow each other: a device map needs no pipeline. Names
+    are those of `device_map`: accelerators 0, 1, …, and ``cpu``. Raises `InputError` if there are
+    replicas or tensor-parallel groups, or a module is on two devices.
     """
     plan.check_made_for(workload)
     solution = plan.solution
@@ -68,7 +68,7 @@ def _names(plan: Plan) -> list[str]:
 LAUNCH_FILE, START_FILE, TRAINER_FILE = (
     "accelerate.json", "accelerate.sh", "training_arguments.json",
 )  # fmt: skip
-#: Names of exchanges of keys and values in torch's `set_rotate_method`: its all-to-all is a ring.
+#: Exchanges of keys and values by names of torch's `set_rotate_method`: its all-to-all is a ring.
 _CONTEXT = {ContextKind.ALL_GATHER: "allgather", ContextKind.RING: "alltoall"}
 #: Shell script of a start; ``--gradient_accumulation_steps`` of the command would be DeepSpeed's.
 _START = """\
@@ -82,10 +82,10 @@ accelerate launch --config_file {file} --num_machines "${{NODES:-1}}" \\
 
 
 def accelerate_files(_model: ModelDescription, layout: Layout) -> dict[str, str]:
-    """Return what ``accelerate launch --config_file`` and `HfArgumentParser` read, by file.
+    """Return files for ``accelerate launch --config_file`` and `HfArgumentParser`, by name.
 
-    The Trainer's file goes without the launcher's FSDP: start it by torchrun. Raises `InputError`
-    if neither has a field for a part of the layout.
+    The Trainer's file is for torchrun, without the launcher's FSDP. Raises `InputError` if neither
+    has a field for a part of the layout.
     """
     if layout.zero and layout.shards % layout.context:
         raise InputError(

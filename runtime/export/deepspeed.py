@@ -65,12 +65,12 @@ def pipeline(layers, **options):
 
 
 def cut(workload: Workload, plan: Plan) -> ModuleStages:
-    """Return the stages of layers, as small as they can be and still form a chain.
+    """Return the stages of the smallest layers that form a chain.
 
-    They are the nodes' modules, else the items of lists, else these with all modules between two of
-    them as one. Raises `InputError` if DeepSpeed cannot express the plan.
+    Layers are the nodes' modules, else the items of lists, else these with all modules between two
+    of them as one. Raises `InputError` if DeepSpeed cannot express the plan.
     """
-    with suppress(InputError):  # what the nodes cannot, the layers around them may
+    with suppress(InputError):  # layers around the nodes may form a chain if nodes do not
         stages = module_stages(workload, plan, NAME, str, schedules=SCHEDULES)
         if not _skip(workload, stages, str):
             return stages
@@ -99,14 +99,14 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
 def _skip(
     workload: Workload, stages: ModuleStages, unit: Callable[[str], str]
 ) -> tuple[str, str] | None:
-    """Return two modules with an edge that do not follow each other, if there are any."""
+    """Return two modules that an edge joins past other modules; None if there are none."""
     place = {module: k for k, module in enumerate(stages.where)}
     pairs = sorted(feeds(workload, modules_of(workload, NAME, unit)))
     return next((p for p in pairs if place[p[1]] != place[p[0]] + 1), None)
 
 
 def write(stages: ModuleStages) -> str:
-    """Return a Python module that names the layers and cuts them."""
+    """Return the text of a Python module with the names of the layers and their division."""
     layers = [module for own in stages.modules for module in own]
     return _TEMPLATE.format(
         words=docstring(stages.in_words),
@@ -144,7 +144,7 @@ def deepspeed_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
         config[layout.recipe.compute.value] = {"enabled": True}
         if layout.zero and layout.recipe.gradient_bytes >= 4:
             config["data_types"] = {"grad_accum_dtype": "fp32"}
-    # what gradients are reduced in: communication_data_type of runtime/constants.py
+    # precision in which gradients are reduced: runtime/constants.py
     config["communication_data_type"] = (
         "fp32" if layout.recipe.reduce_bytes == 4 else layout.recipe.compute.value
     )
@@ -170,7 +170,7 @@ def deepspeed_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
 
 
 def _zero(layout: Layout) -> dict[str, Any]:
-    """Return what data-parallel ranks divide, and what lies in host memory."""
+    """Return the fields of ZeRO and of offloading to host memory."""
     beside = layout.overlap.gradients and layout.pipeline == 1  # it has none in pipelines
     zero: dict[str, Any] = {"stage": layout.zero, "overlap_comm": beside}
     if layout.offload_optimizer:

@@ -1,7 +1,4 @@
-"""Files that give a layout of a training job to a launcher.
-
-Each launcher has its module; MaxText's settings are here.
-"""
+"""Files of a training job's layout for launchers, each in a module of its own but MaxText's."""
 
 from __future__ import annotations
 
@@ -83,14 +80,14 @@ JOB_LAUNCHERS: Mapping[str, Callable[[ModelDescription, Layout], dict[str, str]]
 
 
 def job_files(launcher: str, model: ModelDescription, layout: Layout) -> dict[str, str]:
-    """Return the files that make a launcher train a model under a layout.
+    """Return the files by which a launcher trains a model under a layout.
 
     Parameters
     ----------
     launcher
         One of `JOB_LAUNCHERS`.
     model, layout
-        What is trained, and how it is divided.
+        Model to train, and its division.
 
     Returns
     -------

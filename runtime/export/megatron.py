@@ -1,10 +1,10 @@
 """Plans and layouts for Megatron-LM and Megatron-Bridge, the two ways to configure Megatron-Core.
 
-Plans are arguments of the pipeline layout, layouts those of ``pretrain_gpt.py`` that say how a job
-is divided. Names are those of NVIDIA/Megatron-LM at d98e8a6; those of the model, its data and its
-optimizer's rates are the user's. The file beside each argument is where it is from. Bridge has
-Megatron-Core's names as fields (docs/megatron-lm-to-megatron-bridge.md of
-NVIDIA-NeMo/Megatron-Bridge), so what Megatron-LM is told by arguments is set field by field.
+Plans become arguments of the pipeline layout, layouts all arguments of ``pretrain_gpt.py`` that
+divide a job; those of the model, its data and its optimizer's rates are the user's. Names are those
+of NVIDIA/Megatron-LM at d98e8a6; docstrings and comments say which of its files has them.
+Megatron-Bridge has Megatron-Core's names as fields (docs/megatron-lm-to-megatron-bridge.md of
+NVIDIA-NeMo/Megatron-Bridge), which are set from the arguments.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _counts(stages: ModuleStages) -> list[tuple[int, int, int]]:
 
 
 def _check_ahead(stages: ModuleStages, counts: Sequence[tuple[int, int, int]]) -> None:
-    """Check that multi-token prediction is where Megatron-LM takes it."""
+    """Raise InputError if multi-token prediction is on a stage where Megatron-LM has none."""
     places = [s for s, own in enumerate(stages.modules) if _ahead(own)]
     if not places:
         return
@@ -125,7 +125,7 @@ def _check_ahead(stages: ModuleStages, counts: Sequence[tuple[int, int, int]]) -
 
 
 def unit(path: str) -> str:
-    """Return the layer, and of multi-token prediction without numbers the whole of it."""
+    """Return the layer of a path; of multi-token prediction without numbers all of it."""
     layer = first_number(path)
     if not is_ahead(layer) or layer.rpartition(".")[2].isdecimal():
         return layer
@@ -134,7 +134,7 @@ def unit(path: str) -> str:
 
 
 def _ahead(own: Sequence[str]) -> int:
-    """Return how many layers of multi-token prediction are among modules."""
+    """Return the number of layers of multi-token prediction among modules."""
     found = [x for x in own if is_ahead(x)]
     return sum(x.rpartition(".")[2].isdecimal() for x in found) or bool(found)
 
@@ -145,7 +145,7 @@ def is_ahead(module: str) -> bool:
 
 
 def _layout(layers: Sequence[int], ahead: Sequence[int], first: int, last: int) -> str:
-    """Return the layout string of layers and layers ahead by stage, and stages of the ends.
+    """Return the layout string from layers and prediction layers by stage, and stages of the ends.
 
     Its letters are explained in docs/user-guide/features/pipeline_parallel_layout.md.
     """
@@ -159,12 +159,12 @@ def _layout(layers: Sequence[int], ahead: Sequence[int], first: int, last: int) 
 
 
 def repeated(letter: str, layers: int) -> str:
-    """Return a letter of the layout so many times, in short."""
+    """Return a letter of the layout for so many layers."""
     return letter * layers if layers < 3 else f"{letter}*{layers}"
 
 
 def _shell(comments: Sequence[str], world: int, arguments: Arguments) -> str:
-    """Return the lines of a file that a shell takes: comments, number of ranks, arguments."""
+    """Return the text of a shell script: comments, number of ranks, arguments."""
     lines = [f"# {one_line(text)}" for text in comments]
     lines += [f"WORLD_SIZE={world}", "MEGATRON_ARGS=("]
     for name, value in arguments.items():
@@ -199,7 +199,7 @@ def megatron_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
 
 
 def megatron_arguments(model: ModelDescription, layout: Layout) -> Arguments:
-    """Return the arguments of a layout; an `InputError` if there is none for a part of it."""
+    """Return the arguments of a layout; raises `InputError` if a part of it has none."""
     return {
         **_parallelism(model, layout), **_states(model, layout),
         **_recomputation(model, layout), **_precision(layout), **_overlap(layout),
@@ -209,7 +209,9 @@ def megatron_arguments(model: ModelDescription, layout: Layout) -> Arguments:
 def _parallelism(model: ModelDescription, layout: Layout) -> Arguments:
     """Return degrees, stages and batch: core/model_parallel_config.py, training/arguments.py."""
     if model.encoder:
-        raise InputError(f"{model.name}: its encoder is no stage of megatron's pipeline layout")
+        raise InputError(
+            f"{model.name} has an encoder, and Megatron's arguments are written for decoders alone"
+        )
     found: Arguments = {
         "num-layers": len(model.blocks),
         "tensor-model-parallel-size": layout.tensor,
@@ -258,7 +260,7 @@ def _stages(model: ModelDescription, layout: Layout) -> Arguments:
 
 
 def _states(model: ModelDescription, layout: Layout) -> Arguments:
-    """Return what data-parallel ranks divide: training/arguments.py, core/optimizer.
+    """Return arguments of sharding and offloading: training/arguments.py, core/optimizer.
 
     ZeRO 2 and 3 are Megatron-FSDP, whose checkpoints have a format of their own.
     """
@@ -284,9 +286,9 @@ def _states(model: ModelDescription, layout: Layout) -> Arguments:
 
 
 def _recomputation(model: ModelDescription, layout: Layout) -> Arguments:
-    """Return what is computed again: ``recompute_*`` of core/transformer/transformer_config.py.
+    """Return arguments of recomputation: ``recompute_*`` of core/transformer/transformer_config.py.
 
-    Megatron has one number of layers for all model stages, of which a smaller stage has all.
+    Megatron has one number of layers for all model stages; a smaller stage recomputes all of its.
     """
     layers = layout.layers_of_stages(len(model.blocks))
     counts = [layout.recomputed_layers(stage, count) for stage, count in enumerate(layers)]
@@ -320,7 +322,7 @@ def _precision(layout: Layout) -> Arguments:
 
 
 def _overlap(layout: Layout) -> Arguments:
-    """Return what runs beside computation, and recorded graphs: training/arguments.py."""
+    """Return arguments of overlap and of CUDA graphs: training/arguments.py."""
     beside = layout.overlap
     if beside.tensor and layout.tensor > 1 and not layout.sequence_parallel:
         raise InputError("overlap.tensor: megatron has it with sequence_parallel alone")
@@ -372,11 +374,11 @@ _FIELDS: dict[str, tuple[str, ...]] = {
         "ddp.check_for_nan_in_grad", "rerun_state_machine.check_for_nan_in_loss",
     ),
 }  # fmt: skip
-#: Switches that set their fields off.
+#: Switches that set their fields to False.
 _OFF = (
     "grad-reduce-in-bf16", "no-overlap-p2p-communication", "no-check-for-nan-in-loss-and-grad",
 )  # fmt: skip
-#: Arguments of a precision, which `MIXED_PRECISION` names as a whole.
+#: Arguments that Bridge has as one of `MIXED_PRECISION`.
 _OF_PRECISION = ("bf16", "fp16", "fp8-format", "fp8-recipe", "fp4-format", "fp4-recipe")
 #: Recipes of src/megatron/bridge/training/mixed_precision.py.
 MIXED_PRECISION = {
@@ -404,7 +406,7 @@ def planned(config):
 
 
 def bridge_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
-    """Return the module, by file; an `InputError` if Megatron-Core lacks a field of the layout."""
+    """Return the module, by file; raises `InputError` if Megatron-Core lacks a field."""
     lines = [f"    config.{name} = {value!r}" for name, value in bridge_fields(model, layout)]
     text = _TEMPLATE.format(
         words=docstring(degrees_in_words(model, layout)), file="planned", devices=layout.devices,
@@ -414,7 +416,7 @@ def bridge_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
 
 
 def bridge_fields(model: ModelDescription, layout: Layout) -> Iterator[tuple[str, object]]:
-    """Yield names below the configuration and their values."""
+    """Yield names of fields of the configuration, and their values."""
     for name, value in megatron_arguments(model, layout).items():
         if name in _OF_PRECISION:
             continue

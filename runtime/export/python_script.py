@@ -1,9 +1,8 @@
 """Export of plans as Python scripts that run them with torch alone.
 
-The template is the same in every script; each stage of the plan is a class, its operators in the
-order of the traced graph. In it, operators under autocast or `set_grad_enabled` are a graph of
-their own, called by an operator that names the context (`instances/pytorch/tracing/trace.py`); the
-script has a ``with`` block.
+All scripts have the same template, and a class for each stage of the plan, with its operators in
+the order of the traced graph. Operators under autocast or `set_grad_enabled`, which the trace has
+in graphs of their own (`instances/pytorch/tracing/trace.py`), are in ``with`` blocks.
 """
 
 from __future__ import annotations
@@ -89,13 +88,13 @@ def put(stage, name, value):
 
 
 def returns_whole(*inputs):
-    """Let gradients of inputs be contiguous, as torch wants what it sends."""
+    """Let gradients of inputs be contiguous, as torch's sends require."""
     for x in inputs:
         if x.requires_grad:
             x.register_hook(lambda gradient: gradient.contiguous())
 
 
-# TAKES and GIVES: shape and type of what passes between stages, and whether a gradient returns.
+# TAKES and GIVES: shapes and types of a stage's inputs and outputs, and whether a gradient returns.
 
 
 {stages}
@@ -120,7 +119,7 @@ def made_up():
 
 
 def tensors(passes):
-    """Empty tensors that tell torch what passes between stages, and whether a gradient returns."""
+    """Empty tensors of the shapes and types of TAKES or GIVES."""
     return tuple(
         torch.empty(shape, dtype=dtype, device="meta", requires_grad=gradient and TRAINING)
         for shape, dtype, gradient in passes
@@ -201,18 +200,18 @@ if __name__ == "__main__":
 '''
 
 
-#: Operator → what a script says, and how many of its arguments that takes.
+#: Operator → context in a script, and the number of its arguments in that.
 _SAID = {
     "wrap_with_autocast": ("torch.autocast({!r}, {!r}, {!r}, {!r})", 4),
     "wrap_with_set_grad_enabled": ("torch.set_grad_enabled({!r})", 1),
 }
 
 
-#: Constants of a model with more numbers than this do not belong into a script.
+#: Largest constant in a script, in numbers.
 MOST_NUMBERS = 256
 
 
-#: Names that fx imports by itself and the script has too.
+#: Names that fx imports by itself, and the script, too.
 _KNOWN = {"inf", "nan", "NoneType", "torch", "device", "fx_pytree", "pytree"}
 
 
@@ -274,9 +273,9 @@ def python_script(
 
 
 def with_backward(schedule: Schedule) -> Schedule:
-    """Return an inference schedule with the backward passes that torch wants to see behind it.
+    """Return an inference schedule with backward passes at its end, which torch requires.
 
-    Torch's `eval` passes over them.
+    Torch's `eval` skips them.
     """
     rows = []
     for r in range(len(schedule.actions)):
@@ -309,7 +308,7 @@ def _places(ranks: Sequence[int], mapped: MappedRanks) -> str:
 
 
 def _line(piece: PieceModule, place: str) -> str:
-    """Return the modules of a stage in a line."""
+    """Return the line of a stage in the script's docstring."""
     modules = list(dict.fromkeys(name.rpartition(".")[0] or name for name in piece.parameters))
     held = f"{modules[0]} … {modules[-1]}" if len(modules) > 2 else ", ".join(modules)
     return f"    stage {piece.index} on {place}: {docstring(held) or 'no weights'}"

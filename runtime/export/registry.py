@@ -1,4 +1,4 @@
-"""Registry of launchers by name, torch's own schedules among them."""
+"""Registry of launchers of plans by name, and the schedules that torch runs."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from ..simulate.plan_stages import named_schedule, schedule_to_run, usual_schedu
 from . import accelerate, deepspeed, megatron, torchtitan, vllm
 from .stages import ModuleStages, first_number, modules_of
 
-#: Targets that take pieces of any kind: a script of our own, and torch's schedules.
+#: Targets that need no whole modules: our script, and torch's schedules.
 PYTHON, CSV = "python", "csv"
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """Launcher that cuts models between modules."""
+    """Launcher that divides models between modules."""
 
     #: Function that returns the plan's stages, or raises InputError with the reason why it cannot.
     cut: Callable[[Workload, Plan], ModuleStages]
     #: Function that returns the text of its file.
     write: Callable[[ModuleStages], str]
-    #: Function that returns the module that is kept whole, from the path of one inside it.
+    #: Function that returns the module that the launcher keeps whole, from a path inside it.
     unit: Callable[[str], str]
-    #: Schedules that it runs; empty if it is told none.
+    #: Schedules that it runs; empty if it takes none.
     schedules: tuple[str, ...] = ()
     #: Whether its stages form a chain of accelerators.
     pipeline: bool = True
@@ -69,7 +69,7 @@ LAUNCHERS: Mapping[str, Launcher] = MappingProxyType(
 
 
 def kept_whole(workload: Workload, name: str) -> list[tuple[int, ...]]:
-    """Return the forward nodes, several at a time, that a launcher puts on one stage.
+    """Return groups of forward nodes that a launcher puts on one stage, of two nodes or more.
 
     Raises `InputError` if the nodes are no modules, or it serves models and the workload trains
     one.
@@ -93,7 +93,7 @@ def kept_whole(workload: Workload, name: str) -> list[tuple[int, ...]]:
 
 
 def takers(workload: Workload, plan: Plan | Planned) -> dict[str, str]:
-    """Return why a launcher cannot take a plan, by its name; empty where it can."""
+    """Return by launcher the reason why it cannot take a plan; empty if it can."""
     plan = plan_of(plan)
     if isinstance(plan.solution, TensorSharding):
         return {}
@@ -113,7 +113,7 @@ def takers(workload: Workload, plan: Plan | Planned) -> dict[str, str]:
 
 
 def _as_script(workload: Workload, plan: Plan) -> None:
-    """Raise InputError where a script cannot be written, as far as known without the model."""
+    """Raise InputError if no script can be written, as far as known without the model."""
     if not isinstance(plan.solution, Placement | PipelinePlacement):
         raise InputError("a script runs placements; plan with --problem pipeline or throughput")
     made = workload.provenance
@@ -165,7 +165,7 @@ def torch_schedule(
 
 
 def launcher_file(workload: Workload, plan: Plan | Planned, name: str) -> tuple[str, ModuleStages]:
-    """Return the file of a plan for a launcher, and its content.
+    """Return the text of a launcher's file for a plan, and its stages.
 
     Raises `InputError` if the launcher cannot express the plan.
     """

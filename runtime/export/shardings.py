@@ -1,13 +1,12 @@
 """Shardings for DTensor and torchtitan, as Python and JSON.
 
-DTensor's file needs torch alone. It distributes the parameters of the model and says for each
-operator of the traced training graph how its tensors lie; what DTensor would choose itself is not
-the plan: run the plan by Stagecut, or redistribute to these placements around each operator
-(`local_map`).
+DTensor's file needs torch alone. It distributes the parameters of the model, and lists the
+placements of each operator's tensors in the traced training graph. DTensor itself would choose
+others: run the plan by Stagecut, or redistribute to these around each operator (`local_map`).
 
-torchtitan knows copies of a model, each of which computes on its own samples, and fully sharded
-parameters, put together where they are used. How it splits single products is code of each of its
-models, not of its configuration: shardings that do so are refused.
+torchtitan has replicas of a model, each with its own samples, and fully sharded parameters, which
+are gathered where they are used. Divisions of single products are code of its models, not of its
+configuration: shardings with such are refused.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def distribute(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 
 def dtensor_python(workload: Workload, plan: Plan) -> str:
-    """Return the text of the Python file; an `InputError` if the plan is no sharding."""
+    """Return the text of the Python file; raises `InputError` if the plan is no sharding."""
     said = dtensor_json(workload, plan)
     problem = plan.problem
     assert isinstance(problem, Sharding)
@@ -80,7 +79,7 @@ def dtensor_python(workload: Workload, plan: Plan) -> str:
 
 
 def dtensor_json(workload: Workload, plan: Plan) -> dict[str, object]:
-    """Return the same as JSON values: how parameters, inputs and operators' tensors lie."""
+    """Return the placements of parameters, inputs and operators' tensors as JSON values."""
     problem, solution = plan.problem, plan.solution
     if not isinstance(problem, Sharding) or not isinstance(solution, TensorSharding):
         raise InputError(f"dtensor: the plan is for {problem.name}; it takes shardings")
@@ -130,8 +129,8 @@ _NAME = "torchtitan"
 def torchtitan_sharding(workload: Workload, plan: Plan) -> str:
     """Return a Python module that puts the degrees and the batch into a `Trainer.Config`.
 
-    Raises `InputError` if an axis of the mesh is neither one of copies nor one of parts: what
-    differs.
+    Raises `InputError`, with the difference, if an axis of the mesh has neither copies nor parts of
+    all parameters.
     """
     problem, solution = plan.problem, plan.solution
     assert isinstance(problem, Sharding)
@@ -189,7 +188,7 @@ def _is_sharded(workload: Workload, report: ShardingReport, axis: int, devices: 
 
 
 def _check_samples(workload: Workload, report: ShardingReport, axis: int) -> None:
-    """Check that every device computes the forward pass on its own samples."""
+    """Raise InputError unless every device computes the forward pass on its own samples."""
     program = program_of(workload)
     of_samples = {o.outputs[0] for o in program.operators if o.role is Role.INPUT}
     for operator in program.operators:

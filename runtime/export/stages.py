@@ -1,4 +1,4 @@
-"""Stages for launchers: modules and number of replicas of each, numbered layers counted."""
+"""Stages of modules for launchers, with their degrees, and stacks of numbered layers."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _FURTHER_CALL = re.compile(r"#\d+$")
 
 @dataclass(frozen=True)
 class ModuleStages:
-    """Stages of modules, in the order of the pipeline; S stages on R pipeline ranks."""
+    """Stages of modules in the order of the pipeline, on R pipeline ranks."""
 
     #: Modules of each stage, in the order in which they run.
     modules: tuple[tuple[str, ...], ...]
     #: Number of ranks, R; stage s runs on rank s mod R.
     ranks: int
-    #: The plan's device of each rank; of replicas and tensor-parallel groups the first.
+    #: Name of the plan's device of each rank; of replicas and tensor-parallel groups the first.
     devices: tuple[str, ...]
     #: Data-parallel and tensor-parallel degree, of every stage.
     replicas: int = 1
     degree: int = 1
     #: Whether activations are computed again in the backward pass.
     recomputes: bool = False
-    #: Schedule and microbatches of an iteration's plan, if a launcher is told them; else empty, 0.
+    #: Schedule and microbatches of an iteration's plan, if a launcher takes them; else empty, 0.
     schedule: str = ""
     microbatches: int = 0
 
@@ -63,7 +63,7 @@ class ModuleStages:
 
 
 def degrees_in_words(model: ModelDescription, layout: Layout) -> str:
-    """Return a model and the degrees of its layout, for people."""
+    """Return the text of a model and the degrees of its layout."""
     return (
         f"{model.name}, tensor {layout.tensor} x context {layout.context} x pipeline "
         f"{layout.pipeline} x data {layout.data}"
@@ -88,7 +88,7 @@ def layer_names(
 
 @dataclass(frozen=True)
 class _Stage:
-    """Forward nodes of a stage, its replicas and tensor degree."""
+    """Forward nodes of a stage, its first device, replicas and tensor degree."""
 
     nodes: tuple[int, ...]
     device: int
@@ -105,11 +105,12 @@ def module_stages(
     rounds: bool = False,
     schedules: Sequence[str] = (),
 ) -> ModuleStages:
-    """Return the stages of a plan for a launcher that cuts a model between modules.
+    """Return the stages of a plan for a launcher that divides a model between modules.
 
-    It is called `target` in messages, keeps the module `unit` of a path whole, can run several
-    stages per rank with `rounds`, and can run `schedules`, where it is told which. Raises
-    `InputError` with the reason why it cannot express the plan.
+    `target` is its name in messages, `unit` returns the module that it keeps whole, from a path
+    inside it; with `rounds` it runs several stages per rank, and `schedules` are those that it
+    runs, empty if it takes none. Raises `InputError` with the reason why it cannot express the
+    plan.
     """
     plan.check_made_for(workload)
     stages = _stages(workload, plan, target)
@@ -151,10 +152,9 @@ def module_stages(
 def modules_of(workload: Workload, target: str, unit: Callable[[str], str]) -> dict[int, str]:
     """Return the module that each forward node belongs to, in the order in which they run.
 
-    A node's module is the one that the launcher keeps whole: `unit` of the node's path. Nodes that
-    only hold together what modules do are left out: operators of a module that is no unit itself
-    and has children among the nodes, without weights of its own. Raises `InputError` if nodes are
-    operators, or such a module has weights.
+    A node's module is the one that the launcher keeps whole: `unit` of the node's path. Left out
+    are operators without weights that a module, no unit itself, runs between its children. Raises
+    `InputError` if nodes are operators, or such a module has weights of its own.
     """
     if workload.provenance.get("granularity") == "operators":
         raise InputError(
@@ -270,7 +270,7 @@ def _check_devices(plan: Plan, devices: Sequence[int], target: str) -> None:
 
 
 def _ranks(plan: Plan, devices: Sequence[int], target: str, rounds: bool) -> list[int]:
-    """Return the device of each pipeline rank; stages go round them."""
+    """Return the device of each pipeline rank; stage s is on rank s modulo their number."""
     ranks = list(dict.fromkeys(devices))
     if len(devices) > len(ranks) and not rounds:
         name = next(plan.device_names[d] for d in ranks if list(devices).count(d) > 1)
@@ -293,7 +293,7 @@ def _ranks(plan: Plan, devices: Sequence[int], target: str, rounds: bool) -> lis
 
 
 def _schedule(plan: Plan, target: str, schedules: Sequence[str]) -> tuple[str, int]:
-    """Return schedule and microbatches of a plan, for a launcher that takes them."""
+    """Return schedule and microbatches of a plan; empty and 0 if the launcher takes none."""
     if not is_iteration(plan.problem) or not schedules:
         return "", 0
     schedule = plan.problem.schedule_name
@@ -343,10 +343,10 @@ def first_number(path: str) -> str:
 
 
 def stack(stages: ModuleStages, target: str) -> tuple[str, list[tuple[int, int, int]]]:
-    """Return the path of the numbered layers of a model, and how each stage is made up.
+    """Return the path of a model's numbered layers, and three counts for each stage.
 
-    Of each stage: modules before the first layer, layers, modules after the last. Raises
-    `InputError` if there is not one list of layers 0, 1, …, cut in this order.
+    They are of modules before the first layer, of layers, and of modules after the last. Raises
+    `InputError` if there is not one list of layers 0, 1, …, divided in this order.
     """
     lists: dict[str, list[int]] = {}
     for own in stages.modules:

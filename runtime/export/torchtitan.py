@@ -1,8 +1,7 @@
 """Plans and layouts for torchtitan: a Python module that puts them into a `Trainer.Config`.
 
-Names are those of torchtitan 0.3.0 (torchtitan/config/configs.py, trainer.py), which has its
-configuration in Python; its dataclasses have slots, so that a name which another version does not
-know is an error there and not ignored.
+Names are those of torchtitan 0.3.0 (torchtitan/config/configs.py, trainer.py). Its dataclasses
+have slots, so that a name that another version lacks is an error there, and not ignored.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def planned(config):
 
 
 def cut(workload: Workload, plan: Plan) -> ModuleStages:
-    """Return the stages; torchtitan drops children of the model and items of its lists.
+    """Return the stages of children of the model, and of items of its lists.
 
     Raises `InputError` if it cannot express the plan.
     """
@@ -57,13 +56,13 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
 
 
 def configured(words: str, devices: int, lines: Sequence[str]) -> str:
-    """Return the module whose function runs some lines on a configuration."""
+    """Return the text of a module whose function runs some lines on a configuration."""
     indented = "\n".join(f"    {line}" for line in lines)
     return _TEMPLATE.format(words=docstring(words), devices=devices, lines=indented)
 
 
 def assigned(part: str, fields: Mapping[str, object]) -> list[str]:
-    """Return assignments of a part of the configuration, an item of a list on a line."""
+    """Return assignments to a part of the configuration, with a line for each item of a list."""
     found = []
     for name, value in fields.items():
         text = repr(value)
@@ -79,7 +78,7 @@ def recomputing(kind: str | None) -> str:
 
 
 def write(stages: ModuleStages) -> str:
-    """Return Python. A field `module_fqns_per_model_part` lists the modules of each stage."""
+    """Return the text of the module; `module_fqns_per_model_part` has the modules of each stage."""
     schedule = stages.schedule or ("1f1b" if stages.rounds == 1 else "interleaved")
     fields: dict[str, object] = {
         "pipeline_parallel_degree": stages.ranks,
@@ -118,12 +117,12 @@ _CONVERTERS = {
     NumberFormat.MXFP8: "MXFP8LinearConverter",
     NumberFormat.NVFP4: "NVFP4LinearConverter",
 }
-#: File of a schedule that torchtitan knows no name of.
+#: File of a schedule that has no name in torchtitan.
 SCHEDULE_FILE = "schedule.csv"
 
 
 def torchtitan_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
-    """Return the module, and a table of the schedule if torchtitan knows no name of it, by file.
+    """Return the module, and the table of a schedule without a name in torchtitan, by file.
 
     Raises `InputError` if torchtitan has no field for a part of the layout.
     """
@@ -188,7 +187,7 @@ def _parallelism(
     if layout.schedule.value in _NAMED:
         fields["pipeline_parallel_schedule"] = _NAMED[layout.schedule.value]
         return fields, {}
-    # any schedule of several stages: the table decides, but torch has to know the name
+    # any schedule of several stages: the table decides, but torch looks the name up
     fields["pipeline_parallel_schedule"] = "PipelineScheduleMulti"
     fields["pipeline_parallel_schedule_csv"] = SCHEDULE_FILE
     return fields, schedule_files(model, layout)

@@ -14,11 +14,11 @@ import torch.distributed as dist
 from ...instances import DeviceMesh, InputError, Link
 from ...instances.common.arrays import Floats
 from ...instances.model.tensor_program import COPIED, FIRST, PARTIAL
-from ..execution.sharded.collectives import Place, join_mesh, step
+from ..execution.sharded.collectives import MeshPosition, join_mesh, step
 from ..verify.sharding import collective_rounds
 from .fit import Fit, fit_postal
 from .group import idle_at, of_all_ranks
-from .measurement import Timed
+from .measurement import MessageTimes
 from .timing import timed_together
 
 #: Properties of a tensor before and after each collective.
@@ -33,26 +33,26 @@ COLLECTIVES: Mapping[str, tuple[int, int]] = {
     "broadcast": (FIRST, COPIED),
 }
 
-#: Collectives after which one rank is done before others are.
+#: Collectives with a root, after which some ranks are done before others.
 _ROOTED = ("gather", "scatter", "reduce", "broadcast")
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredAxis:
-    """Collectives along one axis of a mesh, on tensors of K sizes."""
+    """Times of collectives along one axis of a mesh, on tensors of K sizes."""
 
     devices: int  # along the axis
-    # for each collective what tensors of so many bytes (whole ones) take
-    timed: Mapping[str, Timed]
+    # by collective; sizes are bytes of whole tensors
+    timed: Mapping[str, MessageTimes]
 
     @cached_property
     def fits(self) -> Mapping[str, Fit]:
-        """Best link for each collective, each round a message."""
+        """Link fitted to each collective, each round a message."""
         return {name: fit_postal(*self._rounds(name)) for name in self.timed}
 
     @cached_property
     def common(self) -> Fit:
-        """Best common link of an axis of the mesh, for the collectives that have no root."""
+        """Link fitted to all collectives without a root."""
         rounds = [self._rounds(name) for name in self.timed if name not in _ROOTED]
         return fit_postal(
             np.concatenate([sizes for sizes, _ in rounds]),
@@ -61,11 +61,11 @@ class MeasuredAxis:
 
     @property
     def link(self) -> Link:
-        """Latency and bandwidth of the best common link."""
+        """Latency and bandwidth fitted to all collectives without a root."""
         return self.common.link
 
     def _rounds(self, name: str) -> tuple[Floats, Floats]:
-        """Return bytes and seconds of a round, by a ring as shardings price it."""
+        """Return bytes and seconds of a round, for each size, by the rings of shardings' costs."""
         timed = self.timed[name]
         mesh = DeviceMesh((self.devices,), (Link(0.0, 1.0),))
         rounds, passed, _ = collective_rounds(mesh, name, 0)
@@ -75,11 +75,11 @@ class MeasuredAxis:
 def measure_collectives(
     shape: Sequence[int], sizes: Sequence[int], seconds: float = 10.0
 ) -> tuple[MeasuredAxis, ...]:
-    """Time collectives along each axis of a mesh; every rank calls it, and gets it all.
+    """Return times of collectives along each axis of a mesh, the same on all ranks, which call it.
 
     All groups of an axis work at the same time, as they do when a sharding runs, on whole tensors
     of at least two sizes in bytes, for about so many seconds in all, and at least 5 times each.
-    InputError if the mesh has another number of devices than there are ranks.
+    Raises InputError if the mesh has another number of devices than there are ranks.
     """
     size = int(np.prod(shape))
     if dist.get_world_size() != size:
@@ -100,18 +100,18 @@ def measure_collectives(
             each = [one[name] for one in everywhere]
             whole = np.array(each[0][0], np.float64)
             # the rank that came last did not wait for others: its time is the collective's; with a
-            # root, the others may be done after it, or before
+            # root, ranks may be done before it
             ends = np.max if name in _ROOTED else np.min
             least = tuple(ends(times, axis=0) for times in zip(*(r for _, r in each), strict=True))
-            timed[name] = Timed(whole, least)
+            timed[name] = MessageTimes(whole, least)
         found.append(MeasuredAxis(devices, timed))
     return tuple(found)
 
 
 def _times(
-    name: str, sizes: Sequence[int], budget: float, axis: int, place: Place
+    name: str, sizes: Sequence[int], budget: float, axis: int, place: MeshPosition
 ) -> tuple[list[float], list[Floats]]:
-    """Return whole bytes, and for each size the seconds that this rank took part."""
+    """Return bytes of whole tensors, and for each size the seconds of this rank in each call."""
     before, after = COLLECTIVES[name]
     p = place.mesh[axis]
     parts = []

@@ -1,4 +1,4 @@
-"""Latency and bandwidth from the times of messages: the postal model, fitted robustly."""
+"""Latency and bandwidth from times of messages: a robust fit of the postal model."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from ...instances import InputError, Link
 from ...instances.common.arrays import Floats, frozen
 
-#: Largest bandwidth of a fit, above any link's; for times that do not rise with the size.
+#: Bandwidth of a fit to times that do not rise with the size: above any link's.
 MOST_BYTES_PER_S = 1e15
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A link fitted to messages; K sizes."""
+    """Link fitted to messages of K sizes."""
 
     link: Link  # latency and bandwidth
-    size_bytes: Floats  # size_bytes, seconds: (K,): what was measured
+    size_bytes: Floats  # size_bytes, seconds: (K,), as measured
     seconds: Floats
-    model_s: Floats  # (K,): what the model says of these sizes
+    model_s: Floats  # (K,): seconds by the fit
 
     def __post_init__(self) -> None:
         for key in ("size_bytes", "seconds", "model_s"):
@@ -30,7 +30,7 @@ class Fit:
 
     @cached_property
     def residuals(self) -> Floats:
-        """Shape (K,): model / measured − 1."""
+        """Relative errors, shape (K,): model / measured − 1."""
         return frozen(self.model_s / self.seconds - 1, np.float64)
 
     @property
@@ -45,18 +45,18 @@ class Fit:
 
 
 def fit_postal(size_bytes: Floats, seconds: Floats) -> Fit:
-    """Fit latency + bytes / bandwidth to the times of messages, best a median per size.
+    """Return latency + bytes / bandwidth fitted to times of messages, such as medians by size.
 
-    InputError if there are not two sizes, or a time is not above 0.
+    Raises InputError if there are not two sizes, or a time is not above 0.
     """
     return _fit(size_bytes, seconds, 1, 1.0)
 
 
 def fit_ring(size_bytes: Floats, seconds: Floats, ranks: int) -> Fit:
-    """Fit the time of a ring all-reduce, 2(R−1)/R·bytes/bandwidth + 2(R−1)·latency.
+    """Return a fit to ring all-reduces, 2(R−1)/R·bytes/bandwidth + 2(R−1)·latency.
 
-    The link is the slowest of the ring, as `network.ring_all_reduce_s` wants it. InputError if
-    there are less than two sizes, or a time is not above 0.
+    The link is the slowest of the ring, as `network.ring_all_reduce_s` takes it. Raises InputError
+    if there are not two sizes, or a time is not above 0.
     """
     hops = 2 * (ranks - 1)
     return _fit(size_bytes, seconds, hops, hops / ranks)
@@ -65,10 +65,10 @@ def fit_ring(size_bytes: Floats, seconds: Floats, ranks: int) -> Fit:
 def least_absolute_line(x: Floats, y: Floats) -> tuple[float, float]:
     """Return a ≥ 0 and b ≥ 0 that minimise Σ |a + b·x − y| / y, exactly.
 
-    A relative error counts the same for small and large messages, and its absolute value, unlike
-    its square, lets a few disturbed measurements not matter. A linear program in two variables: an
-    optimum lies where two of the lines a + b·x = y, a = 0 and b = 0 meet, so all meetings are
-    tried. O(K³) for K points.
+    Relative errors give small and large messages equal weight, and absolute values, unlike squares,
+    give little to a few disturbed measurements. It is a linear program in two variables: an optimum
+    lies where two of the lines a + b·x = y, a = 0 and b = 0 meet, so all meetings are tried.
+    O(K³) for K points.
     """
     candidates = [(0.0, float(slope)) for slope in y / x] + [(float(value), 0.0) for value in y]
     for i, j in combinations(range(len(x)), 2):
@@ -82,7 +82,7 @@ def least_absolute_line(x: Floats, y: Floats) -> tuple[float, float]:
 
 
 def _fit(size_bytes: Floats, seconds: Floats, hops: int, passes: float) -> Fit:
-    """Fit hops · latency + passes · bytes / bandwidth."""
+    """Return a fit of hops · latency + passes · bytes / bandwidth."""
     sizes, times = np.asarray(size_bytes, np.float64), np.asarray(seconds, np.float64)
     if len(np.unique(sizes)) < 2:
         raise InputError("fit: messages of one size; measure at least two sizes")

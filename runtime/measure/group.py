@@ -1,9 +1,8 @@
-"""Process group under torchrun for the time of a run or measurement."""
+"""Process group of a run or measurement, and devices of its ranks."""
 
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from ...instances import InputError, StagecutError
 from ..execution.guard.failures import Guard, first_line
 
 T = TypeVar("T")
-#: Longest time that a rank waits for another before it gives up.
+#: Longest time that a rank waits for another one without a guard.
 TIMEOUT = timedelta(seconds=60)
 
 
@@ -26,16 +25,20 @@ TIMEOUT = timedelta(seconds=60)
 def process_group(device: str, guard: Guard | None = None) -> Iterator[torch.device]:
     """Join the process group that torchrun's environment describes; yield this rank's device.
 
-    It is ``cpu`` (over gloo), ``cuda`` (over NCCL, a GPU per rank), or with ``auto`` ``cuda`` where
-    there is one. The guard's timeout counts. InputError if there is no such device for this rank,
-    StagecutError if another rank does not answer.
+    Without torchrun it is a group of this process alone. The device is ``cpu`` (over gloo),
+    ``cuda`` (over NCCL, a GPU per rank), or with ``auto`` ``cuda`` where there is one. A guard has
+    a timeout of its own. Raises InputError if there is no such device for this rank, StagecutError
+    if another rank does not answer.
     """
-    place = _choose(device)
-    rank = os.environ["RANK"]
+    place = choose_device(device)
+    rank = os.environ.get("RANK", "0")
     given: dict[str, Any] = {"timeout": TIMEOUT}
     if guard is not None:
         given = {"store": guard.store, "rank": guard.rank, "world_size": guard.world}
         given["timeout"] = timedelta(seconds=2 * guard.timeout_s)  # the guard finds who is late
+    elif "RANK" not in os.environ:
+        store = dist.TCPStore("127.0.0.1", 0, world_size=1, is_master=True)
+        given = {"store": store, "rank": 0, "world_size": 1}
     try:
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo", **given)
     except (RuntimeError, ValueError) as error:
@@ -55,45 +58,30 @@ def process_group(device: str, guard: Guard | None = None) -> Iterator[torch.dev
         leave_group()
 
 
-def alone_if_it_can_be(processes: int) -> None:
-    """Set up a group of one process where torchrun did not, or say how to start."""
-    if "RANK" in os.environ:
-        return
-    if processes > 1:
-        raise InputError(
-            f"the plan runs on {processes} processes; start it with: "
-            f"torchrun --nproc-per-node {processes} -m stagecut run …"
-        )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK="0", WORLD_SIZE="1")
-
-
 def threads_per_process(processes: int | None = None) -> int:
-    """Return the cores that this process may use, shared by the processes on this host.
+    """Return this process's share of its cores among some processes on this host.
 
-    Default: as many as torchrun started here.
+    Default: as many processes as torchrun started here.
     """
     cores = len(psutil.Process().cpu_affinity()) if psutil.LINUX else os.cpu_count() or 1
     return max(1, cores // (processes or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def rank_device() -> torch.device:
-    """Return where this rank computes, by the backend of its process group."""
+    """Return the device of this rank, by the backend of its process group."""
     cuda = "nccl" in dist.get_backend()
     return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 
 
 def idle_at(device: torch.device) -> float:
-    """Return the seconds of `time.perf_counter` at which a device has done all it was given."""
+    """Wait until a device is idle; return the time by `time.perf_counter`, in seconds."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def of_all_ranks(own: T) -> list[T]:
-    """Return what each rank gives, by rank; all of them call this."""
+    """Return the values of all ranks, by rank; all of them call this."""
     everywhere = [own] * dist.get_world_size()
     dist.all_gather_object(everywhere, own)
     return everywhere
@@ -107,7 +95,8 @@ def leave_group() -> None:
     dist.destroy_process_group()
 
 
-def _choose(device: str) -> torch.device:
+def choose_device(device: str) -> torch.device:
+    """Return this rank's device by its option, as `process_group` does."""
     if device not in ("auto", "cpu", "cuda"):
         raise InputError(f"--device: {device!r} is not one of auto, cpu, cuda")
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0

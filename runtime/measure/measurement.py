@@ -1,4 +1,4 @@
-"""Measurements of messages between ranks, and the cluster and topology made from them."""
+"""Measurements of messages between ranks, and clusters and topologies made from them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ...instances.common.arrays import Floats, frozen
 from ...instances.common.choices import Choice
 from ...instances.common.units import show_percent
 from ...instances.model.cluster import ACCELERATOR
-from ...instances.topologies import Topology
+from ...instances.model.topology import Topology
 from .fit import Fit, fit_postal, fit_ring
 
 #: Largest typical error of a fit without a warning.
 BAD_FIT = 0.25
-#: Largest ratio of the bandwidths of pairs with one kind of link.
-MUCH = 2.0
+#: Largest ratio of the bandwidths of pairs that are taken for one link.
+WIDE_SPREAD = 2.0
 
 
 class LinkDetail(Choice):
@@ -27,10 +27,11 @@ class LinkDetail(Choice):
     Examples
     --------
     >>> import stagecut
-    >>> from stagecut.runtime.measure.measurement import Measurement, RankMachine, RankPair, Timed
+    >>> from stagecut.runtime.measure.measurement import Measurement, MessageTimes
+    >>> from stagecut.runtime.measure.measurement import RankMachine, RankPair
     >>> ranks = tuple(RankMachine("host", f"cuda:{r}", "H100", 80e9) for r in range(2))
     >>> sizes = np.array([1e3, 1e6, 1e9])
-    >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
+    >>> timed = MessageTimes(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
     >>> measurement = Measurement("nccl", ranks, (RankPair(0, 1, timed),), timed)
     >>> cluster = stagecut.runtime.measure.to_cluster(measurement, LinkDetail.EACH)
     >>> len(cluster.links)
@@ -44,16 +45,16 @@ class LinkDetail(Choice):
 
 @dataclass(frozen=True)
 class RankMachine:
-    """Machine of a rank."""
+    """Host and device of a rank."""
 
-    host: str  # name of its host
+    host: str  # name
     device: str  # such as ``cpu`` or ``cuda:1``
-    model: str  # what the device is: ranks with the same one are alike
+    model: str  # name of the device's model: ranks with the same one are alike
     memory_bytes: float  # of the device; of a CPU the rank's share of the host's
 
 
 @dataclass(frozen=True, eq=False)
-class Timed:
+class MessageTimes:
     """Times of messages of K sizes."""
 
     size_bytes: Floats  # (K,)
@@ -66,39 +67,39 @@ class Timed:
 
     @cached_property
     def quartiles_s(self) -> Floats:
-        """Shape (3, K): lower quartile, median, upper quartile."""
+        """Lower quartile, median and upper quartile by size, shape (3, K)."""
         rows = [np.quantile(times, (0.25, 0.5, 0.75)) for times in self.seconds]
         return frozen(np.transpose(rows), np.float64)
 
     @property
     def median_s(self) -> Floats:
-        """Shape (K,): median."""
+        """Median by size, shape (K,)."""
         median: Floats = self.quartiles_s[1]
         return median
 
 
 @dataclass(frozen=True, eq=False)
 class RankPair:
-    """Messages between two ranks, one way."""
+    """Times of messages between two ranks, one way."""
 
     first: int
     second: int
-    timed: Timed
+    timed: MessageTimes
 
     @cached_property
     def fit(self) -> Fit:
-        """The pair's link."""
+        """Link fitted to the pair's messages."""
         return fit_postal(self.timed.size_bytes, self.timed.median_s)
 
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """Messages between all pairs of R ranks, and all-reduces of all of them."""
+    """Times of messages between all pairs of R ranks, and of all-reduces over all of them."""
 
     backend: str  # of torch.distributed: ``gloo`` or ``nccl``
     ranks: tuple[RankMachine, ...]  # where each runs; at least two
     pairs: tuple[RankPair, ...]  # each pair once
-    all_reduce: Timed  # of all ranks together
+    all_reduce: MessageTimes  # of all ranks together
 
     @cached_property
     def ring(self) -> Fit:
@@ -107,7 +108,7 @@ class Measurement:
 
     @property
     def link(self) -> Link:
-        """The typical pair's link: median latency, median bandwidth."""
+        """Link of a typical pair: median latency, median bandwidth."""
         links = [pair.fit.link for pair in self.pairs]
         return Link(
             float(np.median([link.latency_s for link in links])),
@@ -122,7 +123,7 @@ class Measurement:
 
     @property
     def warnings(self) -> list[str]:
-        """A line for each thing that the user should know before believing the numbers."""
+        """Warnings about the numbers, a line each."""
         found = []
         bad = [pair for pair in self.pairs if pair.fit.typical_error > BAD_FIT]
         if bad:
@@ -142,19 +143,19 @@ class Measurement:
 
 
 def to_cluster(measurement: Measurement, links: LinkDetail | str = LinkDetail.AUTO) -> Cluster:
-    """Return the cluster: device d is rank d.
+    """Return the cluster of a measurement, in which device d is rank d.
 
     Neighbouring ranks with devices of one model are a kind.
 
     Parameters
     ----------
     measurement
-        What `measure` returned.
+        Measurement by `measure`.
     links
-        ``typical``: the link of every kind is the typical pair's; who moves a tensor through it is
+        ``typical``: the link of every kind is the typical pair's; a device that moves a tensor is
         busy as long as the message takes. ``each``: every pair has its own link besides.
-        ``auto``: ``each`` if the fastest pair has more than `MUCH` times the bandwidth of the
-        slowest.
+        ``auto``: ``each`` if the fastest pair has more than `WIDE_SPREAD` times the bandwidth of
+        the slowest.
 
     Returns
     -------
@@ -169,10 +170,11 @@ def to_cluster(measurement: Measurement, links: LinkDetail | str = LinkDetail.AU
     Examples
     --------
     >>> import stagecut
-    >>> from stagecut.runtime.measure.measurement import Measurement, RankMachine, RankPair, Timed
+    >>> from stagecut.runtime.measure.measurement import Measurement, MessageTimes
+    >>> from stagecut.runtime.measure.measurement import RankMachine, RankPair
     >>> ranks = tuple(RankMachine("host", f"cuda:{r}", "H100", 80e9) for r in range(2))
     >>> sizes = np.array([1e3, 1e6, 1e9])
-    >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
+    >>> timed = MessageTimes(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
     >>> measurement = Measurement("nccl", ranks, (RankPair(0, 1, timed),), timed)
     >>> cluster = stagecut.runtime.measure.to_cluster(measurement)
     >>> cluster.kinds[0].name, f"{cluster.kinds[0].link.bytes_per_s:.3g}"
@@ -200,7 +202,9 @@ def to_cluster(measurement: Measurement, links: LinkDetail | str = LinkDetail.AU
             )
         )
     cluster = Cluster(tuple(kinds))
-    if links == LinkDetail.TYPICAL or (links == LinkDetail.AUTO and measurement.spread <= MUCH):
+    if links == LinkDetail.TYPICAL or (
+        links == LinkDetail.AUTO and measurement.spread <= WIDE_SPREAD
+    ):
         return cluster
     names = [device.name for device in cluster.devices]
     return Cluster(

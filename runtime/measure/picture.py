@@ -1,4 +1,4 @@
-"""Picture of a measurement: times of messages, the fitted model, and residuals."""
+"""Picture of a measurement: times of messages, fits, and residuals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter, PercentFormatter
 from ...instances import Link
 from ..pictures.style import LINES, names_as_they_are, save_picture
 from .fit import Fit
-from .measurement import Measurement, Timed
+from .measurement import Measurement, MessageTimes
 
 #: More pairs than this are drawn in one colour.
 MOST_NAMED = 6
@@ -26,23 +26,24 @@ def draw_measurement(measurement: Measurement, path: Path) -> None:
     Parameters
     ----------
     measurement
-        What `measure` returned.
+        Measurement by `measure`.
     path
-        Ending in ``.png``, ``.svg`` or ``.pdf``.
+        File to write, ending in ``.png``, ``.svg`` or ``.pdf``.
 
     Raises
     ------
     InputError
-        If the file's ending names no format that can be drawn.
+        If the file's ending names no format of pictures.
 
     Examples
     --------
     >>> from pathlib import Path
     >>> import stagecut
-    >>> from stagecut.runtime.measure.measurement import Measurement, RankMachine, RankPair, Timed
+    >>> from stagecut.runtime.measure.measurement import Measurement, MessageTimes
+    >>> from stagecut.runtime.measure.measurement import RankMachine, RankPair
     >>> ranks = tuple(RankMachine("host", f"cuda:{r}", "H100", 80e9) for r in range(2))
     >>> sizes = np.array([1e3, 1e6, 1e9])
-    >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
+    >>> timed = MessageTimes(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
     >>> measurement = Measurement("nccl", ranks, (RankPair(0, 1, timed),), timed)
     >>> stagecut.runtime.measure.draw_measurement(measurement, Path("measurement.svg"))
     """
@@ -91,7 +92,7 @@ def draw_measurement(measurement: Measurement, path: Path) -> None:
     save_picture(figure, path)
 
 
-def _draw_fit(axes: Any, timed: Timed, fit: Fit, colour: str, mark: str, label: str) -> None:
+def _draw_fit(axes: Any, timed: MessageTimes, fit: Fit, colour: str, mark: str, label: str) -> None:
     low, middle, high = timed.quartiles_s
     times, errors = axes
     times.errorbar(

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ...instances import InputError
 from ...instances.common.arrays import Floats
 from .group import idle_at, of_all_ranks
-from .measurement import Measurement, RankMachine, RankPair, Timed
+from .measurement import Measurement, MessageTimes, RankMachine, RankPair
 
 #: Bytes of messages: 64 B to 16 MiB, four times as many each.
 SIZES = tuple(64 * 4**k for k in range(10))
@@ -30,28 +30,29 @@ def measure(
     device: torch.device | str = "cpu",
     on_pair: Callable[[int, int, int], None] | None = None,
 ) -> Measurement:
-    """Time every pair of ranks, and the all-reduce of all; every rank calls it, and gets it all.
+    """Return times of messages between all pairs of ranks, and of all-reduces; all ranks call it.
 
-    Messages go to and fro; half of that time is a message's. Pairs are measured one after the
-    other, so they do not disturb each other: what several messages at a time take is not
-    measured. Sizes take turns in a random order, so that neither a disturbance nor what a large
-    message leaves behind hits one of them alone.
+    Messages go there and back; half of that time is a message's. Pairs are measured one after the
+    other, so that they do not disturb each other: contention of several messages is not measured.
+    Sizes take turns in a random order, so that neither other load nor the aftermath of a large
+    message affects one of them alone.
 
     Parameters
     ----------
     sizes
         Bytes of the messages, at least two sizes.
     seconds
-        To spend about, on all pairs together, as long on each size; at least 5 messages of each.
+        Time to spend, about, on all pairs together, equally on all sizes; at least 5 messages of
+        each are sent.
     device
-        Where this rank's tensors are.
+        Device of this rank's tensors.
     on_pair
-        Told about a pair before it is measured: first rank, second rank, pairs left.
+        Function that is called before a pair is measured: with first rank, second rank, pairs left.
 
     Returns
     -------
     Measurement
-        The same on every rank; `to_cluster` makes a cluster of it.
+        Times, the same on every rank; `to_cluster` makes a cluster of them.
 
     Raises
     ------
@@ -99,11 +100,11 @@ def measure(
         backend=dist.get_backend(),
         ranks=tuple(machine for machine, _, _ in found),
         pairs=tuple(
-            RankPair(a, b, Timed(size_bytes, tuple(both / 2 for both in timed[a, b])))
+            RankPair(a, b, MessageTimes(size_bytes, tuple(both / 2 for both in timed[a, b])))
             for a, b in pairs
         ),
         # the rank that came last did not wait for others: its time is the all-reduce's
-        all_reduce=Timed(
+        all_reduce=MessageTimes(
             size_bytes,
             tuple(np.min(times, axis=0) for times in zip(*(r for _, _, r in found), strict=True)),
         ),
@@ -137,7 +138,7 @@ def _pong(buffers: list[torch.Tensor], peer: int) -> None:
 
 
 def _all_reduce(buffers: list[torch.Tensor], budget: float) -> list[Floats]:
-    """Return, for each size, the seconds that this rank took part in every all-reduce."""
+    """Return, for each size, the seconds of this rank in every all-reduce."""
 
     def once(buffer: torch.Tensor) -> float:
         dist.barrier()
@@ -161,9 +162,9 @@ def timed_together(
 def turns(
     buffers: list[torch.Tensor], counts: list[int], once: Callable[[torch.Tensor], float]
 ) -> list[Floats]:
-    """Call `once` with each buffer as often as `counts` says, spread evenly over the whole time.
+    """Call `once` with each buffer `counts` times, spread evenly; return the times of each buffer.
 
-    Every rank takes the same order.
+    Every rank has the same order.
     """
     order, most = np.random.default_rng(0), max(counts)
     times: list[list[float]] = [[] for _ in buffers]
@@ -175,7 +176,7 @@ def turns(
 
 
 def counts_within(warm: list[Floats], budget: float) -> list[int]:
-    """Return how many messages of each size fill the same share of `budget` seconds."""
+    """Return the number of messages of each size that fill equal shares of `budget` seconds."""
     share = budget / len(warm)
     return [min(MOST_RUNS, max(FEWEST_RUNS, int(share / np.median(times)))) for times in warm]
 
@@ -195,16 +196,19 @@ TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 #: Rows of square operands, smallest first: a size is skipped once its product takes too long.
 ROWS = (512, 1024, 2048, 4096, 8192, 16384)
 
-#: Products of a size at least, of which the median counts.
+#: Number of products of a size, of which the median counts.
 REPEATS = 5
 
 
 def measure_products(device: torch.device, seconds: float) -> dict[str, float]:
-    """Return operations per second of the fastest size, by precision, in about so many seconds."""
+    """Return the highest operations per second of matrix products, by precision.
+
+    It takes about so many seconds.
+    """
     found = {}
     for name, kind in TYPES.items():
         if kind is torch.float16 and device.type == "cpu":
-            continue  # emulated
+            continue  # CPUs emulate it
         found[name] = _fastest(device, kind, seconds / len(TYPES))
     return found
 
@@ -223,7 +227,7 @@ def _fastest(device: torch.device, kind: torch.dtype, seconds: float) -> float:
 
 
 def _timed(work: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Return the median seconds of one call, after one that does not count."""
+    """Return the median time of a call in seconds, after a warm-up."""
     taken = []
     for _ in range(1 + repeats):
         begun = time.perf_counter()

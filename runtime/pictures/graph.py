@@ -42,7 +42,7 @@ from ...instances.common.escape import plain
 from ...instances.common.units import show_count, show_time
 from ...instances.formats.writing import PICTURES, check_target
 from ...instances.model.sharding import operator_groups
-from ...instances.topologies import Topology
+from ...instances.model.topology import Topology
 from ..simulate.plan_stages import stages_of
 from ..simulate.stages import StageGraph
 from ..verify.report import MappingReport

@@ -16,7 +16,7 @@ from ...instances.common.arrays import Floats, Ints
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.contiguity import pipeline_edges
 from ...instances.model.stage_costs import cluster_differs, device_slowdowns
-from ...instances.topologies import Topology
+from ...instances.model.topology import Topology
 from .report import MappedStage, MappingReport, Pair, device_reports
 from .rules import over_memory
 

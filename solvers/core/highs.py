@@ -175,7 +175,9 @@ def run_highs(
     else:
         outcome = _so_far(linear, monitor)
     unbounded = not (np.isfinite(linear.column_lower) & np.isfinite(linear.column_upper)).all()
-    doubtful = (outcome.status == "infeasible" and unbounded) or (finished and _blemished(highs))
+    doubtful = (outcome.status == "infeasible" and unbounded) or (
+        finished and _ended_in_error(highs)
+    )
     if doubtful and (started or settings.get(PRESOLVE) != "off"):
         left = seconds - (time.monotonic() - begin)
         second = run_highs(
@@ -253,7 +255,7 @@ def _found(highs: highspy.Highs) -> bool:
     return bool(point == highspy.SolutionStatus.kSolutionStatusFeasible)
 
 
-def _blemished(highs: highspy.Highs) -> bool:
+def _ended_in_error(highs: highspy.Highs) -> bool:
     """Return whether HiGHS ended in an error, as if its solution violates a tolerance slightly.
 
     It then has neither solution nor bound any more; seen where it improved on a start.
@@ -275,7 +277,7 @@ def _so_far(linear: Linear, monitor: Monitor) -> Outcome:
 
 def _outcome(linear: Linear, highs: highspy.Highs, monitor: Monitor) -> Outcome:
     """Return the outcome of a solve that ended."""
-    if _blemished(highs):
+    if _ended_in_error(highs):
         return replace(_so_far(linear, monitor), limit="none")
     status, info = highs.getModelStatus(), highs.getInfo()
     ends = highspy.HighsModelStatus

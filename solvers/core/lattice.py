@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...instances.common.arrays import Bools, Ints
-from .lattice_kernel import Edges, grow
+from ...instances.common.arrays import Bools, Floats, Ints
+from .lattice_kernel import Edges, grow, ideal_sums
 from .search import Clock
 
 #: Ideals listed between two polls of the clock.
@@ -41,6 +41,21 @@ class Lattice:
         """Return the units in an ideal, increasing."""
         bits = np.unpackbits(self.members[ideal].view(np.uint8), bitorder="little")
         return np.flatnonzero(bits)
+
+    def between(self, low: int, high: int) -> Ints:
+        """Return the units in ideal `high` that are not in its subset `low`, increasing."""
+        return np.setdiff1d(self.units(high), self.units(low), assume_unique=True)
+
+    @property
+    def bits(self) -> Floats:
+        """Shape (N, U): 1 if unit r is in the ideal, else 0."""
+        raw = self.members.view(np.uint8)
+        bits = np.unpackbits(raw, axis=1, count=len(self.order), bitorder="little")
+        return bits.astype(np.float64)
+
+    def sums(self, value: Floats) -> Floats:
+        """Return the sum over the units of each ideal, shape (N,), of a value by unit, (U,)."""
+        return np.asarray(ideal_sums(self.start, self.unit, self.to, value))
 
     def has(self, unit: int) -> Bools:
         """Return, shape (N,), which ideals contain a unit: its number, not its place in `order`."""

@@ -63,7 +63,7 @@ class Method(Generic[P]):
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     refuses: tuple[Refusal[P], ...] = ()  # tests for tasks that it does not support
     # the strategies that can run beside it in other processes; those that end soon come first
-    beside: Callable[[Task[P]], Sequence[Strategy]] = _alone
+    strategies: Callable[[Task[P]], Sequence[Strategy]] = _alone
 
     def check(self, name: str, task: Task[P]) -> None:
         """Raise InputError if the method does not support the task."""

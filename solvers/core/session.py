@@ -93,7 +93,7 @@ def _portfolio(
 ) -> Portfolio:
     """Return the workers beside a method, not started yet."""
     asked = Workers(workers) if isinstance(workers, int) else workers or Workers()
-    strategies = tuple(method.beside(task))
+    strategies = tuple(method.strategies(task))
     if not strategies and ((asked.count or 1) > 1 or asked.scheduler is not None):
         search.note(f"{search.method} has nothing to run beside it, and used one process")
     executor = executor_of((asked.count or usual_count()) - 1, asked.scheduler)

@@ -23,7 +23,7 @@ ANNEALING = "annealing"
 MOST_ACTIONS = 50_000
 
 
-def _beside(task: Task[PipelineJob]) -> Sequence[Strategy]:
+def _strategies(task: Task[PipelineJob]) -> Sequence[Strategy]:
     """Return the strategies beside `auto`: pieces, or annealing and, on small tasks, `milp`."""
     problem = task.problem
     if is_stream(problem):
@@ -158,7 +158,9 @@ RULES = (
 
 #: Methods for pipelines by name.
 METHODS: dict[str, Method[PipelineJob]] = {
-    "auto": Method(SolverName("stagecut.solvers.job.auto.auto"), refuses=(_links,), beside=_beside),
+    "auto": Method(
+        SolverName("stagecut.solvers.job.auto.auto"), refuses=(_links,), strategies=_strategies
+    ),
     "dp": Method(SolverName("stagecut.solvers.job.auto.dp"), refuses=(_links,)),
     "milp": Method(
         SolverName("stagecut.solvers.job.milp.milp"),

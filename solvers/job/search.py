@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import highspy
 import numpy as np
 
-from ...formulations.job.bounds import FirstBounds, first_bounds, least_seconds
+from ...formulations.job.bounds import first_bounds, least_seconds
 from ...formulations.job.memory import MemoryRows, memory_rows
 from ...formulations.job.paths import JobPaths
 from ...formulations.job.program import PointCosts, ProgramBuilder, point_costs, stage_range
@@ -35,26 +35,17 @@ from ..core.highs import load
 from ..core.session import interrupts
 
 
-@dataclass(frozen=True, eq=False)
-class ProgramEnd:
-    """Outcome of a program: bound and best solution."""
-
-    #: Lower bound on the objective; infinite if there is no solution.
-    bound: float
-    #: The best solution, if one was found.
-    x: Floats | None
-    #: Objective of that solution; infinite without one.
-    value: float
-
-
 def solve_program(
     linear: Linear,
     seconds: float,
     *,
     relaxed: bool = False,
     stopped: Callable[[], bool] = lambda: False,
-) -> ProgramEnd:
-    """Solve a program, or its linear relaxation, for at most `seconds` or until it is `stopped`."""
+) -> tuple[float, Floats | None]:
+    """Solve a program, or its linear relaxation, for at most `seconds` or until it is `stopped`.
+
+    Returns a lower bound on its objective, infinite if there is no solution, and the best solution.
+    """
     if relaxed:
         linear = replace(linear, integer=np.zeros(len(linear.cost), np.bool_))
     highs = load(linear, {"threads": 1, "mip_rel_gap": 1e-6, "time_limit": max(0.01, seconds)})
@@ -68,18 +59,17 @@ def solve_program(
         highs.run()
     status, ends = highs.getModelStatus(), highspy.HighsModelStatus
     if status in (ends.kInfeasible, ends.kUnboundedOrInfeasible):
-        return ProgramEnd(np.inf, None, np.inf)
+        return np.inf, None
     info = highs.getInfo()
     found = status == ends.kOptimal or info.primal_solution_status == 2
     x = np.array(highs.getSolution().col_value) if found else None
-    value = float(info.objective_function_value) if found else np.inf
     if relaxed:
         if status != ends.kOptimal:
-            return ProgramEnd(-np.inf, None, np.inf)
-        return ProgramEnd(value, x, value)
+            return -np.inf, None
+        return float(info.objective_function_value), x
     if status not in (ends.kOptimal, ends.kTimeLimit, ends.kInterrupt):
         raise StagecutError(f"HiGHS ended with {highs.modelStatusToString(status)!r}")
-    return ProgramEnd(float(info.mip_dual_bound), x, value)
+    return float(info.mip_dual_bound), x
 
 
 #: Function that returns the seconds of an iteration under each layout; infinite if it does not fit.
@@ -210,25 +200,21 @@ def _bounded(search: JobSearch) -> None:
     space, prices = search.space, search.prices
     search.table = table = rates(space, prices, lambda: search.stopped)
     first = first_bounds(space, table, prices, lambda: search.stopped)
-    first = replace(
-        first,
-        seconds=np.maximum(first.seconds, search.bound),
-        fits=first.fits & np.isfinite(search.bound),
-    )
-    search.bound = first.seconds.copy()
-    search.reason = [Reason.WORK if fits else Reason.CAPACITY for fits in first.fits]
-    _first_plans(search, table, first)
-    _best_first(search, table, first)
+    search.bound = np.maximum(first, search.bound)
+    fits = np.isfinite(search.bound)
+    search.reason = [Reason.WORK if there else Reason.CAPACITY for there in fits]
+    _first_plans(search, table)
+    _best_first(search, table)
 
 
-def _first_plans(search: JobSearch, table: Rates, first: FirstBounds) -> None:
+def _first_plans(search: JobSearch, table: Rates) -> None:
     """Judge plans with even stages at the points with the least bounds; more until one fits."""
     space = search.space
-    order = np.argsort(first.seconds, kind="stable")
-    order = order[np.isfinite(first.seconds[order])]
+    order = np.argsort(search.bound, kind="stable")
+    order = order[np.isfinite(search.bound[order])]
     for start in range(0, FIRST_PLANS, AT_ONCE):
         points = order[start : start + AT_ONCE]
-        points = points[first.seconds[points] < search.seconds]
+        points = points[search.bound[points] < search.seconds]
         if not len(points) or search.stopped:
             return
         search.consider([even_plan(space, table, int(point)) for point in points])
@@ -312,9 +298,10 @@ def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> list[i
     return counts
 
 
-def _best_first(search: JobSearch, table: Rates, first: FirstBounds) -> None:
+def _best_first(search: JobSearch, table: Rates) -> None:
     """Solve relaxation or program of the point with the least bound, up to the threshold."""
-    queue = [(float(first.seconds[p]), 0, int(p)) for p in np.flatnonzero(first.fits)]
+    fits = np.flatnonzero(np.isfinite(search.bound)).tolist()
+    queue = [(float(search.bound[p]), 0, p) for p in fits]
     heapq.heapify(queue)
     points = _Points(search, table)
     while queue and not search.stopped:
@@ -371,12 +358,12 @@ class _Points:
         for _ in range(RELAXED_ROUNDS):
             program = builder.program(paths, np.inf)
             left = self.search.deadline - time.monotonic()
-            end = solve_program(program.linear, left, relaxed=True)
-            value = max(value, end.bound * program.unit)
-            if end.x is None or value >= self.search.threshold:
+            bound, x = solve_program(program, left, relaxed=True)
+            value = max(value, bound * builder.unit)
+            if x is None or value >= self.search.threshold:
                 break
-            seconds = paths.longest(builder.seconds(end.x), self.costs[point].message)
-            if seconds <= end.x[builder.t] * program.unit * (1 + CLOSE):
+            seconds = paths.longest(builder.seconds(x), self.costs[point].message)
+            if seconds <= x[builder.t] * builder.unit * (1 + CLOSE):
                 break
         return value
 
@@ -392,13 +379,13 @@ class _Points:
             left = min(PROGRAM_S, search.deadline - time.monotonic())
             if left <= 0:
                 break
-            end = solve_program(program.linear, left, stopped=lambda: search.stopped)
-            bound = max(bound, min(end.bound * program.unit, search.threshold))
-            if end.bound * program.unit >= search.threshold * (1 - 1e-7):
+            least, x = solve_program(program, left, stopped=lambda: search.stopped)
+            bound = max(bound, min(least * builder.unit, search.threshold))
+            if least * builder.unit >= search.threshold * (1 - 1e-7):
                 return bound, Reason.PROGRAM
-            if end.x is None:
+            if x is None:
                 break
-            plan = program.plan(builder.layout, end.x)
+            plan = builder.plan(x)
             search.consider([plan])
             stages = stage_times(plan, search.prices)
             passes = np.array([[s.forward, s.backward, s.weights] for s in stages])

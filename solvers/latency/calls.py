@@ -93,7 +93,7 @@ def several_calls(
             proved = (target if steps is None else value) * (1 - MARGIN)
             search.raise_bound(proved, f"label DP, {calls} calls per accelerator")
             if steps is not None:
-                packed = pack(task, graph, calls_of(graph, steps)) or pack(
+                packed = pack_calls(task, graph, calls_of(graph, steps)) or pack_calls(
                     task, graph, calls_of(graph, steps, sinks=False)
                 )
                 if packed is None or not search.offer(packed):
@@ -104,7 +104,7 @@ def several_calls(
                 return
 
 
-def pack(
+def pack_calls(
     task: Task[Latency], graph: LatencyGraph, calls_found: list[tuple[int, list[int]]]
 ) -> CallPlacement | None:
     """Pack calls that each have an accelerator of their own onto the real ones, without delay.

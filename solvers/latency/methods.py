@@ -21,7 +21,7 @@ def _learned(task: Task[Latency], search: Search[Solution]) -> None:
     learned(task, search)
 
 
-def _beside(task: Task[Latency]) -> Sequence[Strategy]:
+def _strategies(task: Task[Latency]) -> Sequence[Strategy]:
     """Return the strategies beside `auto`: local search, and the integer program if it is small."""
     from .auto import MOST_CHOICES
 
@@ -37,7 +37,7 @@ def _beside(task: Task[Latency]) -> Sequence[Strategy]:
 
 #: Methods for latency by name.
 METHODS: dict[str, Method[Latency]] = {
-    "auto": Method(SolverName("stagecut.solvers.latency.auto.auto"), beside=_beside),
+    "auto": Method(SolverName("stagecut.solvers.latency.auto.auto"), strategies=_strategies),
     "dp": Method(SolverName("stagecut.solvers.latency.auto.label_dp")),
     "milp": Method(SolverName("stagecut.solvers.latency.milp.strong"), READS_SOLVER),
     "milp-big-m": Method(SolverName("stagecut.solvers.latency.milp.big_m"), READS_SOLVER),

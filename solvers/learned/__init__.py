@@ -1,4 +1,4 @@
-"""Learned placement: a policy of neural networks places a graph; trained by PPO. Needs torch."""
+"""Learned placement: a policy of neural networks, trained by PPO and imitation. Needs torch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from ...formulations.task import Task
 from ...instances.common.errors import quote
 
-#: Options by name: a policy file, and seconds of learning from the placements drawn.
+#: Options of the method: a policy file, and seconds of learning from the placements drawn.
 LEARNED_OPTIONS: dict[str, tuple[str, ...]] = {"policy": (), "fine-tune": ()}
 
 
 def no_policy(method: str, task: Task[Any]) -> str | None:
-    """Say why the method cannot run: torch is missing, or the seconds make no sense."""
+    """Return why the method cannot run: without torch, or with invalid seconds; None if it can."""
     if find_spec("torch") is None:
         return (
             f"method: {method} needs torch, which is not installed; in Stagecut's folder: "

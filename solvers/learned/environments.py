@@ -1,11 +1,10 @@
 """Environments of a policy, by problem: the splits that it may make, and objectives of placements.
 
-Many placements are valued at once. The verifier has the last word on what is offered.
+Many placements are evaluated at once; what is offered is still judged by the verifier.
 
-Latency as a policy sees it: intervals of a topological order become calls, or go to the CPUs.
-
-Each call is an interval of one topological order of the units, and calls of a device run in that
-order. So every one is convex, and calls never wait for each other in a circle.
+For latency, calls are intervals of one topological order of the units, and those of a device run in
+that order; other intervals run on the CPUs. So every call is convex, and calls never depend on each
+other in a cycle.
 """
 
 from __future__ import annotations
@@ -44,27 +43,25 @@ from ...instances.common.arrays import Floats, Ints
 from .features import Observation, observation
 from .groups import GroupRules, cut_nets
 
-#: Number of groups of a device that has no limit.
+#: Number of groups for a device without a limit.
 ANY_NUMBER = np.iinfo(np.int64).max
-#: Function of groups of units, (B, U), and devices of groups, (B, G), to objectives, (B,).
+#: Objectives of placements, (B,), by groups of units, (B, U), and devices of groups, (B, G).
 Values = Callable[[Ints, Ints], Floats]
 
 
 @dataclass(frozen=True, eq=False)
 class PlacementEnvironment:
-    """A task as a policy places it: observation, rules for groups, objectives of placements."""
+    """A task to be placed by a policy: observation, rules for groups, objectives of placements."""
 
     observation: Observation  # the policy's input
-    # which splits are allowed, by the number of groups; one is drawn for each batch
+    # the splits that are allowed, by the number of groups; one is drawn for each batch
     rules: tuple[GroupRules, ...]
-    most: Ints  # (D,): groups that each device takes at most
-    # the objectives of B placements, relative to an even load: of the groups of units, (B, U), and
-    # the devices of groups, (B, G)
-    values: Values
-    # a placement of it: groups of units, (U,), and devices of groups, (G,)
+    most: Ints  # (D,): largest number of groups on each device
+    values: Values  # relative to an even load
+    # returns the solution of one placement: groups of units, (U,), and devices of groups, (G,)
     solution: Callable[[Ints, Ints], Solution]
-    unit: float  # an objective of 1 in the workload's unit
-    # groups run one after the other, so that objectives reach that of one device alone
+    unit: float  # an objective of 1, in the workload's unit
+    # whether groups run one after the other, so that objectives lie near that of one device
     one_after_another: bool = False
 
 
@@ -76,14 +73,14 @@ def numbers_of_groups(of: Observation, most: int) -> list[int]:
 
 
 def largest_room(of: Observation) -> float:
-    """Return the memory of the largest device that is no host, if there is one."""
+    """Return the memory of the largest accelerator; of the largest host, if there is none."""
     used = of.count > 0
     able = used & (of.host == 0)
     return float(room_of(of.room[able if able.any() else used].max()))
 
 
 def memory_excess(held: Floats, room: Floats) -> Floats:
-    """Return by what part memories are exceeded, shape (B,); bytes held and room are (B, D)."""
+    """Return the sum of held / room over exceeded memories, shape (B,); both are bytes, (B, D)."""
     with np.errstate(all="ignore"):
         over = np.where(held > room_of(room), held / np.maximum(room, 1.0), 0.0)
     total: Floats = np.minimum(over, 1e3).sum(axis=1)
@@ -91,16 +88,16 @@ def memory_excess(held: Floats, room: Floats) -> Floats:
 
 
 def with_penalty(value: Floats, broken: Floats, devices: int) -> Floats:
-    """Return values, (B,), where what breaks a rule counts as all units on one device at least.
+    """Return values, (B,), with a penalty for placements that break rules, by `broken`, (B,).
 
-    By as much as it breaks it, `broken`, it counts more.
+    They count at least as much as all units on one device.
     """
     worth: Floats = np.where(broken > 0, np.maximum(value, devices) * (1 + broken), value)
     return worth
 
 
 class _Makespans:
-    """Makespans of chains of stages, one by one, by the order of their schedule."""
+    """Makespans of chains of stages under their schedule, computed one by one."""
 
     def __init__(
         self,
@@ -216,7 +213,7 @@ def _iteration(task: Task[PipelineJob]) -> PlacementEnvironment:
 def _devices_of_stages(
     problem: PipelineJob, of: Observation, *, given: bool
 ) -> Callable[[Ints, Ints], Ints]:
-    """Return a function of placements: devices of the stages in use; the schedule's if `given`."""
+    """Return a function to the devices of a placement's stages; the schedule's if `given`."""
     by_host = np.argsort(of.host[of.kind_of], kind="stable")
 
     def devices(group: Ints, device: Ints) -> Ints:
@@ -281,7 +278,7 @@ def _calls(
 
 
 def _with_limits(task: Task[Latency], of: Observation, latest: Floats, where: Ints) -> Floats:
-    """Return latencies relative to an even load, more if memory or support are broken."""
+    """Return latencies relative to an even load, with penalties for memory and support."""
     costs = task.costs
     member = (where[:, None, :] == np.arange(len(costs.kind_of))[:, None]).astype(np.float64)
     lacking = np.einsum("bdu,du->b", member, 1 - of.supported[costs.kind_of])

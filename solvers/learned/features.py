@@ -1,7 +1,7 @@
-"""A task as a policy sees it: units with features, edges, nets; all relative to an even load.
+"""Observation of a task: units, nets and kinds of devices with features, relative to an even load.
 
-Nothing depends on names or on the order of nodes, and times and bytes are divided by what an even
-split would give a device, so that one policy serves graphs of all sizes and units.
+Nothing depends on names or on the order of nodes. Times and bytes are divided by a device's share
+in an even split, so that one policy serves graphs of all sizes and units.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ...formulations.throughput.hypergraph import Hypergraph
 from ...instances import Problem
 from ...instances.common.arrays import Floats, Ints
 
-#: Version of the set of features: a policy for another one is refused.
+#: Version of the set of features; policies for other versions are refused.
 FEATURE_SET = 2
 #: Features of a unit.
 UNIT_FEATURES = 13
 #: Features of a kind of device.
 KIND_FEATURES = 6
-#: Largest relative cost that features show: more is as bad.
+#: Largest relative cost in features; larger ones are clipped.
 LARGEST = 1e6
-#: Even shares of the memory that features show: more is as good.
+#: Largest memory of a device in features, in even shares; larger ones are clipped.
 _MOST_ROOM = 8.0
-#: Largest size of a feature that is relative to a target or to the memory.
+#: Largest absolute value of a feature that is relative to a target or to the memory.
 MOST_SHOWN = 4.0
 
 
@@ -37,7 +37,8 @@ class Observation:
     """Units, nets and devices of a task, relative to an even load; U units, E nets, K kinds."""
 
     graph: Hypergraph  # the hypergraph form of the task
-    # compute of a device if all devices were busy all the time, in the workload's unit
+    # load of a device if all were busy all the time, each with what it is fastest at; in the
+    # workload's unit
     even_load: float
     compute: Floats  # (K, U): of a unit on each kind; `LARGEST` where it is unsupported
     supported: Floats  # (K, U)
@@ -49,7 +50,7 @@ class Observation:
     host: Ints
     count: Ints
     kind_of: Ints
-    # (K,): how fast each kind is; of what is quickest at each unit it would be 1
+    # (K,): speed of each kind over its supported units, relative to the fastest kind for each unit
     speed: Floats
     kinds: Floats  # (K, `KIND_FEATURES`)
     units: Floats  # (U, `UNIT_FEATURES`)
@@ -57,7 +58,7 @@ class Observation:
 
     @cached_property
     def least(self) -> Floats:
-        """Shape (U,): compute of a unit on the kind that is quickest at it."""
+        """Shape (U,): compute of each unit on the kind that is fastest at it."""
         quickest: Floats = self.compute[self.count > 0].min(axis=0)
         return quickest
 
@@ -78,7 +79,7 @@ class Observation:
 
     @cached_property
     def blocks(self) -> nx.DiGraph[int]:
-        """The units that wait for each other, as one node each, with the edges between them."""
+        """The strongly connected components of the units, with the edges between them."""
         graph: nx.DiGraph[int] = nx.DiGraph()
         graph.add_nodes_from(range(self.graph.size))
         graph.add_edges_from(self.edges.tolist())
@@ -86,7 +87,7 @@ class Observation:
 
 
 def observation(task: Task[Problem], graph: Hypergraph, edges: Ints | None = None) -> Observation:
-    """Return the observation of a task, with the edges of chains, or others, between units."""
+    """Return the observation of a task; by default with the edges that order its pipelines."""
     costs = task.costs
     used = costs.count > 0
     with np.errstate(all="ignore"):
@@ -94,7 +95,6 @@ def observation(task: Task[Problem], graph: Hypergraph, edges: Ints | None = Non
         supported = np.isfinite(total)
         least = np.where(supported, total, np.inf)[used].min(axis=0)
         least = np.where(np.isfinite(least), least, 0.0)
-        # how fast each kind is, by the units that it supports
         own = np.where(supported, total, 0.0).sum(axis=1)
         best = np.where(supported, least, 0.0).sum(axis=1)
         speed = np.where(own > 0, best / own, 1.0)

@@ -1,12 +1,12 @@
 """Partitions under construction, costs of their groups, and orders in which units join groups.
 
-All B samples of a batch take the units in one order, so that one step is a few operations on
-arrays. Groups are numbered in the order in which they get their first unit: an empty group is like
-any other, and only the first of them is offered.
+All B samples of a batch take the units in one order, so that a step is a few operations on arrays.
+Groups are numbered in the order in which they get their first unit: empty groups are alike, and
+only the first of them is offered.
 
-Which contiguous plans can be drawn depends on the order, as their groups are intervals of it. One
-that keeps branches together cannot give a group the first units of several branches, as good plans
-of recurrent layers do; one that takes branches in turns can hardly give it a whole branch.
+Contiguous groups are intervals of the order, so that the order decides which plans can be drawn. An
+order that keeps branches together cannot give a group the first units of several branches, as good
+plans of recurrent layers do; one that interleaves branches can hardly give it a whole branch.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class GroupRules:
 
     groups: int  # number of groups, G
     contiguous: bool = False  # a unit joins the group of the unit before it, or the next one
-    # no group may stay empty (then there are at least as many units as groups)
+    # whether no group may stay empty; there are at least as many units as groups then
     all_used: bool = False
-    room: float = np.inf  # bytes of a group at most
+    room: float = np.inf  # largest number of bytes of a group
 
 
 class Partitions:
     """B partitions of the same units into at most G groups.
 
-    `target`, shape (B, G), is the load, relative to an even one, that each group is compared with,
-    in the time of what is quickest at each unit.
+    `target`, shape (B, G), is the load that each group aims at, relative to an even one, with each
+    unit on the kind that is fastest at it.
     """
 
     def __init__(self, of: Observation, rules: GroupRules, target: Floats) -> None:
@@ -118,7 +118,7 @@ class Partitions:
         return np.where(alone, fits, allowed)
 
     def join(self, unit: int, chosen: Ints) -> None:
-        """Put a unit into a group of each sample, shape (B,)."""
+        """Put a unit into the chosen group of each sample, shape (B,)."""
         rows, nets = np.arange(len(chosen)), self.of.nets_of[unit]
         weight, pins, placed = self.of.most_cut[nets], self._sizes[nets], self._placed[nets]
         own = self._count[:, nets]
@@ -164,8 +164,8 @@ def cut_nets(of: Observation, member: Floats) -> Floats:
 def random_order(of: Observation, rng: np.random.Generator) -> Ints:
     """Return a topological order of the units, drawn at random, that keeps branches together.
 
-    A depth-first search from the sinks against the edges; units that wait for each other are
-    neighbours, in any order.
+    It is that of a depth-first search from the sinks against the edges. Units of one cycle are
+    neighbours, in random order.
     """
     blocks, priority = of.blocks, rng.random(len(of.blocks)).tolist()
     before: nx.DiGraph[int] = nx.DiGraph()
@@ -182,8 +182,8 @@ def random_order(of: Observation, rng: np.random.Generator) -> Ints:
 def interleaved_order(of: Observation, rng: np.random.Generator) -> Ints:
     """Return a topological order of the units, drawn at random, that mixes branches.
 
-    The next unit is any one whose predecessors have been; units that wait for each other are
-    neighbours, in any order.
+    Each next unit is drawn from those whose predecessors are in it already. Units of one cycle are
+    neighbours, in random order.
     """
     blocks, priority = of.blocks, rng.random(len(of.blocks)).tolist()
     sequence = nx.lexicographical_topological_sort(blocks, key=priority.__getitem__)
@@ -191,9 +191,9 @@ def interleaved_order(of: Observation, rng: np.random.Generator) -> Ints:
 
 
 def grouped_order(of: Observation, order: Ints, group: Ints) -> Ints:
-    """Return an order with the units of each group, (U,), side by side, else as in an order.
+    """Return an order with the units of each group, (U,), made contiguous; ties as in `order`.
 
-    Groups that wait for each other in a circle leave the order as it is.
+    If groups depend on each other in a cycle, the order stays as it is.
     """
     groups: nx.DiGraph[int] = nx.DiGraph()
     groups.add_nodes_from(np.unique(group).tolist())
@@ -205,6 +205,6 @@ def grouped_order(of: Observation, order: Ints, group: Ints) -> Ints:
 
 
 def _units(of: Observation, blocks: Iterable[int], rng: np.random.Generator) -> Ints:
-    """Return the units of blocks in their order; those of a block in any."""
+    """Return the units of blocks in their order; those of one block in random order."""
     members = [sorted(of.blocks.nodes[b]["members"]) for b in blocks]
     return np.array([u for units in members for u in rng.permutation(units).tolist()], np.int64)

@@ -1,4 +1,4 @@
-"""The method `learned`: placements drawn from a policy, the best of each batch offered."""
+"""Method `learned`: placements drawn from a policy, of which the best of each batch are offered."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from .policy import SampledPlacements, draw_placements, one_thread
 from .policy_file import policy_of, read_policy
 from .train import FineTuning, targets
 
-#: Placements of a batch. A step takes about as long for 32 as for 8, and 1.4 times as long for 128.
+#: Placements in a batch. A step takes as long for 32 as for 8, and 1.4 times as long for 128.
 BATCH = 128
-#: Units times placements of a batch, which bounds its memory.
+#: Largest number of units times placements in a batch, which bounds its memory.
 MOST_DECISIONS = 200_000
-#: Placements of a search that nothing else ends.
+#: Placements in a search without limits.
 DRAWN = 256
-#: Loads to aim at, relative to the best found, once there is one.
+#: Range of the objectives to aim at, relative to the best one found.
 LOWEST_AIM, HIGHEST_AIM = 0.8, 1.05
-#: Periods, in batches of contiguous splits, of orders that take branches in turns, not one after
-#: the other, and of orders that keep the groups of the best placement drawn so far side by side.
+#: Periods, in batches of contiguous splits, of orders that interleave branches, and of orders in
+#: which the groups of the best placement drawn so far are contiguous.
 INTERLEAVED, KEPT = 3, 2
 
 
 def learned(task: Task[Throughput | PipelineJob | Latency], search: Search[Solution]) -> None:
-    """Draw placements until a limit; `limits.nodes` counts them, and no bound is proved.
+    """Draw placements until a limit, of which `limits.nodes` is their number; prove no bound.
 
-    With the option ``fine-tune`` the policy learns from what it draws for so many seconds. Only
-    when it stops learning and drawing depends on a clock: the same seed gives the same samples.
+    With the option ``fine-tune`` the policy learns from its samples for so many seconds. The clock
+    decides only when learning and drawing end: the same seed gives the same samples.
     """
     with one_thread():
         _learned(task, search)
@@ -92,7 +92,7 @@ def _aims(of: PlacementEnvironment, best: float, count: int, rng: np.random.Gene
 def _order(
     of: PlacementEnvironment, group: Ints | None, number: int, rng: np.random.Generator
 ) -> Ints | None:
-    """Return the order of a batch, if it matters: contiguous groups are intervals of it."""
+    """Return the order of the units in a batch; None if groups are not contiguous."""
     if not of.rules[0].contiguous:
         return None
     interleaved = number % INTERLEAVED == 1
@@ -101,7 +101,7 @@ def _order(
 
 
 class _Stopped(Exception):
-    """Exception within a batch: the search must stop, and has a plan."""
+    """Exception that ends a batch: the search must stop, and has a plan."""
 
 
 def _check(search: Search[Solution]) -> None:
@@ -110,7 +110,7 @@ def _check(search: Search[Solution]) -> None:
 
 
 def _offer(of: PlacementEnvironment, drawn: SampledPlacements, search: Search[Solution]) -> None:
-    """Offer the placements that seem better than all before, until the verifier takes one."""
+    """Offer placements with a value below the objective, the best first, until one is accepted."""
     for i in np.argsort(drawn.values, kind="stable").tolist():
         if not drawn.values[i] * of.unit < search.objective or search.should_stop():
             return

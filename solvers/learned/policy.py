@@ -1,21 +1,19 @@
 """A policy: encoder, partitioner and scheduler; drawing placements, and their log-probabilities.
 
-The encoder: messages pass along the edges of a graph, both ways, and give units embeddings.
+The *encoder* computes embeddings of units by messages along the edges, in both directions.
 
-The partitioner: unit by unit, in a topological order, which group a unit joins.
+The *partitioner* chooses for each unit, in a topological order, the group that it joins. An LSTM
+reads the unit's embedding and the features of the group that the unit before it joined; a small
+network scores each group by the LSTM's output and the group's features. So the number of groups is
+free, and equal groups have equal probabilities. For contiguous splits a mask leaves only the group
+of the unit before, and the next one.
 
-An LSTM reads a unit's embedding and the features of the group that the unit before it joined; a
-small network scores each group by its output and the group's features. So the number of groups is
-free, and groups that are alike have the same probability. For contiguous splits a mask leaves the
-group of the unit before, and the next.
-
-The scheduler: group by group, the largest first, which device runs it.
-
-A device has an embedding, which is learned from features of its kind (speed, memory, links to host
-memory, whether it is a host) and from the mean over all devices: the inner product with the
-embedding of the group is a part of its score. The rest comes from how fast it is at this group and
-from what it has to do already. So devices of a kind are alike, and of those that have nothing to do
-yet only the first is offered; permuted devices get permuted probabilities.
+The *scheduler* chooses for each group, the largest first, the device that runs it. The embedding of
+a device is computed from features of its kind (speed, memory, links to host memory, whether it is a
+host) and from the mean over all devices; its inner product with the embedding of the group is one
+part of the score. The other part depends on the device's time for this group and its load so far.
+So devices of one kind are alike, and of the idle ones only the first is offered; permuted devices
+get permuted probabilities.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ DEVICE_FEATURES = 8
 class Decisions:
     """Decisions of B samples in T steps, each of at most C choices."""
 
-    item: Ints  # (B, T): what each decision is about: a unit, or a group
+    item: Ints  # (B, T): the unit or group of each decision
     features: Floats  # (B, T, C, F)
     allowed: Bools  # (B, T, C)
     chosen: Ints  # (B, T)
@@ -66,13 +64,13 @@ ROUNDS = 3
 #: Width of all layers of a new policy.
 WIDTH = 32
 
-#: Part of the batches that leave out hosts, where there are hosts.
+#: Share of batches without groups for hosts, if there are hosts.
 ACCELERATORS_ALONE = 0.75
 
 
 @dataclass(frozen=True, eq=False)
 class SampledPlacements:
-    """B placements of one environment, drawn at once: all take the units in one order."""
+    """B placements of one environment, drawn at once with one order of the units."""
 
     group: Ints  # group, device: shapes (B, U) and (B, G): groups of units, and devices of groups
     device: Ints
@@ -101,7 +99,7 @@ class SampledPlacements:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch work in one thread: its operations here are too small to be shared."""
+    """Restrict torch to one thread: its operations here are too small to be parallel."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -135,9 +133,9 @@ def draw_placements(
 ) -> SampledPlacements:
     """Draw placements from a policy, `schedules` for each of B partitions.
 
-    `target`, shape (B,), is the load, relative to an even one, that each partition is told to aim
-    at. Rules are drawn, and a topological order of the units with branches kept together, if it is
-    not given. `check` is called before each unit: what it raises ends the drawing.
+    `target`, shape (B,), is the load at which each partition aims, relative to an even one. Rules
+    are drawn, and so is the order of the units if none is given, with branches kept together.
+    `check` is called before each unit, and may raise an exception to end the drawing.
     """
     fewest = len(of.rules) == 1 or rng.random() < ACCELERATORS_ALONE
     rules = of.rules[0 if fewest else int(rng.integers(1, len(of.rules)))]
@@ -163,10 +161,10 @@ def as_drawn(
     group: Ints,
     device: Ints,
 ) -> SampledPlacements:
-    """Return a plan as if a policy had drawn it once for each target.
+    """Return a given plan as a sample of the policy for each target.
 
-    The groups of units, (U,), are numbered as they come in the order; a device is that of a group,
-    −1 of an empty one, (G,).
+    `group`, (U,), are the groups of units, numbered by first unit in the order; `device`, (G,), the
+    devices of groups, −1 for empty ones.
     """
     share = shares(of, rules, len(target), rng)
     if not of.one_after_another:
@@ -198,11 +196,11 @@ def _scheduled(
 def shares(
     of: PlacementEnvironment, rules: GroupRules, count: int, rng: np.random.Generator
 ) -> Floats:
-    """Return the part of a target that each group is told to aim at, `count` times, (B, G).
+    """Return the shares of the target at which groups aim, for `count` samples, (B, G).
 
-    They are the speeds of devices in a random order, so that each group is made for some device;
-    hosts are among them only if there are more groups than others. Groups that all have to be used
-    are for the devices in their order, those that run one after the other for none.
+    They are the speeds of devices in random order, so that each group suits some device; hosts are
+    among them only if there are more groups than accelerators. If all groups must be used, the
+    devices keep their order; if groups run one after the other, all shares are 1.
     """
     if of.one_after_another:
         return np.ones((count, rules.groups))
@@ -242,7 +240,7 @@ def log_probabilities(
 
 
 def encoder(width: int) -> Any:
-    """Return the layers: one for features, and one for each round of messages."""
+    """Return the layers of the encoder: one for features, and one for each round of messages."""
     layers = {"features": torch.nn.Linear(UNIT_FEATURES, width)}
     for i in range(ROUNDS):
         layers[f"round{i}"] = torch.nn.Linear(3 * width, width)
@@ -269,7 +267,7 @@ def _mean(held: Any, source: Any, target: Any) -> Any:
 
 
 def partitioner(width: int) -> Any:
-    """Return the layers: an LSTM over units, and the score of a group."""
+    """Return the layers of the partitioner: an LSTM over units, and the score of a group."""
     return torch.nn.ModuleDict(
         {
             "lstm": torch.nn.LSTM(width + GROUP_FEATURES, width, batch_first=True),
@@ -288,7 +286,7 @@ def masked(scores: Any, allowed: Any) -> Any:
 
 
 def draw(log_probabilities: Floats, rng: np.random.Generator) -> Ints:
-    """Return a choice for each row, by its probability."""
+    """Draw a choice for each row by its probability; shape (rows,)."""
     noise = rng.gumbel(size=log_probabilities.shape)
     drawn: Ints = np.argmax(log_probabilities + noise, axis=-1)
     return drawn
@@ -309,10 +307,10 @@ def partition(
     rng: np.random.Generator | Ints,
     check: Callable[[], None] = lambda: None,
 ) -> Decisions:
-    """Divide the units, taken in an order, into the groups, empty so far; return the decisions.
+    """Let the units join the groups, empty so far, in an order; return the decisions.
 
-    In place of a generator, the group that each unit is to join may be given, shape (B, U). `check`
-    is called before each unit.
+    In place of a generator, the group of each unit may be given, shape (B, U). `check` is called
+    before each unit.
     """
     batch = len(groups.target)
     rows = np.arange(batch)
@@ -361,10 +359,10 @@ def partition_log_probabilities(layers: Any, embedded: Any, made: Decisions) -> 
 
 
 def scheduler(width: int) -> Any:
-    """Return the layers: embeddings of devices and groups, and the score of a device for a group.
+    """Return the layers of the scheduler: embeddings of devices and groups, and scores of pairs.
 
-    Embeddings of devices begin as zeros, and stay so where all devices are alike: a policy that
-    never saw others goes by the rest of the score.
+    Embeddings of devices are initialised to 0, and stay so while all devices are alike: a policy
+    that was trained on alike devices uses the other part of the score.
     """
     layers = {
         "kind": torch.nn.Linear(KIND_FEATURES, width),
@@ -403,9 +401,9 @@ def schedule(
 ) -> tuple[Ints, Decisions]:
     """Place the groups; return the device of each group, (B, G), and the decisions.
 
-    A device takes at most so many groups, shape (D,). In place of a generator, the device of each
-    group may be given, (G,), −1 for empty ones, if all samples have the same groups: others of its
-    kind may stand for it.
+    `most`, (D,), is the largest number of groups on each device. In place of a generator, the
+    device of each group may be given, (G,), −1 for empty ones, if all samples have the same groups;
+    another device of its kind may take its place.
     """
     batch, groups, _ = costs.load.shape
     rows, kind = np.arange(batch), of.kind_of
@@ -428,7 +426,7 @@ def schedule(
             may: Bools = able & (needs <= room_of(of.room[kind])) & free
             may &= _first_idle(busy, kind)
             may = np.where(may.any(axis=1, keepdims=True), may, free)
-            # an empty group takes the first: any is as good
+            # empty groups have only the first choice, as all are equivalent
             full = np.asarray(costs.part_of[rows, which].any(axis=1))
             may &= full[:, None] | (np.cumsum(may, axis=1) == 1)
             seen = _features(of, own, load, needs, busy, target[:, None])
@@ -480,7 +478,7 @@ def _features(
 
 
 def _first_idle(busy: Bools, kind: Ints) -> Bools:
-    """Return which devices have work, or are the first of their kind that has none."""
+    """Return which devices are busy, or the first idle one of their kind."""
     first = np.zeros(busy.shape, np.bool_)
     rows = np.arange(len(busy))
     for k in np.unique(kind):
@@ -501,7 +499,7 @@ def schedule_log_probabilities(
 ) -> Any:
     """Return the logarithms of the probabilities of all choices, (B, G, D), with gradients.
 
-    The costs are `part_of` of the group costs.
+    `costs` is `part_of` of the `GroupCosts`.
     """
     pooled = torch.from_numpy(costs).float() @ embedded
     index = torch.from_numpy(made.item)[:, :, None].expand(-1, -1, pooled.shape[-1])

@@ -1,4 +1,4 @@
-"""Policy files: arrays in NumPy's .npz without pickled objects, one of them a header in JSON."""
+"""Policy files: NumPy archives (.npz) of weights and a JSON header, without pickled objects."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .policy import new_policy
 from .train import Settings, TrainingRun, new_training
 
 FORMAT, VERSION = "stagecut policy", 1
-#: The policy that the package brings.
+#: File of the policy that the package ships.
 SHIPPED = "policy.npz"
-#: Widths that a policy may have, and bytes of all that it holds.
+#: Largest width of a policy, and largest size of a file's arrays in bytes.
 WIDEST, MOST_BYTES = 1024, 5 << 26
 
 
@@ -40,14 +40,14 @@ class PolicyFile:
     seed: int  # seed of its first weights
     tensors: Mapping[str, Floats]  # weights, and, under ``adam/``, the optimiser's moments
     about: Mapping[str, object]  # command, training set (names and fingerprints), numbers of steps
-    # what continuing the training needs; empty if it is not kept
+    # what resuming the training needs; empty if it was not kept
     state: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_policy(
     path: Path, training: TrainingRun, seed: int, about: Mapping[str, object], *, resumable: bool
 ) -> None:
-    """Write a policy, whole or not at all; if resumable, with all that continuing it needs."""
+    """Write a policy, whole or not at all; if resumable, with the state of its training."""
     tensors = {name: value.numpy() for name, value in training.policy.state_dict().items()}
     names = [name for name, _ in training.policy.named_parameters()]
     moments = training.optimiser.state_dict()["state"] if resumable else {}
@@ -153,7 +153,7 @@ def policy_of(kept: PolicyFile) -> Any:
 
 
 def training_of(kept: PolicyFile, settings: Settings) -> TrainingRun:
-    """Return the training as it was when the file was written; InputError if it does not say."""
+    """Return the training in the state that the file has; InputError if it has none."""
     training = new_training(policy_of(kept), settings, kept.seed)
     try:
         training.steps = int(kept.state["steps"])

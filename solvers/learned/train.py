@@ -1,24 +1,23 @@
-"""Training: updates by PPO on one environment after the other; the same seed gives the same curve.
+"""Training of a policy by proximal policy optimisation (PPO), by imitation, and by fine-tuning.
 
-Proximal policy optimisation, of decisions of any kind.
-
-With R the value of a placement (less is better), R̄ the mean of those before, and r the ratio of
-the probabilities of a decision under the policy now and under that which took it,
+*PPO* updates the policy on one environment after the other. With R the value of a placement (less
+is better), R̄ the mean of those before, and r the ratio of the probabilities of a decision under
+the present policy and under the one that made it,
 
     A = (R̄ − R) / σ                                                                     (3)
     L = mean of min(r A, clip(r, 1 − ε, 1 + ε) A) + c · entropy                         (6)
 
 over all decisions of a minibatch; σ is the standard deviation of A in the batch.
 
+*Imitation* makes the decisions of good plans more likely, *fine-tuning* those of the best samples
+for one task. The same seed gives the same curve.
+
 References
 ----------
-The appendix of DRL-PP (equations 3, 4 and 6 and all numbers of `Settings`). Dividing by σ is ours,
-and so is the ratio of decisions: that of a placement of a hundred decisions leaves the clip at the
-first step.
+The appendix of DRL-PP (equations 3, 4 and 6 and all numbers of `Settings`). We added the division
+by σ, and take ratios of decisions: the ratio of a placement of a hundred decisions is beyond the
+clip after one step.
 
-Imitation: the policy learns to divide and to place graphs as plans do that are known to be good.
-
-Fine-tuning: from what a policy draws for one task, it learns to draw more like the best.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ from .policy import (
     log_probabilities,
 )
 
-#: Number of placements of a batch that are imitated, and the learning rate.
+#: Fine-tuning: placements of a batch that are imitated, and learning rate.
 ELITE, LEARNING_RATE = 8, 1e-3
 
-#: Batches of one step each, and steps of those after: more steps pay where many batches are drawn,
-#: and are behind one step where few are.
+#: Fine-tuning: batches with one step each, and steps for each later batch. More steps are better if
+#: many batches are drawn, and worse if few are.
 FIRST, STEPS = 10, 4
 
 
@@ -57,7 +56,7 @@ class FineTuning:
         self._optimiser = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
 
     def learn_from(self, drawn: SampledPlacements) -> None:
-        """Make the decisions of the best placements likelier."""
+        """Make the decisions of the best placements more likely."""
         best = drawn.take(np.argsort(drawn.values, kind="stable")[:ELITE])
         self._batches += 1
         for _ in range(1 if self._batches <= FIRST else STEPS):
@@ -68,16 +67,16 @@ class FineTuning:
             self._optimiser.step()
 
 
-#: Copies of an example in one update, each with another target.
+#: Imitation: copies of an example in one update, each with its own target.
 COPIES = 4
 
-#: The target is the plan's objective, and this part more at most.
+#: Imitation: largest target of an example, relative to its objective, less 1.
 TARGET_SLACK = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """An environment with a division of its units that is known to be good."""
+    """A good plan in an environment, to be imitated."""
 
     environment: PlacementEnvironment
     group: Ints  # (U,): group of each unit, in any numbers
@@ -85,13 +84,13 @@ class Example:
     value: float  # its objective, relative to an even load
 
 
-#: Log-probabilities and entropies of the decisions of some placements, (rows, T).
+#: Log-probabilities and entropies, (rows, T), of the decisions of placements, given their rows.
 Evaluate = Callable[[Ints], tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of training; the defaults are the source's."""
+    """Settings of PPO; the defaults are those of DRL-PP."""
 
     placements: int = 20  # placements, schedules: placements of an update, and of each partition
     schedules: int = 10
@@ -104,16 +103,16 @@ class Settings:
     gradient_norm: float = 1.0
 
 
-#: Number of newest values of an environment that its mean is taken over.
+#: Number of an environment's newest values over which R̄ is taken.
 HISTORY = 200
 
-#: Mean excess over an even load of the loads that a policy is told to aim at.
+#: Mean excess of target objectives over an even load.
 TARGET_SPREAD = 0.5
 
 
 @dataclass(eq=False)
 class TrainingRun:
-    """A policy in training, with all that continuing needs."""
+    """A policy in training, with everything needed to resume it."""
 
     policy: Any  # policy, optimiser: what is trained, and Adam with its moments
     optimiser: Any
@@ -127,7 +126,7 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class UpdateRecord:
-    """Record of an update: its number, its environment's, its placements, the mean entropy."""
+    """Record of an update: numbers of update and environment, placements, and mean entropy."""
 
     number: int
     environment: int
@@ -136,13 +135,13 @@ class UpdateRecord:
 
 
 def new_training(policy: Any, settings: Settings, seed: int) -> TrainingRun:
-    """Return a training that begins."""
+    """Return a training at step 0."""
     optimiser = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate)
     return TrainingRun(policy, optimiser, np.random.default_rng(seed))
 
 
 def targets(of: PlacementEnvironment, count: int, rng: np.random.Generator) -> Floats:
-    """Return objectives to aim at: most are near an even load, if groups run at the same time."""
+    """Return random target objectives, (count,); near an even load if groups run in parallel."""
     if of.one_after_another:
         spread: Floats = float(len(of.observation.kind_of)) ** rng.random(count)
         return spread
@@ -153,7 +152,7 @@ def targets(of: PlacementEnvironment, count: int, rng: np.random.Generator) -> F
 def train_step(
     training: TrainingRun, environments: Sequence[PlacementEnvironment], settings: Settings
 ) -> UpdateRecord:
-    """Draw placements of the next environment, update the policy, and say what was seen."""
+    """Draw placements of the next environment, update the policy, and return the record."""
     number = training.steps % len(environments)
     of, rng = environments[number], training.rng
     partitions = max(settings.placements // settings.schedules, 1)
@@ -202,8 +201,8 @@ def update(
 ) -> float:
     """Update a policy by the placements of one batch; return the mean entropy.
 
-    `evaluate` is of the placements in some rows, under the policy now; `old`, shape (B, T), are
-    log-probabilities under the policy that drew them.
+    `evaluate` computes log-probabilities and entropies under the present policy; `old`, (B, T), are
+    log-probabilities under the policy that drew the placements.
     """
     before, gain = torch.from_numpy(old).float(), torch.from_numpy(advantage).float()
     mean = 0.0
@@ -220,7 +219,7 @@ def update(
 
 
 def imitate_step(training: TrainingRun, examples: Sequence[Example], norm: float) -> float:
-    """Update the policy by one example; return the mean loss of a decision."""
+    """Update the policy by one example; return the mean loss of a decision, NaN without update."""
     rng = training.rng
     example = examples[int(rng.integers(len(examples)))]
     training.steps += 1
@@ -240,7 +239,7 @@ def imitate_step(training: TrainingRun, examples: Sequence[Example], norm: float
     drawn = as_drawn(policy, of, target, rng, rules=rules, order=order, group=group, device=device)
     taken, _ = log_probabilities(policy, of, drawn)
     loss = -taken.mean()
-    if not bool(torch.isfinite(loss)):  # the plan breaks a rule that a mask keeps
+    if not bool(torch.isfinite(loss)):  # the plan breaks a rule, and a mask excludes a decision
         return float("nan")
     training.optimiser.zero_grad()
     loss.backward()
@@ -252,7 +251,7 @@ def imitate_step(training: TrainingRun, examples: Sequence[Example], norm: float
 def _as_decisions(
     of: Observation, group: Ints, rng: np.random.Generator, *, contiguous: bool
 ) -> tuple[Ints, Ints]:
-    """Return an order of the units, and the groups numbered as the units come."""
+    """Return a random order of the units, and their groups numbered by first unit in it."""
     order = random_order(of, rng)
     if contiguous:
         order = grouped_order(of, order, group)

@@ -1,4 +1,4 @@
-"""`auto` for mappings: constructions, bounds by thresholds, integer programs, annealing.
+"""Methods `auto` and `layouts` for mappings, and the annealing that runs beside `auto`.
 
 The workload is cut into stages first (`partition.py`), and these are mapped. A mapping is known at
 once (`layouts.py`); from then on incumbent and bound close in on each other:
@@ -6,15 +6,15 @@ once (`layouts.py`); from then on incumbent and bound close in on each other:
 1. *Layouts* (`layouts.py`): constructions. On grids they are optimal, as a rule, and the bound of
    each stage alone proves it.
 2. *Segments* (`state.py`): stages that blocks of near devices keep together give a bound.
-3. *Thresholds* (`state.py`): the least threshold at which necessary conditions hold. On many
-   devices a little annealing comes before: with a better incumbent the bisection is shorter.
+3. *Thresholds* (`state.py`): the least threshold at which necessary conditions hold. On more than
+   32 devices a little annealing comes before: with a better incumbent the bisection is shorter.
 4. *Programs* (`bottleneck_stages.py`), on more than 16 devices: the least threshold at which the
    bottleneck stages have their messages and rings is proved and completed to a mapping.
-5. *Exact* (`exact.py`): up to 16 devices every set of devices.
+5. *Exact* (`exact.py`), on up to 16 devices: a search over all sets of devices.
 6. *Annealing* until the limit (`annealing/targets.py`): a target between bound and incumbent is
    tried from several starts in turn: from block counts that are likely to fit, from the incumbent,
-   and on from the last attempt. Where other all-reduces than rings count, in turn with descents on
-   the stage times.
+   and from the last attempt. Where all-reduces other than rings are allowed, rounds alternate with
+   descents on the stage times.
 
 All annealing is one loop (`annealing/anneal_kernel.py`) for three costs: violations of a target,
 stage times, loads of links. In the end the sum of the stage times is lowered while the longest
@@ -62,13 +62,13 @@ def layouts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 
 def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    """Minimise the longest stage time by the strategy above, ties aside."""
+    """Minimise the longest stage time by the steps above, without breaking ties."""
     mapping = MappingState(task, search)
     with mapping.step("layouts"):
         mapping.layouts()
         mapping.bound_segments()
     if not isinstance(search.best, ReplicaPlacement) or search.is_over():
-        return  # without a mapping no cut is known whose memory fits
+        return  # without a mapping, no cut is known that fits the memories
     devices = mapping.costs.size
     starts = start_strategies(mapping)
     if devices > 2 * MAX_EXACT_DEVICES:
@@ -87,7 +87,7 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 
 def _go_on(mapping: MappingState, starts: list[StartStrategy]) -> None:
-    """Anneal until a limit; targets say nothing of other all-reduces than rings, nor of speeds."""
+    """Anneal at targets until a limit, which know rings and devices of one speed, or descend."""
     if mapping.rings_only and not mapping.costs.unlike:
         with mapping.step("annealing"):
             anneal_targets(mapping, starts)
@@ -96,7 +96,7 @@ def _go_on(mapping: MappingState, starts: list[StartStrategy]) -> None:
 
 
 def _exact(mapping: MappingState) -> None:
-    """Search all sets of devices per stage."""
+    """Search all sets of devices for every stage."""
     from .exact import exact  # with numba
 
     search = mapping.search

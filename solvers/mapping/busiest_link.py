@@ -1,6 +1,6 @@
-"""Mapping for the least busiest link: constructions, bounds, annealing of the loads of links.
+"""Strategy for the objective `busiest-link`: constructions, bounds, annealing of the link loads.
 
-On few devices an integer program comes before the annealing, and proves optima.
+On up to 16 devices an integer program runs before the annealing, and proves optima.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from .state import MappingState
 def busiest_link(
     task: Task[DeviceMapping], search: Search[Solution], *, anneal: bool = True
 ) -> None:
-    """Partition the workload into stages and map them so that the busiest link carries least.
+    """Partition the workload into stages, and map them so that the busiest link is least busy.
 
-    The partition and what the bound holds for are those of `auto.stage_times`.
+    The partition is that of `auto.stage_times`, and the bound holds for its stages.
     """
     mapping = MappingState(task, search)
     with mapping.step("layouts"):
@@ -115,7 +115,7 @@ def _bound_by_islands(mapping: MappingState, traffic: LinkTraffic, names: Ints) 
 
 
 def _anneal(mapping: MappingState, traffic: LinkTraffic) -> None:
-    """Anneal from the incumbent until a limit, from other temperatures in turn."""
+    """Anneal from the incumbent until a limit, from four temperatures in turn."""
     search, problem = mapping.search, mapping.problem
     if not isinstance(search.best, ReplicaPlacement):
         return

@@ -1,4 +1,4 @@
-"""Exact mapping to at most 16 devices: sets of devices as bits.
+"""Exact search for mappings to at most 16 devices, with sets of devices as bits.
 
 The least longest link of a ring through each set of R devices comes from a DP over sets (bottleneck
 travelling salesman). At a target T, stages are placed one after the other; a state is the set of
@@ -36,17 +36,14 @@ from .exact_kernels import (
 
 
 class Tables(NamedTuple):
-    """Tables over sets of devices at a target time; sets are bits, 2^D of them.
+    """Tables over the 2^D sets of devices at a target time; C of the sets have R devices."""
 
-    C sets have R devices.
-    """
-
-    rings: Floats  # (S, 2^D) least all-reduce, and what the slowest device takes besides
+    rings: Floats  # (S, 2^D) least all-reduce, without overlap plus `own` of the slowest device
     pairs: Floats  # (S, D, D) cost of a message
     slack: Floats  # (S,)
     allowed: Ints  # (S,) devices that fit the stage
-    holds: Bools  # (S, 2^D) may be the stage
-    later: Bools  # (S, 2^D) contain a set that may be the stage
+    holds: Bools  # (S, 2^D) whether the set may serve the stage
+    later: Bools  # (S, 2^D) whether it contains a set that may serve the stage
     rank: NDArray[np.int32]  # (2^D,) number of a set of R devices
     matched: NDArray[np.int8]  # (S, C, C) whether two sets match, −1 where not known; or empty
 

@@ -1,6 +1,6 @@
-"""Kernels of the exact search over sets of devices as bits: depth-first search, all-reduces.
+"""Kernels of the exact search: depth-first search over sets of devices, and their all-reduces.
 
-The least time of an all-reduce on each set of devices, by its kind. *Rings*: the bottleneck
+Sets are bits. The least time of an all-reduce on each set is found by kind. *Rings*: the bottleneck
 travelling salesman, by a DP over sets. *Trees*: the bottleneck binary tree that is complete, its
 last level filled from the left; a subtree is given by its size, and a set's best tree is a split of
 the set into root, left and right subtree, by the tables of the two sizes. *Hierarchical rings* have
@@ -29,7 +29,7 @@ def sets_of(size: int, replicas: int) -> tuple[Ints, Bools]:
 def able_alone(
     rings: Floats, pairs: Floats, pairs_before: Floats, slack: float, before: float, replicas: int
 ) -> Bools:
-    """Return which sets of R devices may be a stage, by its ring and best neighbours; (2^D,).
+    """Return which sets of R devices may serve a stage, by ring and best neighbours; (2^D,).
 
     Neighbours are outside the set; `before` bounds the messages from the stage before.
     """
@@ -104,7 +104,7 @@ def place_stages(tables, walk, failed, steps, replicas):
         if placed:
             if s + 1 == stages:
                 return 1
-            # the ring is paid; what is left is for the messages
+            # the slack that the ring leaves is for the messages
             reach = _receivers(path[s], pairs[s], slack[s] - rings[s, path[s]], near[s])
             free[s + 1] = allowed[s + 1] & reach & ~(used | path[s])
             s += 1

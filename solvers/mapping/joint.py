@@ -1,13 +1,13 @@
-"""Partition and mapping together: all cuts, at least prices and at those of known mappings.
+"""Method `joint`: partition and mapping together, by DPs over all cuts at prices of messages.
 
 1. *Two phases*: a cut, then its mapping (`auto`).
 2. *All cuts* (`formulations.mapping.all_cuts`): a DP over ideals at the least prices of the
-   topology. Its value is a bound for all cuts and mappings, and its cut is mapped, at first with
-   the stages in one block that share a block in the DP.
-3. *Constructions*: a DP at the prices of each, whose cut is offered with it.
-4. *Cut again*: a DP at the prices of the best mapping known and descents, in turn; what they find
-   is mapped again, until nothing gets better.
-5. On a few devices the integer program of both (`formulations.mapping.joint`).
+   topology. Its value is a bound for all cuts and mappings, and its cut is mapped; the first
+   mapping keeps stages in one block that share a block in the DP.
+3. *Constructions*: for each, a DP at its own prices; its cut is offered on the same devices.
+4. *Cut again*: a DP at the prices of the best mapping known, and descents, in turn; the best
+   result is mapped again, until nothing improves.
+5. The integer program of both (`formulations.mapping.joint`), on a few devices.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ from .partition import orders
 
 @dataclass(frozen=True, eq=False)
 class PricedIdeals:
-    """All ideals of a workload's units, N of them by their work, with the costs that chains sum."""
+    """All N ideals of a workload's units, by increasing work, with the sums that stages cost."""
 
     members: NDArray[np.uint64]  # (N, words): bits of the units
     unit_of: Ints  # (n,): unit of each node
@@ -84,10 +84,10 @@ class PricedIdeals:
 
 
 class StagePrices(NamedTuple):
-    """Prices of a stage, within blocks and across; seconds per batch."""
+    """Prices of a stage's compute, parameters and boundary in seconds per batch."""
 
-    slow: Floats  # (K,): how many times devices of each speed take the seconds of compute
-    reduced: Floats  # (2,): of a byte of parameters
+    slow: Floats  # (K,): slowdown of devices of each speed
+    reduced: Floats  # (2,): of a byte of parameters, with the ring within a block and across
     sent: Floats  # (B, N): of the boundary at each ideal, by its kind as of `run_states`
 
 
@@ -110,15 +110,14 @@ class CutInRuns(NamedTuple):
     runs: list[list[int]]  # the stages of each run; those for the fastest devices first
 
 
-def list_all(task: Task[DeviceMapping], clock: Clock) -> PricedIdeals | None:
+def priced_ideals(task: Task[DeviceMapping], clock: Clock) -> PricedIdeals | None:
     """Return the ideals; None if there are more than `MOST_IDEALS`, or it must stop."""
     unit_of, units = partition_units(task.workload)
     lattice = list_ideals(next(orders(units)), units.edges, MOST_IDEALS, clock)
     if not lattice.complete:
         return None
-    bits = np.unpackbits(lattice.members.view(np.uint8), axis=1, bitorder="little")
     inside = np.zeros((lattice.size, units.size), np.bool_)
-    inside[:, lattice.order] = bits[:, : units.size]
+    inside[:, lattice.order] = lattice.bits
     held = np.bincount(unit_of, weights=parameter_bytes(task.workload), minlength=units.size)
     work = task.problem.microbatches * (inside @ units.seconds)
     by_work = np.argsort(work, kind="stable")  # parts come first still
@@ -133,12 +132,12 @@ def list_all(task: Task[DeviceMapping], clock: Clock) -> PricedIdeals | None:
     )
 
 
-def at_least_prices(
+def least_stage_prices(
     task: Task[DeviceMapping], ideals: PricedIdeals, units: Units
 ) -> tuple[list[StagePrices], StageStates] | None:
-    """Return the least prices of the topology, those of every stage, and how stages may follow.
+    """Return the least prices of the topology for every stage, and the states of the DP.
 
-    Fewer speeds are told apart where the DP has more than `CUT_BYTES`; None if one is too many.
+    Fewer speeds are told apart if the DP takes more than `CUT_BYTES`; None if it does with one.
     """
     stages, most = task.problem.stages, MOST_SPEEDS
     alone = task.problem.replicas == 1 or task.problem.mode == "p2p"
@@ -164,7 +163,7 @@ def prices_of(
     slots: Ints,
     sends_to: Ints,
 ) -> list[StagePrices]:
-    """Return the prices of a mapping's stages with rings, whose latency is left out."""
+    """Return the prices of the stages of a mapping; all-reduces are rings without latency."""
     problem, found = task.problem, []
     r, m, slow = problem.replicas, problem.microbatches, relative_slowdowns(task)
     messages = m * (1 + bool(problem.gradients and task.workload.backward.any()))
@@ -190,9 +189,9 @@ def best_cut(
     cutoff: float,
     clock: Clock,
 ) -> tuple[float, CutInRuns | None]:
-    """Return the least longest stage below the cutoff in seconds, and its cut.
+    """Return the longest stage of the best cut below a cutoff, in seconds, and that cut.
 
-    The cutoff and None if no cut is below it; 0 and None if it must stop.
+    The cutoff and None if no cut is below it; 0 and None if the clock stops the search.
     """
     problem, size = task.problem, len(ideals.work)
     table = np.ascontiguousarray(states.table)
@@ -248,7 +247,7 @@ def best_cut(
 def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Cut and map together, with a bound that holds for all cuts.
 
-    It knows no collectives but rings, and no links.
+    Collectives are rings, and the cluster has no links.
     """
     _two_phases(task, search)
     if search.should_stop() or search.best is None:
@@ -268,7 +267,7 @@ def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 
 def _joint_program(task: Task[DeviceMapping], search: Search[Solution]) -> IntegerProgram[Solution]:
-    """Return the program, with the incumbent as its start."""
+    """Return the program of both, to be started from the incumbent."""
     problem = task.problem
     unit = TIME_UNITS[task.workload.time_unit]
     known = 0 < search.objective < math.inf
@@ -284,7 +283,7 @@ def _joint_program(task: Task[DeviceMapping], search: Search[Solution]) -> Integ
 
 
 def _two_phases(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    """Offer the plan of partition first, mapping after; its bound holds for one cut alone."""
+    """Offer the plan of `auto`; its bound holds for one cut alone, and is left out."""
     limits = replace(search.limits, nodes=ROUNDS, gap=0.0)
     inner = Search(limits, search.judge, within=search.part(TWO_PHASE_SHARE))
     with search.phase("two phases"):
@@ -299,7 +298,7 @@ def _two_phases(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 
 def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    """Raise the bound over all cuts, and map the best ones."""
+    """Raise the bound over all cuts, and improve cut and mapping in turn."""
     unit_of, units = partition_units(task.workload)
     unit = TIME_UNITS[task.workload.time_unit]
     with search.phase("least prices"):
@@ -310,18 +309,18 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
         shared = _shared_out(task, task.problem.microbatches * units.seconds, prices, held)
         search.raise_bound(shared * (1 - 1e-9) / unit, "work and all-reduces, all cuts")
     with search.phase("all cuts"):
-        ideals = list_all(task, search)
+        ideals = priced_ideals(task, search)
         if ideals is None:
             search.note("all cuts: too many ideals; the bound is that of the work shared out")
             return
-        at_least = at_least_prices(task, ideals, units)
+        at_least = least_stage_prices(task, ideals, units)
         if at_least is None:
             search.note("all cuts: too much memory; the bound is that of the work shared out")
             return
         step, cutoff, cut = FIRST_CUTOFF, shared, None
         clock = search.part(ALL_CUTS_SHARE)
         while cut is None and cutoff < search.objective * unit and not clock.should_stop():
-            # of few stages below a low cutoff, the DP has little to do
+            # a low cutoff admits few stages, and so leaves the DP little to do
             cutoff = min(search.objective * unit, cutoff * (1 + step) or math.inf)
             value, cut = best_cut(task, ideals, *at_least, cutoff, clock)
             search.raise_bound(value * (1 - 1e-9) / unit, "all cuts at least prices")
@@ -340,7 +339,7 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 
 def _incumbent(search: Search[Solution]) -> ReplicaPlacement:
-    """Return the best mapping known; there is one."""
+    """Return the best mapping known, which exists from the two phases on."""
     best = search.best
     assert isinstance(best, ReplicaPlacement)
     return best
@@ -360,7 +359,7 @@ def _shared_out(
 def _cut_constructions(
     task: Task[DeviceMapping], search: Search[Solution], ideals: PricedIdeals
 ) -> None:
-    """Offer the best cuts for the constructions; of unlike devices, the first stage is anywhere."""
+    """Offer the best cuts for the constructions, for unlike devices in all rotations of stages."""
     stage = _incumbent(search).stage
     costs, clock = costs_of_cut(task, stage), search.part(CUT_SHARE)
     for slots, _ in layouts(costs):
@@ -396,7 +395,7 @@ def _cut_for(
     known: ReplicaPlacement,
     clock: Clock,
 ) -> None:
-    """Offer the best cut for the devices of a mapping's stages."""
+    """Offer the best cut for a mapping's devices, matchings and rings."""
     costs = costs_of_cut(task, known.stage)
     prices = prices_of(task, costs, ideals, costs.numbers(known.slots), known.sends_to)
     cutoff = search.objective * TIME_UNITS[task.workload.time_unit]
@@ -412,7 +411,7 @@ def _cut_for(
 def _first_of(
     task: Task[DeviceMapping], search: Search[Solution], cut: CutInRuns
 ) -> ReplicaPlacement:
-    """Return a mapping of a cut whose runs are in blocks, after a descent."""
+    """Return a mapping of a cut, its runs placed in blocks, after a descent."""
     costs = costs_of_cut(task, cut.stage)
     slots = runs_in_blocks(costs, find_blocks(costs), cut.runs)
     seed = search.limits.seed
@@ -421,7 +420,7 @@ def _first_of(
 
 
 def _map(task: Task[DeviceMapping], search: Search[Solution], first: ReplicaPlacement) -> None:
-    """Map the stages of a mapping better, and offer the result."""
+    """Improve a mapping of its own stages, and offer the result."""
     costs = costs_of_cut(task, first.stage)
     limits = replace(search.limits, nodes=UNLIKE_ROUNDS if costs.unlike else ROUNDS, gap=0.0)
     inner = Search(limits, search.judge, within=search.part(CUT_SHARE))

@@ -1,15 +1,16 @@
-"""Constructions: mappings of grids and islands that are optimal, or a good start.
+"""Constructions of mappings on grids and islands, optimal or a good start.
 
 *p2p on a grid*: a box grid has a Hamiltonian path; cut into R pieces of S, every message goes one
 hop. *All-reduce on a grid*: a box of even size with two sides of at least two has a Hamiltonian
 cycle; every stage is such a box, and every ring message goes one hop. *Both*: boxes in snake order,
 with bottleneck matchings between them. *Islands*: k replicas of a stage in each of R/k islands.
 
-The first mapping needs none of these: stages cut evenly, devices in a row; nothing is compiled.
+The first mapping, of stages cut evenly onto devices in a row, needs no compiled kernel.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import product
 
@@ -19,9 +20,11 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ...formulations.mapping.all_cuts import partition_units
 from ...formulations.mapping.costs import MappingCosts
+from ...formulations.mapping.kernels import matching_size
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
-from ...instances.common.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints, even_ends
+from ...instances.common.units import divisors
 from ..core.search import Search
 from .partition import orders
 
@@ -45,16 +48,16 @@ def layouts(costs: MappingCosts) -> Iterator[tuple[Ints, Ints]]:
 
 
 def _by_device(costs: MappingCosts) -> Ints:
-    """Return slots, shape (S, R), in which the stages that fit fewest devices choose first.
+    """Return slots, shape (S, R), for which the stages that fit fewest devices choose first.
 
-    Of those that fit as many, the longest; where such stages cannot all be placed, the rest is on
-    any devices.
+    Of those that fit equally many, the longest chooses first. A stage for which too few devices are
+    left gets others.
     """
     slots = np.empty((costs.stages, costs.replicas), np.int64)
     free = np.lexsort((np.arange(costs.size), costs.island))
     longest_first = -(costs.base + costs.own.min(axis=1)) * costs.unlike
     for s in np.lexsort((longest_first, costs.fits.sum(axis=1))).tolist():
-        # the fastest, and of them the smallest that will do, so that the large ones stay for others
+        # of the fastest the smallest that fit, so that large ones are left for other stages
         small = costs.fits[:, free].sum(axis=0)
         wanted = np.lexsort((small, costs.own[s, free], ~costs.fits[s, free]))
         slots[s] = free[np.sort(wanted[: costs.replicas])]
@@ -70,7 +73,7 @@ def matched(costs: MappingCosts, slots: Ints) -> Ints:
 def paired(costs: MappingCosts, slots: Ints) -> Ints:
     """Return the matchings between stages with the least sum of messages; shape (S−1, R).
 
-    Where the longest message is long whatever is done, they keep the others short.
+    If a message is long in all matchings, these still keep the others short, unlike `matched`.
     """
     from scipy.optimize import linear_sum_assignment  # takes 0.4 CPU s to import
 
@@ -91,17 +94,9 @@ def _matchings(costs: MappingCosts, slots: Ints, assign: Callable[[Floats], Ints
 def _bottleneck(cost: Floats) -> Ints:
     """Return a perfect matching row → column with the least largest cost."""
     values = np.unique(cost)
-    low, high = 0, len(values) - 1
-    best = np.arange(len(cost))
-    while True:
-        middle = (low + high) // 2
-        found = maximum_bipartite_matching(csr_array(cost <= values[middle]), perm_type="column")
-        if (found >= 0).all():
-            best, high = found.astype(np.int64), middle
-        else:
-            low = middle + 1
-        if low > high or (low == high and cost[np.arange(len(cost)), best].max() <= values[low]):
-            return best
+    least = bisect_left(values, len(cost), key=lambda value: matching_size(cost <= value))
+    able = csr_array(cost <= values[least])
+    return maximum_bipartite_matching(able, perm_type="column").astype(np.int64)
 
 
 def snake(sides: tuple[int, ...]) -> Ints:
@@ -138,7 +133,7 @@ def _boxes(costs: MappingCosts) -> Iterator[Ints]:
     if not costs.shape:
         return
     index = np.arange(costs.size).reshape(costs.shape)
-    for box in product(*(_divisors(side) for side in costs.shape)):
+    for box in product(*(divisors(side) for side in costs.shape)):
         if int(np.prod(box)) != costs.replicas:
             continue
         ring = cycle(box)
@@ -163,7 +158,7 @@ def _island_layouts(costs: MappingCosts) -> Iterator[Ints]:
     members = [np.flatnonzero(costs.island == k) for k in np.unique(costs.island)]
     if len(members) < 2:
         return
-    for k in _divisors(costs.replicas):
+    for k in divisors(costs.replicas):
         g = costs.replicas // k
         slack = [len(island) // k for island in members]
         order = sorted(range(len(members)), key=lambda i: -slack[i])
@@ -206,10 +201,6 @@ def runs_in_blocks(costs: MappingCosts, block: Ints, runs: list[list[int]]) -> I
     return slots
 
 
-def _divisors(n: int) -> list[int]:
-    return [k for k in range(1, n + 1) if n % k == 0]
-
-
 def first_mapping(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Offer a mapping if there is none yet, whether the time is up or not."""
     problem = task.problem
@@ -222,7 +213,7 @@ def first_mapping(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     order = next(orders(units))
     stage = np.empty(units.size, np.int64)
     stage[order] = np.searchsorted(
-        even_ends(units.seconds[order], s), np.arange(units.size), side="right"
+        even_ends(np.cumsum(units.seconds[order]), s), np.arange(units.size), side="right"
     )
     topology = problem.topology
     usable = topology.usable
@@ -238,15 +229,3 @@ def first_mapping(task: Task[DeviceMapping], search: Search[Solution]) -> None:
             search.method = "layouts"  # `auto` names what found the mapping
         if search.should_stop():
             return
-
-
-def even_ends(seconds: Floats, stages: int) -> Ints:
-    """Return the ends of S runs of about equal sums, each with one unit at least; shape (S,)."""
-    total = np.cumsum(seconds)
-    count = len(total)
-    wanted = total[-1] * np.arange(1, stages + 1) / stages
-    ends: Ints = np.minimum(np.searchsorted(total, wanted) + 1, count - np.arange(stages)[::-1])
-    for k in range(1, stages):
-        ends[k] = max(ends[k], ends[k - 1] + 1)
-    ends[-1] = count
-    return ends

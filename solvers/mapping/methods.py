@@ -45,7 +45,7 @@ def _not_rings(method: str, task: Task[DeviceMapping]) -> str | None:
     return f"{method}: it knows rings alone; set collective to ring"
 
 
-def _beside(task: Task[DeviceMapping]) -> Sequence[Strategy]:  # noqa: ARG001
+def _strategies(task: Task[DeviceMapping]) -> Sequence[Strategy]:  # noqa: ARG001
     """Return the strategies that run beside `auto` in other processes."""
     return (
         Strategy(
@@ -62,7 +62,7 @@ METHODS: dict[str, Method[DeviceMapping]] = {
     "auto": Method(
         SolverName("stagecut.solvers.mapping.auto.auto"),
         refuses=(_links, _memory),
-        beside=_beside,
+        strategies=_strategies,
     ),
     "layouts": Method(
         SolverName("stagecut.solvers.mapping.auto.layouts"), refuses=(_links, _memory)

@@ -1,4 +1,4 @@
-"""Mapping of given stages by the integer program of `formulations.mapping.milp`; few devices."""
+"""Method `milp`: given stages mapped by the integer program, for few devices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     of_links = mapping.problem.objective == "busiest-link"
     mapping.layouts()
     if search.best is None:
-        return  # no cut is known whose memory fits: that of the given stages proves nothing
+        return  # no known cut fits the memories; a proof for this one says nothing of others
     traffic = link_traffic(mapping.stages, mapping.problem) if of_links else None
     map_by_program(mapping, traffic, solver=task.solver)
 

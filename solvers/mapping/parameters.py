@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 #: Numbers of stages by size of device, at most: the states of a DP.
 MEMORY_COUNTS = 4000
-#: Share of the time for the program of a cut that lacks least memory.
+#: Share of the time for the program that finds a cut whose stages fit the memories.
 MEMORY_SHARE = 0.5
-#: Memory that is lacking, per byte of the workload, from which on it is no rounding of HiGHS.
+#: Lacking memory, per byte of the workload, above which it cannot be rounding of HiGHS.
 MEMORY_LACK = 2e-6
 
 # Bounds from blocks (state.py)
@@ -73,12 +73,12 @@ COUNT_MODEL_STRIDE = 2e-3
 SPLITS = 24
 #: An edge that exceeds its bound by 1 / VIOLATION_SCALE of the target or more counts 2.
 VIOLATION_SCALE = 5.0
-#: Steps of the first repairs, and their growth whenever all targets up to the incumbent failed.
+#: Steps of the first repairs, and the factor by which they grow whenever all targets have failed.
 FIRST_STEPS, STEPS_GROWTH = 100_000, 1.5
 #: A target lies above the last failed one by at most this part of the bound.
 TARGET_STRIDE = 0.08
-#: Temperatures at which repairs begin that keep a good mapping, such as a completed one, and that
-#: forget it; and the end.
+#: Temperatures at which repairs begin that keep most of a good mapping, or forget it; and at which
+#: all end.
 REPAIR_COOL, REPAIR_HOT, REPAIR_COLD = 0.2, 1.0, 0.1
 #: Rounds before the bound by thresholds.
 EARLY_ROUNDS = 2
@@ -106,7 +106,7 @@ RESTART_RATE = 0.5
 MAX_EDGE_NLL = 60.0
 #: Negative log-probability from which on an admitted pair between blocks is rare.
 RARE_NLL = 3.0
-#: Factor on the weight of a stage's messages, or ring messages, if some remain violated.
+#: Factor on the weight of a stage's messages, or ring messages, while some exceed their bounds.
 VIOLATION_FACTOR = 1.4
 #: Log-probability taken from a device of a block that serves a stage, per violated edge there.
 PENALTY = 0.3
@@ -142,7 +142,7 @@ TWO_PHASE_SHARE = 0.2
 MOST_IDEALS = 20_000
 #: Numbers of stages by speed of their devices, at most, that the DP over all cuts tells apart.
 MOST_SPEEDS = 64
-#: Share of the time for the DP over all cuts, so that the incumbent is cut again where it ends not.
+#: Share of the time for the DP over all cuts; the rest cuts the incumbent again if it does not end.
 ALL_CUTS_SHARE = 0.7
 #: Bytes in which the DP over all cuts keeps where its chains come from, at most.
 CUT_BYTES = 1 << 30
@@ -154,9 +154,10 @@ FIRST_CUTOFF, CUTOFF_STEP = 0.05, 0.1
 IDEAL_SLICE = 500
 #: Share of the time for the mapping of one cut, and for the cuts of the constructions.
 CUT_SHARE = 0.1
-#: Rounds of annealing for one, or descents where devices are of unlike speed, as for a mapping that
-#: is cut again: with 4 of these, VGG16 on eight islands, half of them slow, takes 18 % longer.
+#: Rounds of annealing for the mapping of one cut; descents where devices are of unlike speed, and
+#: for a mapping that is cut again: with 4, the stages of VGG16 on eight islands, half of them slow,
+#: take 18 % longer.
 ROUNDS, UNLIKE_ROUNDS = 4, 24
-#: Devices up to which the integer program of cuts and mappings is solved, and its units times
-#: stages: beyond, it has not ended within minutes.
+#: Devices, and units times stages, up to which the integer program of cuts and mappings is solved:
+#: beyond, it did not end within minutes.
 JOINT_DEVICES, JOINT_PLACES = 8, 2_000

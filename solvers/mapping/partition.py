@@ -2,13 +2,13 @@
 
 1. *DP*: along a topological order, stage (i, j] costs C_j − C_i + κ·cut_j; the least T at which
    S runs reach the end is found by bisection. Several orders are tried.
-2. *Refine*: units move to neighbouring stages as long as that lowers the sum of the stages' eighth
-   powers, which is ruled by the longest.
+2. *Refine*: units move to neighbouring stages as long as that lowers the sum of the eighth powers
+   of the stages' costs, in which the largest dominate.
 
-Where memory is short or devices are of unlike speed (`cut_for_devices`), runs of topological orders
-come first: at a time T, and with so many stages on devices of each kind, how far an order can be
-covered is a DP over the numbers of stages by kind. Where no order can be covered, the integer
-program of `formulations.mapping.memory` decides.
+Where memory is short or devices are of unlike speed (`cut_for_devices`), topological orders are cut
+into runs instead: at a time T, a DP over the numbers of stages on each kind of device says how far
+an order can be covered. If no order can be covered, the integer program of
+`formulations.mapping.memory` decides.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def balanced_partition(
     *,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Ints:
-    """Return the stage of each node, in near-linear time: seconds for 20 000 operators.
+    """Return the stage of each node, in near-linear time: seconds for 20,000 operators.
 
     `coefficient` is κ, seconds per byte that crosses a boundary; 1 / bandwidth counts transfers in
     full. The first split is made even if it should stop. InputError if there are more stages than
@@ -88,7 +88,7 @@ def orders(units: Units) -> Iterator[Ints]:
     yield _ordered(after, before, lambda _, turn: -float(turn))
     if len(units.net_bytes):
         net = np.repeat(np.arange(len(units.net_bytes)), np.diff(units.net_start))
-        # nets that a unit opens weigh against those that it may close
+        # a unit adds the nets that it opens to the data alive, and may end the others
         first = np.full(len(units.net_bytes), units.size)
         rank = np.empty(units.size, np.int64)
         rank[order] = np.arange(units.size)
@@ -224,7 +224,7 @@ def cut_for_devices(
 
 
 def _lacking(task: Task[DeviceMapping], unit_of: Ints, memory: Floats, rooms: Floats) -> str | None:
-    """Return in words which bytes no device has, or all devices together; None if neither."""
+    """Return, for users, which bytes no device or not all devices have; None if they may fit."""
     problem, workload = task.problem, task.workload
     large = int(memory.argmax())
     if memory[large] > rooms[0]:
@@ -245,9 +245,9 @@ def _lacking(task: Task[DeviceMapping], unit_of: Ints, memory: Floats, rooms: Fl
 
 
 def _levels(rooms: Floats, slow: Floats) -> tuple[Floats, Floats, Ints]:
-    """Return memory and slowdown of each kind of group, and how many; few enough for a DP.
+    """Return memory, slowdown and number of the groups of each kind, with few enough for the DP.
 
-    Kinds that lie near each other count as one of the smaller memory and the lower speed.
+    The most alike kinds are merged, with the smaller memory and the lower speed.
     """
     kinds, counts = np.unique(np.stack([slow, rooms], axis=1), axis=0, return_counts=True)
     scale = np.maximum(kinds.max(axis=0, where=np.isfinite(kinds), initial=0.0), 1e-300)
@@ -264,9 +264,9 @@ def _levels(rooms: Floats, slow: Floats) -> tuple[Floats, Floats, Ints]:
 def _runs(
     seconds: Floats, memory: Floats, rooms: Floats, slow: Floats
 ) -> tuple[Ints, Floats] | None:
-    """Return the ends of runs of least longest time that have devices, and the slowdowns of these.
+    """Return the ends of the runs with the least longest time, and their devices' slowdowns.
 
-    Shapes (S,); None if there are no such runs.
+    Shapes (S,); None if the order has no runs that fit the groups of devices.
     """
     sizes, factors, counts = _levels(rooms, slow)
     time, held = (np.concatenate([[0.0], np.cumsum(x)]) for x in (seconds, memory))
@@ -322,7 +322,7 @@ def _runs(
 def _by_program(
     task: Task[DeviceMapping], search: Search[Solution], units: Units, memory: Floats, rooms: Floats
 ) -> Ints | None:
-    """Return the stage of each unit in a cut that has devices, or prove that there is none."""
+    """Return the stage of each unit in a cut that fits the memories; None, perhaps with a proof."""
     if len(rooms) < 2:
         return None
     linear, columns = memory_program(memory, units.edges, rooms)

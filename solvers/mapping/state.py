@@ -40,7 +40,7 @@ from .partition import balanced_partition, cut_for_devices
 class MappingState:
     """Stages to be mapped and their costs, with offers and bounds in seconds per batch.
 
-    The search has them in the workload's time unit.
+    It converts them to the search's unit, that of the workload.
     """
 
     def __init__(self, task: Task[DeviceMapping], search: Search[Solution]) -> None:
@@ -103,13 +103,13 @@ class MappingState:
             search.method = before
 
     def offer(self, slots: Ints, sends_to: Ints) -> None:
-        """Offer a mapping, and one with better orders where other all-reduces than rings count."""
+        """Offer a mapping, with better orders if all-reduces other than rings are allowed."""
         self._offer(slots, sends_to)
         if not self.rings_only and self.problem.objective == "stage-time":
             self._offer_orders(slots, sends_to)
 
     def _offer(self, slots: Ints, sends_to: Ints) -> None:
-        """Offer a mapping; where only rings count, only if its longest stage is shorter."""
+        """Offer a mapping, unless only rings are allowed and its longest stage is no shorter."""
         costs = self.costs
         if self.rings_only:
             longest = stage_times(costs, slots, sends_to).max()
@@ -137,11 +137,11 @@ class MappingState:
         self.search.raise_bound(bound_s * (1 - 1e-12) / self.unit, origin)
 
     def layouts(self) -> None:
-        """Offer the constructions; if the first mapping beats them, map its stages instead.
+        """Offer the constructions, fix the stages, and bound each stage alone.
 
-        From then on the stages are given: mappings of others, from other processes, are not taken.
-        Then bound each stage alone, and improve the orders of the constructions. If memory is
-        short for all of them, there is no incumbent, and no bound.
+        If the first mapping is better than the constructions, its stages are mapped instead. From
+        then on the search takes no mapping of other stages from other processes. If no construction
+        fits the memories, there is neither incumbent nor bound.
         """
         with self.search.phase("layouts"):
             offered = self._layouts()
@@ -201,7 +201,7 @@ class MappingState:
             self.raise_bound(bound, "necessary conditions at a threshold")
 
     def bound_segments(self) -> None:
-        """Raise the bound by unsplittable segments."""
+        """Raise the bound to the least threshold at which unsplittable segments fit the blocks."""
         search, costs = self.search, self.costs
         if search.is_over() or not self.block.any():
             return

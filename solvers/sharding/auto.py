@@ -1,4 +1,4 @@
-"""`auto` for sharding: rules of frameworks, then elimination, or message passing before it."""
+"""Strategy `auto` for sharding: rules of frameworks, elimination, message passing, local search."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ FEW_PAIRS = 30_000
 
 
 def auto(task: Task[Sharding], search: Search[Solution]) -> None:
-    """Plan by elimination, of small programs of all choices, of others of those that matter.
+    """Plan by elimination, over all choices of small programs, and over few choices of large ones.
 
-    The rules of frameworks give the first plans, so that no plan is behind them. Elimination finds
-    the optimum of small programs. For large ones message passing leaves so few choices that
-    elimination finds the optimum over them. With a limit of memory it is done for several prices of
-    a byte. Local search and the integer program settle what is left.
+    The rules of frameworks give the first plans, so that the result is never worse. Elimination
+    finds the optimum of small programs. For large ones, message passing excludes so many choices
+    that elimination finds the optimum over the rest; with a limit of memory, at several prices of a
+    byte. Local search and the integer program improve what is not proved.
     """
     costs = sharding_costs(task)
     if is_too_small(costs, search):

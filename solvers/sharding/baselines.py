@@ -3,14 +3,15 @@
 Along each axis of the mesh a rule is followed:
 
     replicate      every device computes everything
-    data           samples stay split, parameters are copies; gradients are added up
-    sharded        as data, but parameters lie split, and are gathered where they are read
-    tensor         samples are copies; a product of a copy takes its weight by columns, one of what
-                   is split takes it by rows, and what is partial then is added up (Megatron)
+    data           samples are split, parameters are copies; gradients are all-reduced
+    sharded        as data, but parameters are split, and gathered where they are read
+    tensor         samples are copies; a product of a copy takes its weight split by columns, one of
+                   a split input takes it split by rows, and its partial sums are all-reduced
+                   (Megatron)
 
-An operator takes the cheapest of its signatures that read each tensor as it lies, or as copies. A
-copy, or a constant, may be read in parts where something else lies in parts, which takes nothing;
-but nothing is made in parts of what is read as copies alone.
+An operator takes the cheapest of its signatures that read each tensor in the property in which it
+was made, or as copies. A copy or a constant may be read split where another input is split, at no
+cost; but an output is split only where an input is.
 """
 
 from __future__ import annotations
@@ -67,18 +68,18 @@ def by_rule(costs: ShardingCosts, name: str) -> Ints:
 class _RulePass:
     """A pass over the operators in order that applies a rule along each axis.
 
-    A parameter, and what only looks at it in another way, lies as the first operator that computes
-    with it wants it; a constant, too.
+    Parameters, views of them and constants get the property that the first operator which computes
+    with them needs.
     """
 
     def __init__(self, costs: ShardingCosts, rules: Sequence[str]) -> None:
         self.costs, self.rules = costs, rules
         self.choice: dict[int, int] = {}
-        self.made: dict[int, int] = {}  # number of a tensor's property, once that is known
+        self.made: dict[int, int] = {}  # number of a tensor's property, once it is chosen
         self.states = [np.array(c.states, np.int64).reshape(len(c.states), -1)
                        for c in costs.conversions]  # fmt: skip
         program = costs.program
-        self.open: set[int] = set()  # tensors that lie as they are wanted
+        self.open: set[int] = set()  # tensors that get the property that their first reader needs
         self.weights: set[int] = set()
         self.constants: set[int] = set()
         for operator in program.operators:
@@ -129,9 +130,9 @@ class _RulePass:
         return found
 
     def _from_parts(self, v: int) -> Bools:
-        """Return the choices that make parts only along axes along which they read some.
+        """Return the choices whose outputs are split only along axes along which an input is.
 
-        Parts of a parameter make parts in products: a table that is looked up is no product.
+        A split parameter counts in products and views, but not as a table that is looked up.
         """
         choices, operator = self.costs.choices[v], self.costs.program.operators[v]
         parts, some, made, summed = np.zeros((4, *choices.signature.shape), np.bool_)
@@ -148,10 +149,10 @@ class _RulePass:
         return np.asarray(fine.all(axis=1) | (not operator.inputs), np.bool_)
 
     def _adds_up(self, v: int, t: int) -> Bools:
-        """Return where the rule for tensors adds t up before v reads it; shape (choices, axes).
+        """Return where rule `tensor` reduces t before v reads it; shape (choices, axes).
 
-        It does for products, and where the backward pass computes from a partial gradient and from
-        others: what that makes would be partial in turn, and added up one by one.
+        It does before products, and where the backward pass computes from a partial gradient and
+        from inputs that are not: each result would be partial, and have to be reduced in turn.
         """
         choices, operator = self.costs.choices[v], self.costs.program.operators[v]
         found = np.full(choices.signature.shape, operator.compute > 0)
@@ -205,9 +206,9 @@ class _RulePass:
             self.made[t] = int(makes[k])
 
     def _add_up(self, t: int, wanted: int) -> None:
-        """Turn partial sums that are read as copies into copies from then on, through views.
+        """Let partial sums that are read as copies be copies from then on, through views.
 
-        So they are added up once, however many views of them there are.
+        So they are reduced once, however many views of them are read.
         """
         lies, after = self.states[t][self.made[t]], self.states[t][wanted]
         both = np.where((lies == PARTIAL) & (after == COPIED), COPIED, lies)
@@ -239,7 +240,7 @@ class _RulePass:
         self._take(v, k)
 
     def _whole_parts(self, t: int, makes: Ints) -> Floats:
-        """Return the part of a parameter on a device, by choice; ties go to the first axis."""
+        """Return the share of a parameter on a device, by choice; ties go to early dimensions."""
         states = self.states[t][makes]
         left = np.where(states >= 0, 1.0 / np.array(self.costs.problem.mesh.shape), 1.0)
         order = np.where(states >= 0, states, 0).sum(axis=1)

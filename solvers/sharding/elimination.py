@@ -1,9 +1,9 @@
 """Elimination of variables: the optimum of a sharding without a limit of memory, a bound with one.
 
-A variable is eliminated by the table of the least cost of it and all costs that it is in, over its
-neighbours' values; the neighbours are joined by that table. The order is greedy, of least fill or
-of smallest tables, whichever needs less, and is known, with the size of every table, before
-anything is computed.
+Eliminating a variable replaces it, and all costs that depend on it, by a table of their least sum
+for all values of its neighbours, which become neighbours of each other. The order is greedy, by
+least fill or smallest table, whichever makes fewer entries in all; it is known, with the size of
+every table, before any is computed.
 
 See R. Dechter, "Bucket elimination: a unifying framework for reasoning", 1999.
 """
@@ -33,21 +33,21 @@ class EliminationOrder:
     """An order of elimination, with the number of entries of its tables."""
 
     variables: tuple[int, ...]  # first to last
-    largest: int  # largest, entries: entries of the largest table, and of all
+    largest: int  # largest, entries: entries of the largest table, and of all tables
     entries: int
 
 
-#: Bytes that must be free now for each entry of the tables, which takes half of them.
+#: Bytes of free memory for each entry of the largest table: twice what an entry takes.
 ENTRY_BYTES = 22
 
-#: Entries of all tables up to which elimination is a matter of a minute.
+#: Entries of all tables up to which elimination takes about a minute.
 MOST_ENTRIES = 2_000_000_000
 
 
 def elimination(task: Task[Sharding], search: Search[Solution]) -> None:
-    """Find the optimum by elimination; refuse if its tables would be too large.
+    """Find the optimum by elimination, unless its tables would be too large.
 
-    With a limit of memory this is the optimum if it keeps it, else a bound.
+    A limit of memory is ignored: the result is the optimum if it keeps the limit, else a bound.
     """
     costs = sharding_costs(task)
     if is_too_small(costs, search):
@@ -56,7 +56,7 @@ def elimination(task: Task[Sharding], search: Search[Solution]) -> None:
 
 
 def eliminate_all(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
-    """Return the choices of least costs that are a sum, and raise the bound to these costs."""
+    """Return the choices of least cost, where that is a sum, and raise the bound to their cost."""
     with search.phase("elimination"):
         chosen = cheapest(costs, search)
     if chosen is None:

@@ -1,4 +1,4 @@
-"""Local search for sharding: parts of the program are replanned by elimination, the rest kept."""
+"""Local search for sharding: elimination over a part of the program at a time, the rest fixed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PART, ENTRIES, FAILURES = 60, 2_000_000, 60
 
 
 def local_search(task: Task[Sharding], search: Search[Solution]) -> None:
-    """Improve the best of the rules' plans part by part until no part improves."""
+    """Improve the best of the rules' plans part by part until many parts in a row bring nothing."""
     costs = sharding_costs(task)
     if is_too_small(costs, search):
         return
@@ -31,9 +31,9 @@ def local_search(task: Task[Sharding], search: Search[Solution]) -> None:
 
 
 def improve(costs: ShardingCosts, search: Search[Solution], weights: Floats | None = None) -> None:
-    """Improve the incumbent part by part until no part improves.
+    """Improve the incumbent part by part until `FAILURES` parts in a row bring nothing.
 
-    Parts are planned by the sum of all costs, or by the mixture of a step's ends of these weights.
+    A part is optimised for the sum of all costs, or for the mixture of ends with these weights.
     """
     if not isinstance(search.best, TensorSharding):
         return
@@ -58,7 +58,7 @@ def improve(costs: ShardingCosts, search: Search[Solution], weights: Floats | No
 
 
 def _part(network: CostNetwork, centre: int) -> list[int]:
-    """Return the variables nearest to one in the network."""
+    """Return the `PART` variables nearest to one in the network."""
     found, queue = {centre}, [centre]
     for v in queue:
         for u in sorted(network.neighbours[v]):
@@ -71,7 +71,7 @@ def _part(network: CostNetwork, centre: int) -> list[int]:
 def _replanned(
     network: CostNetwork, part: Iterable[int], chosen: Ints, search: Search[Solution]
 ) -> Ints | None:
-    """Return the choices with one part at its optimum, given the rest."""
+    """Return the choices with one part at its optimum; None if its tables are too large."""
     value = _values(network, chosen)
     inside = {v: k for k, v in enumerate(part)}
     own = [network.cost[v].copy() for v in inside]
@@ -99,7 +99,7 @@ def _replanned(
 
 
 def _values(network: CostNetwork, chosen: Ints) -> Ints:
-    """Return values of all variables: a conversion is done where that is no dearer."""
+    """Return the values of all variables, conversions included, at least cost for the choices."""
     value = np.zeros(len(network.cost), np.int64)
     value[: network.operators] = chosen
     for w in range(network.operators, len(network.cost)):

@@ -1,4 +1,4 @@
-"""Sweeps of message passing: each operator in order exchanges reduced costs with its uses."""
+"""Kernel of message passing: sweeps in which operators exchange reduced costs with their uses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _set(flat, at, r, reads, one, value):
 def _give(flat, at, r, reads, beliefs, share, mins):
     """Send a share of a use's reduced costs, above the least belief, to its other side.
 
-    `beliefs` has the belief of each choice of the operator, how many these are, and the least.
+    `beliefs`: the reduced cost of each choice of the operator, their number, and their minimum.
     """
     belief, count, least = beliefs
     group = flat.need[r] if reads else flat.made[r]
@@ -69,7 +69,7 @@ def _give(flat, at, r, reads, beliefs, share, mins):
 def sweep(flat, at, forward, known, belief, mins):
     """Pass over all operators, first to last or back; return the bound.
 
-    `known` is the bound before; `belief` and `mins` are room for what an operator has at most.
+    `known` is the bound before; `belief` and `mins` are scratch, as long as the largest operator.
     """
     total = 0.0
     count = len(flat.first) - 1
@@ -114,7 +114,7 @@ def sweep(flat, at, forward, known, belief, mins):
 
 @inner
 def _return(flat, at, v, forward, beliefs, rest, mins):
-    """Return the rest of an operator's reduced costs to uses of shared conversions it came from."""
+    """Give the rest of an operator's reduced costs back to the uses with shared conversions."""
     several = 0
     for end in range(flat.end_first[v], flat.end_first[v + 1]):
         r = flat.end_use[end]

@@ -1,10 +1,10 @@
-"""Message passing, then elimination of the choices left: shardings of large programs and meshes.
+"""Message passing, and elimination over the choices left, for large programs and meshes.
 
-Operators are passed in order and back. Each takes what its uses' potentials can be raised by, finds
-which of its choices is cheapest then, and leaves what the others are dearer by to its uses on the
-way: the bound (7) never falls. A choice that (8) puts above the best known plan is left out. Over
-the choices that (8) puts at most δ above the bound, elimination finds the optimum of a program that
-is small while δ is: the best plan costs that, or bound + δ at least.
+Sweeps visit the operators in order and back. Each raises the potentials of its uses as far as (6)
+allows, and gives the reduced costs of its choices above the least to the uses ahead: the bound (7)
+never falls. Choices whose bound (8) is above the cost of the best known plan are excluded. Over the
+choices whose bound (8) is at most δ above (7), elimination finds an optimum; the best plan costs as
+much, or at least bound + δ. While δ is small, so are the tables.
 
 See V. Kolmogorov, "Convergent tree-reweighted message passing for energy minimization", 2006.
 """
@@ -41,18 +41,18 @@ from .mixtures import is_too_small, minimise_sums
 #: Passes there and back between two looks at the bound.
 STEP = 8
 
-#: A step that closes a smaller part of the gap ends the passes of a round; a round, the rounds. Of
-#: a mixture's minimum no more is sought either.
+#: Part of the gap that `STEP` passes, and a round, must close to be followed by another; and the
+#: gap, relative to that of the search, to which a mixture is minimised.
 PROGRESS = 0.02
 
-#: First δ, relative to the bound, and by what one is divided for which the tables are too large;
-#: the first is also the gap to which the plan at a price of memory is sought.
+#: First δ, relative to the bound, and the divisor of a δ whose tables are too large; the first is
+#: also the gap to which the plan at a price of memory is sought.
 FIRST, SMALLER = 1e-5, 4.0
 
-#: Pairs of choices of operators that share a tensor, over which elimination is tried.
+#: Pairs of choices, of operators that share a tensor, up to which elimination is tried.
 MOST_PAIRS = 200_000
 
-#: Entries of all tables that elimination over the choices left may have.
+#: Entries of all tables up to which elimination is tried over the choices left.
 MOST_ENTRIES = 20_000_000
 
 #: Largest relative excess of a bound by rounding.
@@ -60,7 +60,7 @@ ROUNDING = 1e-10
 
 
 def messages(task: Task[Sharding], search: Search[Solution]) -> None:
-    """Plan by message passing; a limit of memory is checked only when plans are judged."""
+    """Plan by message passing; a limit of memory counts only when plans are judged."""
     costs = sharding_costs(task)
     if is_too_small(costs, search):
         return
@@ -93,9 +93,9 @@ def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> Ints |
 def approach(
     costs: ShardingCosts, search: Clock, start: Ints | None = None, enough: float = 0.0
 ) -> Iterator[tuple[float, Ints | None]]:
-    """Yield the bound without memory and the best choices, ever better ones.
+    """Yield ever better bounds, without a limit of memory, and ever better choices.
 
-    Ends at a relative gap of `enough`.
+    It ends at a relative gap of `enough`, or where rounds close too little of the gap.
     """
     flat = flatten(costs)
     left = _MessageState(costs, flat, no_potentials(flat), start)
@@ -124,7 +124,7 @@ def choices_left(costs: ShardingCosts, search: Clock, most: float) -> list[Ints]
 
 
 class _MessageState:
-    """The state of message passing: potentials, their bound, allowed choices, best plan."""
+    """The state of message passing: potentials, their bound, the choices left, the best plan."""
 
     def __init__(
         self, costs: ShardingCosts, flat: ShardingRows, at: Potentials, chosen: Ints | None
@@ -145,7 +145,7 @@ class _MessageState:
             self.chosen, self.value = chosen, value
 
     def passed(self, search: Clock) -> None:
-        """Sweep over the operators, there and back, while that closes the gap."""
+        """Sweep over the operators while that closes the gap."""
         flat = self.flat
         most = int(max(np.diff(flat.first).max(), flat.rows.max(initial=0),
                        flat.width.max(initial=0)))  # fmt: skip
@@ -162,7 +162,7 @@ class _MessageState:
         self.bound = max(self.bound, proved - ROUNDING * abs(proved))
 
     def within(self, delta: float) -> Bools:
-        """Return the choices of plans of bound + δ at most, one each at least."""
+        """Return the mask of choices in plans of cost ≤ bound + δ, at least one per operator."""
         least, first = self.at.least, self.flat.first
         cheapest_each = np.minimum.reduceat(least, first[:-1])
         slack = 10 * ROUNDING * abs(self.bound)
@@ -172,7 +172,7 @@ class _MessageState:
         return np.asarray(kept, np.bool_)
 
     def eliminated(self, search: Clock) -> None:
-        """Find the best plan of bound + δ at most, for the largest δ that can be eliminated."""
+        """Find the best plan of cost at most bound + δ, for the largest δ with small tables."""
         base, done, delta = self.bound, 0.0, FIRST * abs(self.bound)
         if self._best_within(delta, search):
             done = delta
@@ -183,7 +183,7 @@ class _MessageState:
             delta /= SMALLER
 
     def _best_within(self, delta: float, search: Clock) -> bool:
-        """Find the best plan at most δ above the bound; False if the tables are too large."""
+        """Find the best plan of cost at most bound + δ; False if the tables are too large."""
         base, first = self.bound, self.flat.first
         kept = self.within(delta)
         count = np.add.reduceat(kept, first[:-1], dtype=np.int64)

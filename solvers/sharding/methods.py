@@ -1,4 +1,4 @@
-"""The methods for sharding: solvers, imported when first run."""
+"""Table of the methods for sharding: solvers by dotted name, and the tasks that they refuse."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _links(_method: str, task: Task[Sharding]) -> str | None:
 RULES = ("data-parallel", "fully-sharded", "megatron", "replicate", "communication-only")
 
 
-def _beside(task: Task[Sharding]) -> Sequence[Strategy]:  # noqa: ARG001
+def _strategies(task: Task[Sharding]) -> Sequence[Strategy]:  # noqa: ARG001
     """Return the strategies beside `auto`, whose elimination may take long."""
     return (
         Strategy("milp", SolverName("stagecut.solvers.sharding.milp.milp")),
@@ -30,7 +30,7 @@ def _beside(task: Task[Sharding]) -> Sequence[Strategy]:  # noqa: ARG001
 #: Methods for sharding by name.
 METHODS: dict[str, Method[Sharding]] = {
     "auto": Method(
-        SolverName("stagecut.solvers.sharding.auto.auto"), refuses=(_links,), beside=_beside
+        SolverName("stagecut.solvers.sharding.auto.auto"), refuses=(_links,), strategies=_strategies
     ),
     "elimination": Method(
         SolverName("stagecut.solvers.sharding.elimination.elimination"), refuses=(_links,)

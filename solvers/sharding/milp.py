@@ -1,4 +1,4 @@
-"""Sharding by integer programming, with the memory as a constraint of the program."""
+"""Methods `milp` and `milp-compact` for sharding: integer programs, with memory as a constraint."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Mixtures of a step's ends: sums that bound a sharding that is no sum itself, one after another.
+"""Mixtures of a step's ends: sums that bound an objective which is a maximum.
 
-A step with overlap ends when the latest of its ends does, one with a placement phase by phase. A
-mixture of the ends is a sum over operators and tensors, as a step without either is, and all
-methods minimise it; its least is a bound. The first is the end of computing, which is exact
-wherever buckets hide behind it, or all groups alike; each next one is the mixture of largest bound
-if the shardings found so far were all (cutting planes).
+A step with overlap takes until its latest end, one with a placement the sum of that over its
+phases. A mixture weighs the ends of each phase, with weights of sum 1. It is a sum over operators
+and tensors, which all methods can minimise, and its minimum is a bound. The first mixture is the
+end of computing alone, exact if all buckets are hidden behind it or all groups are alike; each next
+one has the largest minimum over the shardings found so far (cutting planes).
 
 See J. E. Kelley, "The cutting-plane method for solving convex programs", 1960.
 """
@@ -32,10 +32,10 @@ def minimise_sums(
     search: Search[Solution],
     minimise: Callable[[ShardingCosts, Search[Solution]], Ints | None],
 ) -> Floats | None:
-    """Minimise sums that bound the objective until the search is over; where it is one, itself.
+    """Minimise the objective if it is a sum, else mixtures of its ends in turn.
 
-    `minimise` raises the bound to what it proves of a sum, and returns its choices if it has any.
-    Returns the weights of the last mixture.
+    `minimise` raises the bound to that of a sum, and returns the choices found, if any. Returns the
+    weights of the last mixture; None for a sum.
     """
     if costs.ends is None:
         minimise(costs, search)

@@ -1,14 +1,14 @@
-"""Shardings within a memory: by a price per byte, and by elimination over cost and bytes.
+"""Shardings within a limit of memory: Lagrangian prices, and elimination over cost and bytes.
 
-*Prices.* At each price of memory message passing gives a plan and a bound; the best price is
-sought where the lines of plans cross. Two shardings, one too large and one dear, are blended into
-one that fits: parts of the dearer one replace those of the other.
+*Prices.* At each price of memory message passing gives a plan and a bound; the next price is where
+the Lagrangians of a plan that fits and one that does not are equal. These two plans are blended
+into a third: parts of the plan that fits replace those of the other until it fits, too.
 
-*Elimination over cost and bytes.* Where elimination keeps the least cost of a variable for its
-neighbours' values, this keeps the Pareto front of pairs of cost and bytes that can still belong to
-a plan that fits and is cheaper than the best one known. That is exact, and closes the gap that
-prices leave open; but fronts may become too large, and choices that the best price excludes are
-left out first.
+*Elimination over cost and bytes.* Where elimination keeps the least cost for each
+combination of the neighbours' values, this keeps the Pareto front of pairs of cost and bytes that
+can still belong to a plan that fits and is cheaper than the best one known. That is exact, and
+closes the gap that prices leave; but fronts may become too large. So choices that the best price
+excludes are left out before.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from ..core.search import Search
 from .elimination import elimination_order
 from .messages import FIRST, approach, choices_left
 
-#: Pairs of cost and bytes that are added up, and entries of tables, at most.
+#: Largest number of sums of pairs of cost and bytes, and of entries of tables.
 MOST = 300_000
 
-#: Cost, bytes, and what they are of: a variable with its value, or two of these.
+#: Cost, bytes, and their choices: a variable with its value, or two of these.
 Point = tuple[float, float, tuple[object, object]]
 
 
@@ -59,11 +59,11 @@ class _CostAndBytes:
         self.network = CostNetwork(none, pairs, count)
 
 
-#: Largest relative excess of sums of costs or bytes by rounding; at the first price all memory
-#: costs this part of a plan.
+#: Largest relative error of sums of costs or bytes by rounding; and what the whole memory costs at
+#: the first price, relative to the bound.
 ROUNDING = 1e-9
 
-#: Prices that are tried, at most.
+#: Largest number of prices.
 STEPS = 24
 
 
@@ -112,7 +112,7 @@ class _Prices:
         return None if self.search.should_stop() else line
 
     def offer_blend(self, low: _LagrangianLine, high: _LagrangianLine) -> None:
-        """Offer a plan of parts of two others."""
+        """Offer a plan that consists of parts of two others, if it fits."""
         mixed = blend(self.costs, low.chosen, high.chosen, self.room)
         if mixed is not None:
             self.search.offer(TensorSharding(self.costs.signature(mixed)))
@@ -132,8 +132,8 @@ def priced_memory(costs: ShardingCosts, search: Search[Solution]) -> float:
 def _best_price(prices: _Prices) -> None:
     """Raise the price until the plan fits, then try prices where the lines of plans cross.
 
-    The lines are those of the last plan that fits and of the last that does not: what is best at
-    any price between is not above where they cross.
+    These are the lines of the last plan that fits and of the last that does not; where they cross,
+    a best plan has at most that Lagrangian.
     """
     room = prices.room
     free = max(prices.search.bound, 0.0) / room if room > 0 else 0.0
@@ -163,9 +163,10 @@ def _best_price(prices: _Prices) -> None:
 def blend(costs: ShardingCosts, large: Ints, small: Ints, room: float) -> Ints | None:
     """Return choices that hold at most `room` bytes, None if `small` holds more.
 
-    Where `large`, which costs less, and `small` differ, they fall into parts that share no tensor,
-    so that each can be taken from either. Those of `small` are taken by what a byte less costs,
-    until the rest fits; then those that need not be are given back, the dearest first.
+    The operators in which `large`, which costs less, and `small` differ fall into parts that share
+    no tensor, so that each part can be of either. Parts of `small` replace those of `large` by
+    ascending cost per byte saved until all fits; then those that are not needed are taken back, the
+    most expensive first.
     """
     bytes_of, costs_of = priced(without_costs(costs), 1.0), priced(costs, 0.0)
     large, small = with_views(costs, large), with_views(costs, small)
@@ -200,7 +201,7 @@ def _price(part: tuple[Ints, float, float]) -> float:
 
 
 def _parts(terms: Iterable[Term], one: Ints, other: Ints) -> list[Ints]:
-    """Return the operators of which two shardings differ, those that share a tensor together."""
+    """Return the operators in which two shardings differ, by components that share tensors."""
     import networkx as nx
 
     differs = one != other
@@ -213,7 +214,7 @@ def _parts(terms: Iterable[Term], one: Ints, other: Ints) -> list[Ints]:
 
 
 def _changed(costs: ShardingCosts, operators: Ints, before: Ints, after: Ints) -> float:
-    """Return the growth of the costs if operators choose otherwise."""
+    """Return by how much the cost grows if operators change their choices."""
     inside = set(operators.tolist())
     grown = 0.0
     for v in inside:
@@ -229,9 +230,9 @@ def least_cost_that_fits(
 ) -> Ints | None:
     """Offer the plan of least cost that fits, raise the bound to that cost, and return its choices.
 
-    None if fronts become too large, or nothing that fits costs less than the best plan known. Where
-    the costs are a mixture of ends, the plan itself may take longer than its cost. Any price of a
-    byte will do: the better its bound (9), the fewer choices are left.
+    None if fronts become too large, or no plan that fits costs less than the best one known. If the
+    costs are a mixture of ends, the plan may take longer than its cost says. Any `price` of a byte
+    is valid: the better its bound (9), the fewer choices are left.
     """
     room, least = costs.problem.memory_bytes, search.objective
     assert room is not None
@@ -320,7 +321,7 @@ def _best(points: Iterable[Point], below: float, room: float) -> list[Point]:
 
 
 def _values(of: tuple[object, ...]) -> Iterator[tuple[int, int]]:
-    """Yield the variables and values that a point stands for."""
+    """Yield the variables and values of a point."""
     waiting: list[object] = [of]
     while waiting:
         match waiting.pop():

@@ -37,10 +37,7 @@ def topological_units(graph: Hypergraph) -> list[int]:
     """Return the units in topological order of the pipeline edges; ties by lowest number."""
     import networkx as nx
 
-    order: nx.DiGraph[int] = nx.DiGraph()
-    order.add_nodes_from(range(graph.size))
-    order.add_edges_from(graph.edges.tolist())
-    return list(nx.lexicographical_topological_sort(order))
+    return list(nx.lexicographical_topological_sort(graph.digraph()))
 
 
 def _fill(

@@ -268,7 +268,7 @@ def _read_back(
     while ideal > 0:
         row = table.row[ideal]
         before, kind = int(table.origin[row, state]), int(table.by[row, state])
-        stage = np.setdiff1d(lattice.units(ideal), lattice.units(before), assume_unique=True)
+        stage = lattice.between(before, ideal)
         device[lattice.order[stage]] = first[kind] + states.used[state, kind] - 1
         if len(stage):
             used.append(int(first[kind] + states.used[state, kind] - 1))

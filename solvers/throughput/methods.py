@@ -21,7 +21,7 @@ def _learned(task: Task[Throughput], search: Search[Solution]) -> None:
     learned(task, search)
 
 
-def _beside_auto(task: Task[Throughput]) -> Sequence[Strategy]:
+def _strategies_of_auto(task: Task[Throughput]) -> Sequence[Strategy]:
     """Return the strategies beside `auto`: none for large graphs, as none would end in time.
 
     There is none for relayed data either, as only the DP can price it.
@@ -31,11 +31,11 @@ def _beside_auto(task: Task[Throughput]) -> Sequence[Strategy]:
     if task.problem.relayed or task.workload.n > LARGE:
         return ()
     if task.problem.split == "noncontiguous":
-        return (*_beside_set_partitioning(task), Strategy("milp", MILP))
+        return (*_strategies_of_set_partitioning(task), Strategy("milp", MILP))
     return (Strategy("milp", MILP),)
 
 
-def _beside_set_partitioning(_: Task[Throughput]) -> Sequence[Strategy]:
+def _strategies_of_set_partitioning(_: Task[Throughput]) -> Sequence[Strategy]:
     """Return the strategies beside set partitioning; the latter then works on the bound only."""
     from .set_partitioning import SPLITS, splits  # only here: other splits need none of it
 
@@ -67,7 +67,9 @@ def _hosts_alone(method: str, task: Task[Throughput]) -> str | None:
 #: Methods for throughput by name.
 METHODS: dict[str, Method[Throughput]] = {
     "auto": Method(
-        SolverName("stagecut.solvers.throughput.auto.auto"), READS_SOLVER, beside=_beside_auto
+        SolverName("stagecut.solvers.throughput.auto.auto"),
+        READS_SOLVER,
+        strategies=_strategies_of_auto,
     ),
     "dp": Method(SolverName("stagecut.solvers.throughput.dp.ideal_dp")),
     "linear-dp": Method(SolverName("stagecut.solvers.throughput.dp.linearised_dp")),
@@ -79,7 +81,7 @@ METHODS: dict[str, Method[Throughput]] = {
     "column-generation": Method(
         SolverName("stagecut.solvers.throughput.set_partitioning.set_partitioning"),
         refuses=(_relayed, _connected),
-        beside=_beside_set_partitioning,
+        strategies=_strategies_of_set_partitioning,
     ),
     "greedy": Method(GREEDY),
     "local-search": Method(

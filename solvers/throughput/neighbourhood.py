@@ -14,8 +14,8 @@ from ..core.search import Clock, Search
 from .column_generation.frontier_kernels import FrontierLimits, FrontierNets, build
 from .split_kernels import (
     DevicePair,
-    LabelSetting,
     PairLayers,
+    SplitQuery,
     completion_bounds,
     held_by,
     loads,
@@ -226,5 +226,5 @@ def resplit(
         return False
     layers = PairLayers(ptr, step, cost_a, cost_b)
     bounds = completion_bounds(units, pair, layers)
-    code = split_pair(where, units, held, LabelSetting(pair, layers, bounds, most, least_sum))
+    code = split_pair(where, units, held, SplitQuery(pair, layers, bounds, most, least_sum))
     return None if code < 0 else bool(code)

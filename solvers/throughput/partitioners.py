@@ -143,13 +143,14 @@ def _graph(task: Task[Throughput]) -> _Graph | None:
     pairs = sorted(between)
     neighbours: list[list[int]] = [[] for _ in range(units.size)]
     edge_weights: list[list[int]] = [[] for _ in range(units.size)]
-    for (a, b), weight in zip(pairs, _whole(np.array([between[p] for p in pairs])), strict=True):
+    integers = _integer_weights(np.array([between[p] for p in pairs]))
+    for (a, b), weight in zip(pairs, integers, strict=True):
         neighbours[a].append(b)
         edge_weights[a].append(int(weight))
-    weights = _whole(np.where(np.isinf(time), 0.0, time)).tolist()
+    weights = _integer_weights(np.where(np.isinf(time), 0.0, time)).tolist()
     return _Graph(units, accelerators, weights, neighbours, edge_weights)
 
 
-def _whole(values: Floats) -> Ints:
+def _integer_weights(values: Floats) -> Ints:
     total = float(values.sum())
     return np.maximum(1, np.round(values * (WEIGHT_SUM / total if total else 0.0))).astype(int)

@@ -64,8 +64,8 @@ class Fixed(NamedTuple):
     outside: Bools  # has a pin on another device
 
 
-class LabelSetting(NamedTuple):
-    """Inputs shared by all extensions in the label setting of one pair."""
+class SplitQuery(NamedTuple):
+    """Question to the label setting for one pair: a split with both loads below a limit."""
 
     pair: DevicePair
     layers: PairLayers
@@ -198,7 +198,7 @@ def _completion_bounds(units, pair, layers, bounds):
                 bounds[r, x] = min(to_a, to_b)
 
 
-def split_pair(where: Ints, units: Ints, held: Fixed, search: LabelSetting) -> int:
+def split_pair(where: Ints, units: Ints, held: Fixed, query: SplitQuery) -> int:
     """Divide the free units of two devices anew, at the least objective found by label setting.
 
     Write `where` and return 1; or return 0 if there is no split, −1 if the labels exceed
@@ -206,9 +206,9 @@ def split_pair(where: Ints, units: Ints, held: Fixed, search: LabelSetting) -> i
 
     Labels are the loads of feasible partial splits; of two in the same bucket of A's load, the one
     with less load on B is kept. A label is dropped if no completion has both loads below
-    `search.most`.
+    `query.most`.
     """
-    widest = int(np.diff(search.layers.ptr).max())
+    widest = int(np.diff(query.layers.ptr).max())
     shape = widest, BUCKETS + 1
     grid = Grid(
         np.empty(shape), np.full(shape, np.inf), np.empty(shape), np.empty(shape, np.int64),
@@ -220,28 +220,28 @@ def split_pair(where: Ints, units: Ints, held: Fixed, search: LabelSetting) -> i
     ends[1] = 1
     start = np.array([held.load_a]), np.array([held.load_b]), np.array([held.memory_a])
     memory = held.memory_a + held.memory_b
-    code: int = _split(where, units, search, start, memory, (grid, first, ends))
+    code: int = _split(where, units, query, start, memory, (grid, first, ends))
     return code
 
 
 @kernel
-def _split(where, units, search, labels, memory, scratch):
+def _split(where, units, query, labels, memory, scratch):
     """Split as `split_pair` says, from the first label; `memory` is that of the fixed units.
 
     `scratch` is allocated by the caller, as each new type of array takes 0.1 s to compile.
     """
-    ptr = search.layers.ptr
+    ptr = query.layers.ptr
     grid, firsts, ends = scratch
     first, next_first = firsts[0], firsts[1]
     origin = np.empty(1 << 12, np.int64)
     size = len(units)
     work = 0
     for i in range(size):
-        memory += search.pair.memory[units[i]]
+        memory += query.pair.memory[units[i]]
         work += first[ptr[i + 1] - ptr[i]]
         if work > MOST_WORK:
             return -1
-        _spread((i, units[i]), search, first, labels, grid, memory)
+        _spread((i, units[i]), query, first, labels, grid, memory)
         wide = ptr[i + 2] - ptr[i + 1]
         room = 0
         for y in range(wide):
@@ -260,21 +260,21 @@ def _split(where, units, search, labels, memory, scratch):
     best, at = np.inf, -1
     for k in range(ends[size + 1] - ends[size]):
         a, b = labels[0][k], labels[1][k]
-        score = a + b if search.least_sum else max(a, b)
+        score = a + b if query.least_sum else max(a, b)
         if score < best:
             best, at = score, k
     for i in range(size, 0, -1):
         came = origin[ends[i] + at]
-        where[units[i - 1]] = search.pair.a if came & 1 else search.pair.b
+        where[units[i - 1]] = query.pair.a if came & 1 else query.pair.b
         at = came >> 1
     return 1
 
 
 @inner
-def _spread(place, search, first, labels, grid, total_held):
+def _spread(place, query, first, labels, grid, total_held):
     """Extend the labels of a layer by its unit into the grid; `total_held` is for A and B."""
     i, v = place
-    pair, layers, bounds, most, _ = search
+    pair, layers, bounds, most, _ = query
     _a, _b, compute_a, compute_b, _weight_a, _weight_b, memory, room_a, room_b = pair
     ptr, step, cost_a, cost_b = layers
     load_a, load_b, held = labels

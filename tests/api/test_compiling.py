@@ -42,8 +42,8 @@ def run(task: Task[Throughput], search: Search[Solution]) -> None:
 def test_a_call_that_compiled_stops_at_the_gap_asked_for(
     monkeypatch: pytest.MonkeyPatch, first: bool
 ) -> None:
-    monkeypatch.setattr(kernels, "TURNS", 1)
-    monkeypatch.setattr(kernels, "TURNS_PER_BYTE", 0)
+    monkeypatch.setattr(kernels, "ITERATIONS", 1)
+    monkeypatch.setattr(kernels, "ITERATIONS_PER_BYTE", 0)
     for one, cached in ((to_come_near, not first), (to_go_on, False)):
         monkeypatch.setattr(one, "ready", False)
         monkeypatch.setitem(one.__dict__, "_cached", cached)

@@ -17,7 +17,7 @@ from stagecut.api.job_front import front
 from stagecut.commands.show.job import print_difference, print_explanation, print_front
 from stagecut.instances import InputError
 from stagecut.instances.costs.calibration import calibration
-from stagecut.instances.costs.layout import Recompute
+from stagecut.instances.costs.layout import Layout, Recompute, describe
 from stagecut.instances.costs.memory import RankStages, peak_memory, rank_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.plan import JobPlan
@@ -135,6 +135,15 @@ def test_a_result_is_shown_in_a_line_and_its_candidates_as_a_table() -> None:
     nothing = solve_job(MODEL, "h100:4", replace(JOB, memory_bytes=2**30))
     assert "reason=" in repr(nothing)
     assert nothing.to_pandas().empty
+
+
+def test_layouts_with_other_stages_read_differently() -> None:
+    """Numbers of layers, and of recomputed layers, of stages make layouts faster or slower."""
+    layout = Layout(pipeline=2, recompute=frozenset({Recompute.FULL}))
+    others = {"stage_layers": ((3, 5), (4, 4), (5, 3)), "recompute_layers": ((0, 2), (1, 1))}
+    for name, values in others.items():
+        texts = {describe(replace(layout, **{name: value})) for value in values}
+        assert len(texts) == len(values)
 
 
 def test_two_plans_differ_in_what_was_asked_and_what_came_of_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,8 @@ def test_a_result_does_where_a_plan_does(
     nothing = stagecut.solve(chain([1.0, 2.0, 3.0], memory_bytes=np.full(3, 50.0)), CLUSTER)
     with pytest.raises(InputError, match=r"plan: the result has none \(infeasible: .*\)$"):
         take(workload, nothing)
+    with pytest.raises(InputError, match="plan: this is of type int; give a Plan, or the Result"):
+        take(workload, SimpleNamespace(plan=1))  # such as the plan of a training job
     with pytest.raises(InputError, match="plan: this is of type str; give a Plan, or the Result"):
         take(workload, "plan.json")
 
@@ -64,3 +67,11 @@ def test_limits_that_are_no_limits(limits: Any, said: str) -> None:
         stagecut.solve(chain([1.0, 2.0]), CLUSTER, limits=limits)
     assert str(raised.value).startswith(f"limits: {limits!r}; write ")
     assert said in str(raised.value)
+
+
+def test_compare_takes_problems_on_workloads_alone() -> None:
+    job = stagecut.TrainingJob(global_batch=8, sequence=8)
+    asked: Any
+    for asked in (job, [job], {"job": job}):
+        with pytest.raises(InputError, match=r"problem: .*; give one, such as Throughput"):
+            stagecut.compare(chain([1.0, 2.0]), asked, cluster=CLUSTER)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from cli_cases import placement_file
+from cli_cases import placement_file, run_here
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -28,7 +28,8 @@ from stagecut import (
     save,
     topology,
 )
-from stagecut.api.cases import cases, read_record, run_cases
+from stagecut.api import cases as cases_module
+from stagecut.api.cases import ComparisonCase, cases, read_record, run_cases
 from stagecut.api.compare import Row, summaries, tabulate
 from stagecut.cli import app
 from stagecut.commands.compare import _cells, _table
@@ -52,6 +53,25 @@ def chain() -> Workload:
         output_bytes=np.full(3, 10.0),
         time_unit="ms",
     )
+
+
+class Here:
+    """An executor without threads."""
+
+    def unordered(
+        self, function: Callable[[ComparisonCase], Row], arguments: Sequence[ComparisonCase]
+    ) -> Iterator[tuple[ComparisonCase, Row]]:
+        return ((argument, function(argument)) for argument in arguments)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def _cases_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run cases in this process; other tests show that each has one of its own."""
+    monkeypatch.setattr(cases_module.subprocess, "run", run_here)
+    monkeypatch.setattr(cases_module, "executor_of", lambda *_: Here())
 
 
 def test_a_table_with_a_row_per_case_that_resumes(tmp_path: Path) -> None:
@@ -86,6 +106,7 @@ def test_a_case_that_crashes_is_a_row(tmp_path: Path) -> None:
     assert table["error"][1].startswith("exit code 0")
 
 
+@pytest.mark.usefixtures("_cases_here")
 def test_a_comparison_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> None:
     todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], SECONDS)
     record = tmp_path / "table.csv.jsonl"
@@ -96,6 +117,7 @@ def test_a_comparison_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> N
     assert record.read_text().count("\n") == 2
 
 
+@pytest.mark.usefixtures("_cases_here")
 def test_the_cluster_can_be_given(tmp_path: Path) -> None:
     path, cluster = str(placement_file(tmp_path)), tmp_path / "cluster.json"
     save(Cluster((DeviceKind("accelerator", 4),)), cluster)
@@ -107,6 +129,7 @@ def test_the_cluster_can_be_given(tmp_path: Path) -> None:
     assert run_cases([slow], tmp_path / "table.csv")["objective"][0] == 16.0
 
 
+@pytest.mark.usefixtures("_cases_here")
 def test_cases_of_damaged_lines_run_again(tmp_path: Path) -> None:
     record = tmp_path / "table.csv.jsonl"
     todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], SECONDS)
@@ -209,6 +232,7 @@ def test_in_python_names_are_told_apart_and_errors_are_rows() -> None:
     assert "cannot price relayed" in table["error"][0]
 
 
+@pytest.mark.usefixtures("_cases_here")
 def test_the_command_compares_for_other_objectives(tmp_path: Path) -> None:
     path, out = str(placement_file(tmp_path)), tmp_path / "table.csv"
     arguments = ["compare", path, "-o", str(out), "--problem", "latency", "--time-limit", "20"]
@@ -222,6 +246,7 @@ def test_the_command_compares_for_other_objectives(tmp_path: Path) -> None:
         CliRunner().invoke(app, [*arguments, "--split", "contiguous"], catch_exceptions=False)
 
 
+@pytest.mark.usefixtures("_cases_here")
 def test_iterations_are_compared_with_what_frameworks_do(tmp_path: Path) -> None:
     path = tmp_path / "net.json"
     names = tuple(f"layers.{v}.mlp" for v in range(5))
@@ -247,6 +272,7 @@ def test_iterations_are_compared_with_what_frameworks_do(tmp_path: Path) -> None
         CliRunner().invoke(app, ["compare", str(path), *options[:2]], catch_exceptions=False)
 
 
+@pytest.mark.usefixtures("_cases_here")
 def test_the_command_takes_what_solve_takes_of_the_problem(tmp_path: Path) -> None:
     def run(*options: str) -> list[dict[Hashable, Any]]:
         out = tmp_path / "table.csv"
@@ -366,6 +392,7 @@ def test_ratios_of_several_workloads_are_said_by_method() -> None:
     ]
 
 
+@pytest.mark.usefixtures("_cases_here")
 def test_one_reason_of_several_methods_is_said_once(tmp_path: Path) -> None:
     path = str(placement_file(tmp_path))
     options = ["--problem", "pipeline", "--microbatches", "4", "--accelerators", "2"]

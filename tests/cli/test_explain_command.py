@@ -82,11 +82,11 @@ def test_version() -> None:
     [
         ("solve x --method g", ["greedy"]),
         ("solve gpt2-xl-operators-t", ["gpt2-xl-operators-training"]),
-        ("solve x --split non", ["noncontiguous"]),
         ("solve x --cluster ring", ["ring:"]),
         ("compare x --methods auto,greed", ["auto,greedy"]),
-        ("explain x --problem lat", ["latency"]),
-        ("simulate x --schedule pip", ["pipedream"]),
+        pytest.param("solve x --split non", ["noncontiguous"], marks=pytest.mark.slow),
+        pytest.param("explain x --problem lat", ["latency"], marks=pytest.mark.slow),
+        pytest.param("simulate x --schedule pip", ["pipedream"], marks=pytest.mark.slow),
     ],
 )
 def test_the_shell_completes_names(words: str, found: list[str]) -> None:

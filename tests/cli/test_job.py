@@ -125,6 +125,7 @@ def test_host_memory_makes_room_where_it_is_asked_for(
             ["--set", "tensor=1,data=8,microbatch=16"],
             "microbatch open, or take a global batch of 128",
         ),
+        (["--cluster", "h100:7", "--set", "tensor=1,context=1,pipeline=1"], "batch of 70"),
         (["--set", "zero=4"], "zero: 4; it must be 0, 1, 2 or 3"),
         (["--set", "foo=1"], "unknown field"),
         (["--set", "schedules=[zb-v]"], "schedules: megatron runs none of zb-v; take some of 1f1b"),

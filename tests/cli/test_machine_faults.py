@@ -47,8 +47,17 @@ def test_a_full_disk_behind_standard_output_is_one_line(arguments: tuple[str, ..
     assert done.stderr == "error: No space left on device\n"
 
 
-@pytest.mark.parametrize("descriptor", [0, 1, 2])
-@pytest.mark.parametrize(("workload", "code"), [("gpt2-xl", 0), ("missing", 2)])
+@pytest.mark.parametrize(
+    ("descriptor", "workload", "code"),
+    [
+        (0, "gpt2-xl", 0),
+        (1, "gpt2-xl", 0),
+        (2, "missing", 2),
+        pytest.param(0, "missing", 2, marks=pytest.mark.slow),
+        pytest.param(1, "missing", 2, marks=pytest.mark.slow),
+        pytest.param(2, "gpt2-xl", 0, marks=pytest.mark.slow),
+    ],
+)
 def test_streams_may_be_closed(descriptor: int, workload: str, code: int) -> None:
     """As under some schedulers of jobs."""
     name = ("stdin", "stdout", "stderr")[descriptor]

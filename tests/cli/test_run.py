@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,11 +56,17 @@ def make(batch=3):
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No torchrun around, and nothing left behind of a group of one process."""
-    for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE"):
-        monkeypatch.setenv(key, "")
-        monkeypatch.delenv(key)
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No torchrun around, and nothing left behind of a run in this process."""
+    keys = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE")
+    for key in keys:
+        monkeypatch.delenv(key, raising=False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(7)
+    yield
+    assert not os.environ.keys() & {*keys}
+    assert torch.get_num_threads() == 7
+    torch.set_num_threads(threads)
 
 
 def net(batch: int = 3) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:

@@ -65,7 +65,14 @@ def clock() -> Search[object]:
 
 
 @pytest.mark.parametrize(
-    ("first", "mode"), [(0, "both"), (33, "both"), (66, "both"), (0, "p2p"), (33, "allr")]
+    ("first", "mode"),
+    [
+        (0, "both"),
+        pytest.param(33, "both", marks=pytest.mark.slow),
+        pytest.param(66, "both", marks=pytest.mark.slow),
+        (0, "p2p"),
+        (33, "allr"),
+    ],
 )
 def test_messages_and_rings_against_brute_force(
     first: int, mode: str, monkeypatch: pytest.MonkeyPatch

@@ -49,18 +49,18 @@ def test_damaged_files_that_torch_reads_are_refused_or_harmless(tmp_path: Path) 
 def test_changed_plans_are_refused_or_still_true(tmp_path: Path) -> None:
     found = plans()
     seen: Counter[str] = Counter()
-    for k in range(300):
+    for k in range(150):
         rng = random.Random(f"plan {k}")
         workload, plan = found[k % len(found)]
         seen[fate(workload, changed(workload, plan, rng), tmp_path)] += 1
-    assert seen["refused"] > 200
+    assert seen["refused"] > 100
     assert not seen["defect"]
 
 
 def test_no_forged_certificate_proves_a_bound() -> None:
     proved = certified(3)
     assert len(proved) == 3
-    for k in range(60):
+    for k in range(24):
         workload, _, plan, best = proved[k % len(proved)]
         if k < len(proved):
             assert not is_refused(workload, plan)

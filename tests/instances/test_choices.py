@@ -9,9 +9,19 @@ from collections.abc import Callable
 import pytest
 
 import stagecut
-from stagecut import DeviceMapping, InputError, Link, PipelineJob, Throughput, cli, topology
-from stagecut.instances import LayerRule, Split
+from stagecut import (
+    DeviceKind,
+    DeviceMapping,
+    InputError,
+    Link,
+    PipelineJob,
+    Throughput,
+    cli,
+    topology,
+)
+from stagecut.instances import Assumptions, LayerRule, Placement, Split
 from stagecut.instances.common.choices import Choice
+from stagecut.instances.common.units import parse_bytes
 from stagecut.runtime.schedules import Schedule
 from stagecut.runtime.simulate import shared
 
@@ -56,6 +66,30 @@ def test_texts_become_the_choices_that_they_name(
         with pytest.raises(InputError) as error:
             make(**{field: wrong})
         assert str(error.value).endswith(f"is not one of {', '.join(choice)}")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Throughput(overlap="no"), 'overlap: "no"; it must be true or false'),
+        (lambda: PipelineJob(relayed=1), "relayed: 1; it must be true or false"),
+        (lambda: PipelineJob(bandwidth="25"), 'bandwidth is "25"; it must be a number'),
+        (lambda: PipelineJob(weight_share="half"), 'weight_share is "half"; it must be a number'),
+        (lambda: PipelineJob(degrees=4), "degrees: 4; it must be a list of whole numbers"),
+        (
+            lambda: Placement([0.5, 1.0]),
+            "device: it must be a list of whole numbers, not of float64",
+        ),
+        (lambda: DeviceKind("gpu", 1, host="no"), 'gpu: host is "no"; it must be true or false'),
+        (lambda: DeviceMapping("ring:4", 2), 'topology: "ring:4"; give a Topology'),
+        (lambda: Assumptions(bandwidth="fast"), 'bandwidth is "fast"; it must be a number'),
+        (lambda: parse_bytes("16iB", "memory"), 'memory: "16iB"; write a size'),
+    ],
+)
+def test_values_of_other_types_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        make()
+    assert str(error.value).startswith(message)
 
 
 def test_a_choice_is_its_text_wherever_it_is_shown_or_written() -> None:

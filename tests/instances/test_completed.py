@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from project import ROOT
 import stagecut
 from stagecut import InputError, PipelineJob, Throughput, Workload, cli
 from stagecut.instances.model.completed import Assumptions, assumed, complete
+from stagecut.instances.model.workload import kept_bytes
 
 LAYERS = 4
 DEVICES = ["--accelerators", "2", "--cpus", "0", "--gap", "0.5"]
@@ -192,3 +194,30 @@ def test_assumptions_of_the_users_own_are_written(files: dict[str, Path], tmp_pa
 def test_wrong_assumptions_are_refused(fields: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said):
         Assumptions(**fields)  # type: ignore[arg-type]
+
+
+def test_unknown_bytes_of_a_node_are_taken_as_in_a_workload_without_them() -> None:
+    workload = replace(own(training=True), extra={})
+    n = workload.n
+    some = np.where(np.arange(n) == 1, np.nan, 1.0)
+    told = replace(workload, extra={"weight_bytes": some, "activation_bytes": some})
+    for known, without in zip(kept_bytes(told), kept_bytes(workload), strict=True):
+        assert known[1] == without[1]
+        assert np.isfinite(known).all()
+
+
+def test_backward_nodes_of_one_colour_share_a_layer() -> None:
+    nodes = np.ones(4)
+    workload = Workload(
+        name="orphans",
+        ids=("a", "b", "b.backward", "a.backward"),
+        edges=np.array([(0, 1), (0, 3), (1, 2)]),
+        times={"accelerator": nodes},
+        memory_bytes=nodes,
+        transfer=None,
+        output_bytes=nodes,
+        backward=np.array([False, False, True, True]),
+        colours=np.array([-1, -1, 0, 0]),
+        extra={"weight_bytes": nodes, "activation_bytes": 0 * nodes},
+    )
+    assert sorted(stagecut.training_layers(workload).times["accelerator"].tolist()) == [1.0, 3.0]

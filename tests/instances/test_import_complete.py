@@ -141,7 +141,7 @@ def same_on_meta(make: Callable[[], Any], training: bool) -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 @pytest.mark.parametrize(
     ("causal", "mask"), [(False, "none"), (True, "none"), (False, "bool"), (False, "float")]
 )
@@ -154,8 +154,10 @@ def test_attention_costs_the_same_on_meta(
 @pytest.mark.parametrize(
     "name",
     [
-        "attention_with_weights", "autocast", "bfloat16", "buffers_that_change", "checkpointed",
-        "complex_numbers", "custom_autograd", "lstm", "multihead_attention", "tied_weights",
+        "attention_with_weights", "autocast", "buffers_that_change", "checkpointed", "lstm",
+        "tied_weights",
+        *(pytest.param(n, marks=pytest.mark.slow)
+          for n in ("bfloat16", "complex_numbers", "custom_autograd", "multihead_attention")),
     ],
 )  # fmt: skip
 def test_models_cost_the_same_on_meta(name: str) -> None:

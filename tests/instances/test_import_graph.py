@@ -80,6 +80,19 @@ def test_in_place_changes_keep_all_who_saw_the_tensor_together() -> None:
     assert (0, 3) not in graph.edges()
 
 
+def test_buffers_that_change_take_memory_once() -> None:
+    inside = ("", "cache")
+    graph = operator_graph(
+        recorded(
+            step("a", [0], [1]), step("change", [1, 5], [5], modules=inside),
+            step("read", [1, 5], [2]), buffers=(5,),
+        ),
+        training=False,
+    )  # fmt: skip
+    assert [op.constant_bytes for op in graph.operators] == [0.0, 8.0, 0.0]
+    assert [op.activation_bytes for op in graph.operators] == [8.0, 0.0, 8.0]
+
+
 def test_weights_of_several_operators_are_named_with_who_reads_them() -> None:
     recording = recorded(step("a", [0, 4], [1]), step("b", [1, 4], [2]), parameters=(4,))
     graph = operator_graph(recording, training=False)

@@ -118,8 +118,10 @@ def test_what_nothing_can_trace_says_why_in_one_line(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "batch_norm", "branch_in_a_chain", "buffers_that_change", "dropout", "instance_norms",
-        "loop_until_small", "lstm", "parametrized", "remembers_its_state", "transformer",
+        "batch_norm", "buffers_that_change", "dropout", "loop_until_small", "lstm",
+        "remembers_its_state",
+        *(pytest.param(n, marks=pytest.mark.slow)
+          for n in ("branch_in_a_chain", "instance_norms", "parametrized", "transformer")),
     ],
 )  # fmt: skip
 def test_profiling_leaves_a_model_as_it_was(

@@ -51,20 +51,20 @@ def call(size: int = 20) -> tuple[object, list[int], int]:
 @pytest.fixture(autouse=True)
 def _anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_taken", 0)
-    monkeypatch.setattr(descend, "turns", 0)
+    monkeypatch.setattr(descend, "iterations", 0)
     monkeypatch.setattr(descend, "ready", False)
 
 
 def limit(monkeypatch: pytest.MonkeyPatch, turns: int) -> None:
-    monkeypatch.setattr(kernels, "TURNS", turns)
-    monkeypatch.setattr(kernels, "TURNS_PER_BYTE", 0)
+    monkeypatch.setattr(kernels, "ITERATIONS", turns)
+    monkeypatch.setattr(kernels, "ITERATIONS_PER_BYTE", 0)
 
 
 def test_what_has_little_to_do_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     limit(monkeypatch, 10_000)
     call()
     assert not descend.ready
-    assert descend.turns == 20 + 20 * 20  # of both loops
+    assert descend.iterations == 20 + 20 * 20  # of both loops
 
 
 def test_compiled_and_interpreted_agree(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_compiled_and_interpreted_agree(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_is_interrupted_begins_anew(monkeypatch: pytest.MonkeyPatch, turns: int) -> None:
     limit(monkeypatch, 10_000)
     whole = call()
-    descend.turns = 0
+    descend.iterations = 0
     monkeypatch.setattr(kernels, "_taken", 0)
     limit(monkeypatch, turns)
     assert call() == whole

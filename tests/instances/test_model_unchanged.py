@@ -125,7 +125,13 @@ TAKERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("taker", TAKERS)
-@pytest.mark.parametrize("ready", [False, True], ids=["first run", "run before"])
+@pytest.mark.parametrize(
+    "ready",
+    [
+        pytest.param(False, id="first run", marks=pytest.mark.slow),
+        pytest.param(True, id="run before"),
+    ],
+)
 def test_functions_that_take_a_model_leave_it_as_it_was(
     taker: str, ready: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -250,6 +250,13 @@ def test_other_operators_that_multiply(tmp_path: Path) -> None:
     assert flops == {"Einsum": 2 * 2 * 5 * 8 * 6, "Transpose": 0, "lstm/LSTM": 2 * 5 * 2 * 16 * 10}
 
 
+def test_an_input_that_is_read_twice_moves_once(tmp_path: Path) -> None:
+    nodes = [node("Mul", "x x", "y"), node("Sqrt", "x", "z")]
+    path = written(tmp_path / "square.onnx", nodes, {"x": (REAL, [2048, 2048])}, ("y", "z"), [])
+    square, root = read_onnx(path, "h100").times["accelerator"]
+    assert square == root
+
+
 @pytest.mark.parametrize("packed", [True, False])
 def test_query_heads_may_share_keys_and_values(packed: bool, tmp_path: Path) -> None:
     heads, shared, rows, columns, width = 8, 2, 5, 7, 4
@@ -279,6 +286,13 @@ def test_weights_in_a_file_beside_it_are_not_needed(tmp_path: Path) -> None:
     assert inside.output_bytes.tolist() == [4 * 64 * 4] * 2
     (tmp_path / "big.data").unlink()
     with pytest.raises(InputError, match=r"big\.onnx.*big\.data"):
+        read_onnx(path, "h100")
+
+
+def test_a_node_without_output_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "none.onnx"
+    written(path, [node("Relu", "x", "y"), node("Relu", "x", "")], {"x": (REAL, [2])}, ("y",), [])
+    with pytest.raises(InputError, match="has no output; remove it"):
         read_onnx(path, "h100")
 
 

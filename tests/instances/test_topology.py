@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from stagecut import InputError
+from stagecut.instances.model.topology import Topology
 from stagecut.instances.topologies import (
-    Topology,
     load_topology,
     save_topology,
     topology,

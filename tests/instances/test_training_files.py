@@ -51,13 +51,13 @@ PIPER: list[tuple[Damage, str]] = [
     ),
     (
         put("nodes", 0, "TMPCs", "1", 0, "timePerSample", to=-1),
-        "TMPCs: timePerSample is a wrong value; it must be at least 0",
+        "TMPCs: 1[0]: timePerSample is -1; it must be at least 0",
     ),
     (put("nodes", 0, "TMPCs", "1", 0, "timePerSample", to="a"), "must be a number"),
     (drop("nodes", 0, "TMPCs", "1", 0, "parameterSize"), "parameterSize is missing"),
     (
         put("nodes", 0, "TMPCs", "1", 0, "memoryUsageA", to=float("nan")),
-        "node 5: TMPCs: memoryUsageA is",
+        "node 5: TMPCs: 1[0]: memoryUsageA is NaN",
     ),
     (put("nodes", 0, "TMPCs", "2", 0, "syncTimeFw", to={"6": 1.0}), "no such edge"),
     (put("nodes", 0, "TMPCs", "2", 0, "syncTimeBw", to={"99": 1.0}), "no such edge"),
@@ -177,6 +177,16 @@ def test_our_own_files_keep_layers_and_plans(tmp_path: Path, seed: int) -> None:
     assert isinstance(again.solution, StagePlacement)
     assert again.solution.stages == plan.solution.stages
     verify(read, again)
+
+
+def test_an_edge_listed_twice_has_no_clear_bytes(tmp_path: Path) -> None:
+    save(random_training_case(3)[0], tmp_path / "workload.json")
+    data = json.loads((tmp_path / "workload.json").read_text())
+    data["edges"].append(data["edges"][0])
+    data["layers"]["edge_bytes"].append(1.0)
+    (tmp_path / "workload.json").write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"edges: one is listed twice"):
+        load(tmp_path / "workload.json")
 
 
 def test_the_front_is_monotone_and_drawn() -> None:

@@ -32,8 +32,8 @@ from stagecut.runtime.accuracy.chart import MEASURED, comparison_trace, draw_com
 from stagecut.runtime.accuracy.comparison import calibrate, compare_run, predicted_after
 from stagecut.runtime.execution.chain import executed_stages
 from stagecut.runtime.execution.recording_file import (
-    Done,
     RankRecording,
+    RecordedAction,
     load_recording,
     save_recording,
 )
@@ -227,13 +227,13 @@ def test_what_does_not_belong_together_is_refused() -> None:
         compare_run(workload, other, recording)
     with pytest.raises(InputError, match="step 1: the run did not do"):
         compare_run(workload, plan, changed(recording, lambda own: own[:7] + own[9:]))
-    extra = Done(1, "0W0", 0.0, 1.0)
+    extra = RecordedAction(1, "0W0", 0.0, 1.0)
     with pytest.raises(InputError, match="the simulation does not do 0W0"):
         compare_run(workload, plan, changed(recording, lambda own: [*own, extra]))
     for wrong in (-1, 5):
         with pytest.raises(InputError, match="warm_up"):
             compare_run(workload, plan, recording, warm_up=wrong)
-    far = Done(2, "9F0", 0.0, 1.0)
+    far = RecordedAction(2, "9F0", 0.0, 1.0)
     strange = changed(structs.replace(recording, schedule="mine"), lambda own: [*own, far])
     with pytest.raises(InputError, match="stages 0 to 2"):
         compare_run(workload, plan, strange)

@@ -54,9 +54,9 @@ def first_bound(workload: Workload, plan: Plan) -> float:
     return max((bound for bound, _ in bounds), default=0.0)
 
 
-@pytest.mark.parametrize("chunk", range(6))
+@pytest.mark.parametrize("chunk", range(12))
 def test_of_the_max_load(chunk: int) -> None:
-    for seed in range(60 * chunk, 60 * (chunk + 1)):
+    for seed in range(30 * chunk, 30 * (chunk + 1)):
         problem = THROUGHPUT_PROBLEMS[seed % len(THROUGHPUT_PROBLEMS)]
         case = linked_case if seed % 7 == 0 else random_case
         workload, cluster = case(seed, max_nodes=6, max_cores=2, max_kinds=1 + seed % 2)
@@ -72,7 +72,7 @@ def test_of_the_max_load(chunk: int) -> None:
 @pytest.mark.parametrize("calls", [1, 2])
 def test_of_the_latency(calls: int) -> None:
     by_paths = 0
-    for seed in range(150):
+    for seed in range(60):
         case = linked_case if seed % 7 == 0 else random_case
         workload, cluster = case(seed, max_nodes=5, max_cores=1, max_kinds=1 + seed % 2)
         plan = quick_plan(workload, cluster, Latency(calls))
@@ -83,7 +83,7 @@ def test_of_the_latency(calls: int) -> None:
         assert found <= best * (1 + 1e-12), seed
         assert found >= first * (1 - CLAIM_TOLERANCE), seed
         by_paths += found > first * (1 + 1e-6)
-    assert by_paths >= 20
+    assert by_paths >= 8
 
 
 def test_paths_prove_what_the_search_proves_by_them() -> None:

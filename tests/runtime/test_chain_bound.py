@@ -123,7 +123,7 @@ def test_intervals_of_a_path_need_not_have_what_lies_beside_it() -> None:
 
 def test_the_bound_by_intervals_of_a_path_is_checked() -> None:
     """The bound of a U-Net, whose ideals are too many for all chains of stages."""
-    workload = stagecut.load("stable-diffusion-unet-operators-training@deeper=3")
+    workload = stagecut.load("stable-diffusion-unet-operators-training@deeper=2")
     problem = Throughput(split="contiguous")
     result = stagecut.solve(
         workload, stagecut.accelerators_and_cpus(4), problem, method="multilevel",

@@ -11,9 +11,9 @@ from stagecut.instances.topologies import load_topology, save_topology, topology
 from stagecut.runtime.measure.fit import fit_postal, fit_ring, least_absolute_line
 from stagecut.runtime.measure.measurement import (
     Measurement,
+    MessageTimes,
     RankMachine,
     RankPair,
-    Timed,
     to_cluster,
     to_topology,
 )
@@ -23,10 +23,10 @@ from stagecut.runtime.simulate.network import HostMemory, ring_all_reduce_s
 SIZES = 64.0 * 4.0 ** np.arange(10)
 
 
-def timed(median_s: np.ndarray, seed: int = 0, noise: float = 0.0) -> Timed:
+def timed(median_s: np.ndarray, seed: int = 0, noise: float = 0.0) -> MessageTimes:
     """Return messages around these medians."""
     rng = np.random.default_rng(seed)
-    return Timed(SIZES, tuple(t * np.exp(rng.normal(0, noise, 31)) for t in median_s))
+    return MessageTimes(SIZES, tuple(t * np.exp(rng.normal(0, noise, 31)) for t in median_s))
 
 
 def machines(count: int, models: str = "aaaa", hosts: str = "xxxx") -> tuple[RankMachine, ...]:

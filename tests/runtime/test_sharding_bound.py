@@ -164,7 +164,7 @@ def test_a_price_of_memory_never_proves_too_much(chunk: int) -> None:
 
 def test_what_fits_is_proved_and_no_more() -> None:
     met = 0
-    for k, (workload, problem, _) in enumerate(cases(5000, 25, stream=77)):
+    for k, (workload, problem, _) in enumerate(cases(5000, 12, stream=77)):
         free = solve(workload, problem=problem, method="elimination", limits=LIMITS).plan
         assert free is not None
         held = evaluate(workload, free.cluster, problem, free.solution).memory_bytes  # type: ignore[attr-defined]
@@ -185,7 +185,7 @@ def test_what_fits_is_proved_and_no_more() -> None:
                 value = proved_by(workload, tight, asked)
                 assert value <= optimum * (1 + 1e-9)
                 assert value >= min(target, optimum * (1 - 1e-9))
-    assert met > 5
+    assert met > 2
 
 
 def tight_language() -> tuple[Workload, Plan]:

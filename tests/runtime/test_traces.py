@@ -254,6 +254,11 @@ def test_outlines_of_files_are_those_of_plans(tmp_path: Path) -> None:
     assert found is not None
     save(found[1], tmp_path / "plan.json", found[0])
     assert read_outline(tmp_path / "plan.json") == outline(*found)
+    broken = json.loads((tmp_path / "plan.json").read_text())
+    broken["solution"]["devices"][0]["nodes"] = 5
+    (tmp_path / "broken.json").write_text(json.dumps(broken))
+    with pytest.raises(InputError, match="nodes is 5; it must be a list"):
+        read_outline(tmp_path / "broken.json")
     (tmp_path / "other.json").write_text('{"format": "stagecut-workload"}')
     with pytest.raises(InputError, match=r"other\.json"):
         read_outline(tmp_path / "other.json")

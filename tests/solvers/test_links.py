@@ -130,7 +130,7 @@ METHODS = [
 
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_of_throughput_that_know_no_links_are_sound(method: str) -> None:
-    for seed in range(30):
+    for seed in range(12):
         problem = THROUGHPUT_PROBLEMS[
             seed % 4 if method == "column-generation" else seed % len(THROUGHPUT_PROBLEMS)
         ]
@@ -148,7 +148,7 @@ def test_methods_of_throughput_that_know_no_links_are_sound(method: str) -> None
 
 @pytest.mark.parametrize("method", ["dp", "milp-big-m", "lns", "linear", "greedy", "max-load"])
 def test_methods_of_latency_that_know_no_links_are_sound(method: str) -> None:
-    for seed in range(8000, 8020):
+    for seed in range(8000, 8008):
         calls = 1 + seed % 2
         workload, cluster = linked_case(seed, max_nodes=5, max_accelerators=2, max_kinds=2)
         best = least_latency(workload, cluster, Latency(calls))
@@ -166,7 +166,7 @@ def test_relayed_data_over_links_is_sound() -> None:
     """Against every placement with every order of its devices."""
     problem = Throughput("contiguous", relayed=True)
     found = 0
-    for seed in range(25):
+    for seed in range(12):
         workload, cluster = linked_case(seed, max_nodes=4, max_accelerators=3)
         result = stagecut.solve(workload, cluster, problem)
         values = [math.inf]
@@ -179,7 +179,7 @@ def test_relayed_data_over_links_is_sound() -> None:
         if result.objective is not None:
             found += 1
             assert result.objective >= min(values) * (1 - 1e-9), seed
-    assert found > 15
+    assert found > 6
 
 
 def test_an_uneven_pair_of_pairs() -> None:
@@ -211,7 +211,7 @@ def test_an_uneven_pair_of_pairs() -> None:
 
 
 def test_the_simulator_prices_links_alike() -> None:
-    for seed in range(40):
+    for seed in range(20):
         workload, cluster = linked_case(seed, max_nodes=6, max_accelerators=3, max_kinds=2)
         plan = stagecut.solve(workload, cluster, Latency(), method="linear").plan
         if plan is not None:

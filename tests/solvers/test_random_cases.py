@@ -56,7 +56,7 @@ def test_ordinary_numbers(variant: str, block: int) -> None:
 @pytest.mark.parametrize(
     "variant",
     [
-        pytest.param(name, marks=() if name.startswith("wide") or n % 4 == 0 else pytest.mark.slow)
+        pytest.param(name, marks=() if name.startswith("wide") or n % 6 == 0 else pytest.mark.slow)
         for n, name in enumerate(WIDE)
     ],
 )

@@ -142,7 +142,7 @@ def certified(count: int) -> list[tuple[Workload, Cluster, Plan, float]]:
     found: list[tuple[Workload, Cluster, Plan, float]] = []
     nets, hub_sets.HUB_NETS = hub_sets.HUB_NETS, 1
     for seed in range(100 * count):
-        limits = Limits(nodes=30, seed=seed)
+        limits = Limits(nodes=6, seed=seed)
         origin = (PRICES, HUBS)[len(found) % 2]
         if origin == PRICES:
             workload, cluster = random_case(seed, max_nodes=6)

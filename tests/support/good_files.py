@@ -42,7 +42,7 @@ from stagecut.instances.formats.files import (
 )
 from stagecut.instances.formats.outline import read_outline
 from stagecut.instances.formats.source import read_source
-from stagecut.instances.formats.writing import layout
+from stagecut.instances.formats.writing import json_text
 from stagecut.instances.model.schedule import given_order
 from stagecut.instances.topologies import load_topology, read_nvidia, write_topology
 from stagecut.runtime.execution.recording_file import (
@@ -70,7 +70,7 @@ def samples(folder: Path) -> dict[str, Sample]:
         return dumps(replace(load(path), name="w"))
 
     def topology_of(path: Path) -> str:
-        return layout(write_topology(replace(load_topology(path), name="t")))
+        return json_text(write_topology(replace(load_topology(path), name="t")))
 
     own = workload()
     (folder / "small.json").write_text(json.dumps(placement()))
@@ -99,10 +99,10 @@ def samples(folder: Path) -> dict[str, Sample]:
             dumps(plan(), own), lambda path: repr(load_fixed(path, Throughput(), cluster()))
         ),
         "placement rules": once(_ruled(), lambda path: repr(load_rules(path))),
-        "topology": written(layout(write_topology(topology("fattree:2"))), topology_of),
+        "topology": written(json_text(write_topology(topology("fattree:2"))), topology_of),
         "nvidia": Sample(
             _NVIDIA.encode(),
-            lambda path: layout(write_topology(replace(read_nvidia(path), name="t"))),
+            lambda path: json_text(write_topology(replace(read_nvidia(path), name="t"))),
             topology_of,
         ),
         "recording": _recording_sample(json.dumps(_recording()), load_recording, save_recording),

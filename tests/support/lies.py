@@ -23,7 +23,7 @@ from stagecut.solvers.core.highs import Outcome
 Case = tuple[Workload, Cluster | None, Problem, str]
 
 #: Ends what hangs.
-LIMITS = Limits(seconds=300, nodes=20)
+LIMITS = Limits(seconds=300, nodes=4)
 
 
 @dataclass

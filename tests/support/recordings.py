@@ -6,7 +6,7 @@ import numpy as np
 
 from stagecut import Plan
 from stagecut.instances.common.units import TIME_UNITS
-from stagecut.runtime.execution.recording_file import Done, RankRecording, RunRecording
+from stagecut.runtime.execution.recording_file import RankRecording, RecordedAction, RunRecording
 from stagecut.runtime.pictures.marks import bars_of
 from stagecut.runtime.schedules.actions import Action, Kind
 from stagecut.runtime.simulate.result import Simulation
@@ -34,7 +34,7 @@ def recording_of(
     """
     rng = np.random.default_rng(0)
     scale = TIME_UNITS[simulation.stages.time_unit]
-    rows: list[list[Done]] = [[] for _ in simulation.used]
+    rows: list[list[RecordedAction]] = [[] for _ in simulation.used]
     for step in range(steps):
         longer = scale * (warm_up if step == 0 else 1.0)
         begin = 100.0 + 1000.0 * step * simulation.makespan * scale
@@ -43,11 +43,11 @@ def recording_of(
                 start = float(begin + longer * bar.start)
                 length = float(longer * (bar.end - bar.start) * np.exp(noise * rng.normal()))
                 action = Action(bar.stage, Kind[bar.what], bar.microbatch)
-                rows[bar.lane].append(Done(step, str(action), start, start + length))
+                rows[bar.lane].append(RecordedAction(step, str(action), start, start + length))
         for row in rows if optimizer_s else ():
             end = row[-1].end_s
             action = Action(row[0].action.stage, Kind.STEP)
-            row.append(Done(step, str(action), end, end + optimizer_s))
+            row.append(RecordedAction(step, str(action), end, end + optimizer_s))
     ranks = tuple(
         RankRecording(r, "host", "cpu", tuple(sorted(row, key=lambda done: done.start_s)))
         for r, row in enumerate(rows)

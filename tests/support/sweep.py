@@ -51,8 +51,8 @@ BOUND, OBJECTIVE = 1e-6, 1e-9
 
 #: Limits by method; seconds only end what hangs.
 LIMITS = Limits(nodes=500, seconds=120.0)
-ROUNDS = {"local-search": 20, "random": 20, "column-generation": 12, "lns": 20, "layouts": 8,
-          "learned": 20}  # fmt: skip
+ROUNDS = {"local-search": 10, "random": 10, "column-generation": 6, "lns": 10, "layouts": 4,
+          "learned": 10}  # fmt: skip
 
 #: What a method may say of a case, worst first; the first eight are defects.
 WORDS = (

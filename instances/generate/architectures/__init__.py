@@ -1,7 +1,7 @@
 """Model architectures as networks of operators, and their conversion to workloads.
 
 ``architectures.csv`` has the size of a pass of each (samples, and tokens or pixels per side), and
-how many parameters it has, as published, with the source of that number.
+its published number of parameters, with the source of that number.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .vision import resnet50, semantic_fpn, stable_diffusion_unet, unet, vit_l16
 class Architecture:
     """An architecture that workloads are generated from."""
 
-    title: str  # for people
-    #: Generator of its network, from batch, size, and how many times its own blocks it has.
+    title: str  # name for people
+    # generator of its network, from batch, size, and factor of its number of blocks
     network: Callable[[int, int, int], Network]
     batch: int  # samples per pass (per microbatch, in training)
     size: int  # tokens per sample, or pixels per side of an image or latent
-    parameters: int  # how many it has, as published
-    source: str  # where that number is from
+    parameters: int  # published number of parameters
+    source: str  # source of that number
 
 
 _NETWORKS: Mapping[str, Callable[[int, int, int], Network]] = {

@@ -1,7 +1,7 @@
 """Language models: GPT-2 XL, Llama 3 8B, Mixtral 8x7B, BERT-Large, T5-Large.
 
 Layers are the halves of the transformer blocks (attention, feed-forward), each expert by itself.
-`deeper` is how many times as many blocks a network has as published.
+`deeper` multiplies the published number of blocks.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .network import (
     norm,
 )
 
-#: Parameters that the embedding owns and the output layer uses again.
+#: Operator that owns the embedding's table, which the output layer uses, too.
 TABLE = "embedding.tokens"
 
 
 def gpt2_xl(batch: int, tokens: int, deeper: int = 1) -> Network:
-    """GPT-2 XL reads a prompt: 48 blocks, width 1600, 25 heads, vocabulary 50257, tied table.
+    """GPT-2 XL on a prompt: 48 blocks, width 1600, 25 heads, vocabulary 50257, tied table.
 
     Radford et al., "Language models are unsupervised multitask learners", 2019; dimensions and
     count as in the published checkpoint ``openai-community/gpt2-xl``.
@@ -52,7 +52,7 @@ def gpt2_xl(batch: int, tokens: int, deeper: int = 1) -> Network:
 
 
 def llama3_8b(batch: int, tokens: int, deeper: int = 1) -> Network:
-    """Llama 3 8B reads a prompt: 32 blocks, width 4096, 32 heads and 8 for keys and values.
+    """Llama 3 8B on a prompt: 32 blocks, width 4096, 32 heads and 8 for keys and values.
 
     Grattafiori et al., "The Llama 3 herd of models", arXiv:2407.21783, Table 3.
     """
@@ -60,10 +60,10 @@ def llama3_8b(batch: int, tokens: int, deeper: int = 1) -> Network:
 
 
 def mixtral_8x7b(batch: int, tokens: int, deeper: int = 1) -> Network:
-    """Mixtral 8x7B reads a prompt: as Llama, with 8 experts per block of which 2 see a token.
+    """Mixtral 8x7B on a prompt: as Llama, with 8 experts per block, 2 of them for each token.
 
-    The tokens are taken to spread evenly over the experts: each sees a quarter of them. What an
-    expert gets is gathered by an operator per expert, so that it can run where the tokens are.
+    Tokens are assumed to spread evenly over the experts: each gets a quarter of them. An operator
+    per expert gathers its tokens, so that it can run on the device of the tokens.
     Jiang et al., "Mixtral of experts", arXiv:2401.04088, Table 1.
     """
     return _llama("Mixtral 8x7B", batch, tokens, 32 * deeper, vocabulary=32000, experts=8)
@@ -100,7 +100,7 @@ def _llama(
 
 
 def _experts(net: Network, x: NetworkTensor, block: str, experts: int, inner: int) -> NetworkTensor:
-    """Route each token to 2 experts and add their outputs, weighted."""
+    """Experts, 2 for each token, with router and weighted sum of their outputs."""
     chosen = 2
     batch, tokens, width = x.shape
     share = -(-batch * tokens * chosen // experts)
@@ -108,7 +108,7 @@ def _experts(net: Network, x: NetworkTensor, block: str, experts: int, inner: in
         y = norm(net, "rmsnorm", x, "norm")
         scores = linear(net, y, experts, "gate", bias=False)
         weights = elementwise(net, "softmax", scores)
-    said = []
+    outputs = []
     for e in range(experts):
         with net.layer(f"{block}.expert.{e}"):
             mine = net.add(
@@ -120,10 +120,10 @@ def _experts(net: Network, x: NetworkTensor, block: str, experts: int, inner: in
                 reads=Reads(elements=share * width + weights.elements),
                 saves="nothing",
             )
-            said.append(_swiglu(net, mine, inner))
+            outputs.append(_swiglu(net, mine, inner))
     with net.layer(f"{block}.combine"):
         flops = 2 * chosen * x.elements
-        z = net.add("combine", "combine", (weights, *said), x.shape, flops=flops, saves="inputs")
+        z = net.add("combine", "combine", (weights, *outputs), x.shape, flops=flops, saves="inputs")
         return elementwise(net, "add", x, z, name="residual")
 
 
@@ -212,7 +212,7 @@ def t5_large(batch: int, tokens: int, deeper: int = 1) -> Network:
 
 
 def _position_bias(net: Network, half: str, tokens: int, heads: int) -> NetworkTensor:
-    """Look up a bias per head and distance, of which there are 32 classes."""
+    """Bias per head and class of distances, of which there are 32."""
     shape = (1, heads, tokens, tokens)
     size = NetworkTensor(shape).elements
     with net.layer(f"{half}.position_bias"):
@@ -237,7 +237,7 @@ def _self_attention(
     position: NetworkTensor | None = None,
     cached: bool = False,
 ) -> NetworkTensor:
-    """Let `y` attend to itself by a product per step, and add the result to `x`."""
+    """Self-attention of `y` in unfused operators, added to `x`."""
     width = x.shape[-1]
     query = linear(net, y, width, "query", bias=affine)
     key = linear(net, y, width, "key", bias=affine, cached=cached)

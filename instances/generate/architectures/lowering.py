@@ -1,9 +1,9 @@
 """Conversion of networks to workloads: layers or operators, inference or training, microbatches.
 
-A network goes the way of a traced PyTorch model from its operator graph on.
+From the operator graph on, a network is processed like a traced PyTorch model.
 
-*Output bytes* of a layer are the tensors that others read. A backward node sends the gradients of
-the tensors that its forward node received from others; a sum sends one gradient to all its terms.
+*Output bytes* of a layer are those of the tensors that others read. A backward node sends the
+gradients of the tensors that its forward node received; a sum sends one gradient to all its terms.
 The gradients that several nodes send for one tensor are added up where the tensor came from, so
 operators may send more between devices than the layers that they make up.
 
@@ -16,10 +16,10 @@ Numbers are 16-bit: 2 bytes in weights, activations and gradients, on CPU cores 
 
 *Time* is the roofline's (`instances/generate/roofline.py`), operator by operator; a layer takes the
 sum over its operators. The backward pass of a matrix product is two products of the same size, one
-for each operand's gradient, and one where an operand comes from outside the network. What is done
-element by element goes back at the price of the forward pass plus reading what was saved; the
-backward pass of a sum stands for adding up the gradients where a tensor is used twice. The
-optimizer's step is once per batch and is left out.
+for each operand's gradient, or one if an operand is an input of the network. That of an elementwise
+operator costs as much as its forward pass, plus reading the saved tensors; the backward pass of a
+sum stands for adding up the gradients where a tensor is used twice. The optimizer's step is once
+per batch and is left out.
 
 *Memory* of a node, each byte on one node only, so that totals are totals:
 
@@ -34,15 +34,15 @@ column                inference                                   training
 ====================  ==========================================  =============================
 
 12 bytes are Adam's: a 32-bit copy of the weight and two 32-bit moments (Rajbhandari et al.,
-"ZeRO", SC 2020, section 3.1). A tensor is kept by the operator that made it, once, however many
-read it. Scratch space and what is alive only between two operators is not counted.
+"ZeRO", SC 2020, section 3.1). A tensor counts once, at the operator that makes it, however many
+read it. Scratch space and tensors that live only between two operators are not counted.
 
 Microbatches
 ------------
 The graph may be repeated for each microbatch of an iteration, as in traces: node v of microbatch m
 is numbered m·n + v and called ``ID#m``. All microbatches of a node, and the nodes of its colour,
 share one device, because they use the same weights. Weights, gradients and optimizer state are
-there once, with microbatch 0; activations once per microbatch.
+counted once, with microbatch 0; activations once per microbatch.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def to_workload(
 
 
 def _grouping(graph: OperatorGraph, granularity: Granularity) -> Grouping:
-    """Number the nodes, called as their layers or operators, as they first occur."""
+    """Return the grouping by layers or operators, in the order of their first operators."""
     numbers: dict[str, int] = {}
     node = []
     for op in graph.operators:
@@ -130,7 +130,7 @@ def _grouping(graph: OperatorGraph, granularity: Granularity) -> Grouping:
 
 
 def with_loss(network: Network) -> list[NetworkOperator]:
-    """Return the operators, and the loss of everything that nobody reads: one pass over it."""
+    """Return the operators, and a loss that reads all outputs without a reader once."""
     read = {u for op in network.operators for u in op.inputs}
     longer = replace(network, operators=list(network.operators))
     sinks = [
@@ -145,7 +145,7 @@ def with_loss(network: Network) -> list[NetworkOperator]:
 
 
 def graph_of(operators: Sequence[NetworkOperator], training: bool) -> OperatorGraph:
-    """Return the operators, in training with their backward passes behind them, last one first."""
+    """Return the graph of the operators, in training with backward passes in reverse order."""
     count = len(operators)
     last = 2 * count - 1  # the backward operator of v is numbered last − v
     held = _saved(operators) if training else _kept(operators)
@@ -203,7 +203,7 @@ def _kernel(kind: str, flops: float, moved: float) -> KernelCall:
 
 
 def _backward_kernels(op: NetworkOperator) -> tuple[KernelCall, ...]:
-    """Return the backward pass: a product for each operand's gradient, or one pass over it all."""
+    """Return the kernels of the backward pass: two products, or one elementwise kernel."""
     if op.products:
         once = _kernel(op.kind, op.backward_flops / 2, _moved(op))
         return (once,) * (2 if op.inputs else 1)
@@ -218,7 +218,7 @@ def _moved(op: NetworkOperator) -> float:
 
 
 def _shared(operators: Sequence[NetworkOperator], last: int | None) -> list[SharedWeight]:
-    """Return the weights that several operators use; with `last`, those learned."""
+    """Return the weights that several operators use; trained if `last` is given."""
     number = {op.name: v for v, op in enumerate(operators)}
     users: dict[str, list[int]] = {}
     for v, op in enumerate(operators):
@@ -248,7 +248,7 @@ def _saved(operators: Sequence[NetworkOperator]) -> set[int]:
 
 
 def _kept(operators: Sequence[NetworkOperator]) -> set[int]:
-    """Operators with outputs cached, read by another layer, or read by none here."""
+    """Operators whose outputs are cached, read by another layer, or not read at all."""
     inner = {u for v in operators for u in v.inputs}
     leaving = {u for v in operators for u in v.inputs if operators[u].layer != v.layer}
     return {v for v, op in enumerate(operators) if op.cached or v in leaving or v not in inner}
@@ -257,8 +257,8 @@ def _kept(operators: Sequence[NetworkOperator]) -> set[int]:
 def per_microbatch(once: Workload, ties: Sequence[Tie], count: int) -> tuple[Workload, list[Tie]]:
     """Return the graph of `count` microbatches and its ties, given those of one.
 
-    That has ``activation_bytes`` among its extras, and colours that say nothing of ties. Gradients
-    of ties are delivered by the last microbatch.
+    `once` has ``activation_bytes`` in its extras, and colours without ties. The last microbatch
+    delivers the gradients of ties.
     """
     if count == 1:
         return once, list(ties)

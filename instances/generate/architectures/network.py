@@ -33,7 +33,7 @@ Saves = Literal["inputs", "output", "both", "nothing"]
 class NetworkTensor:
     """A tensor: its whole shape, batch first, and the number of the operator that makes it.
 
-    `producer` is None for what comes from outside: token numbers, pixels, a text's encoding.
+    `producer` is None for inputs of the network: token numbers, pixels, a text's encoding.
     """
 
     shape: tuple[int, ...]
@@ -60,24 +60,24 @@ class NetworkOperator:
     weights_read: int  # numbers in weights that one pass reads
     input_elements: int  # input_elements, output_elements: numbers that it reads, and writes
     output_elements: int
-    saves: Saves  # what its backward pass needs of what the forward pass had
-    # true for matrix products, whose backward pass is two products of the same size; False for what
-    # is done element by element
+    saves: Saves  # tensors of the forward pass that its backward pass needs
+    # True for matrix products, whose backward pass is two products of the same size; False for
+    # elementwise operators
     products: bool
-    # floating-point operations of its backward pass, if it has inputs to derive by
+    # floating-point operations of its backward pass, if it has inputs
     backward_flops: float
     cached: bool  # whether its output outlives the pass in inference: keys and values of a decoder
 
 
 @dataclass(frozen=True)
 class Reads:
-    """Parameters and inputs that an operator reads, as numbers of elements."""
+    """Numbers of elements of the parameters and inputs that an operator reads."""
 
     parameters: int = 0  # weights of its own
     shared: int = 0  # shared, owner: weights of another operator, and that operator's name
     owner: str = ""
-    weights: int | None = None  # how many of its weights a pass reads; default: all
-    elements: int | None = None  # how much a pass reads of its inputs; default: all
+    weights: int | None = None  # weights that a pass reads; default: all
+    elements: int | None = None  # elements of inputs that a pass reads; default: all
 
 
 INPUTS_ALONE = Reads()
@@ -92,14 +92,14 @@ BACKWARD_RATIO = {"attention": 2.5, "loss": 0.2}
 class Network:
     """A network under construction."""
 
-    title: str  # what people call it
-    sample: str  # what one pass is about, such as ``batch 8, 512 tokens``
+    title: str  # name for people
+    sample: str  # input of one pass, such as ``batch 8, 512 tokens``
     operators: list[NetworkOperator] = field(default_factory=list)
     _layer: str = field(default="", init=False)
 
     @contextmanager
     def layer(self, name: str) -> Iterator[None]:
-        """Put the operators added inside into layer `name`."""
+        """Add the operators of the block to layer `name`."""
         before, self._layer = self._layer, name
         try:
             yield
@@ -118,9 +118,9 @@ class Network:
         reads: Reads = INPUTS_ALONE,
         products: bool = False,
     ) -> NetworkTensor:
-        """Add an operator of a name within the layer, and return its output, of the given shape.
+        """Add an operator to the current layer, and return its output, of the given shape.
 
-        The name is empty if the layer is one operator.
+        Names are relative to the layer's, and empty if the layer is one operator.
         """
         producers = [t.producer for t in inputs if t.producer is not None]
         operands = {id(t) if t.producer is None else t.producer: t.elements for t in inputs}
@@ -150,7 +150,7 @@ class Network:
         return output
 
     def cache(self, output: NetworkTensor) -> NetworkTensor:
-        """Let an operator's output outlive the pass in inference, and return it."""
+        """Mark an output as kept after the pass in inference, and return it."""
         assert output.producer is not None
         self.operators[output.producer] = replace(self.operators[output.producer], cached=True)
         return output
@@ -327,18 +327,18 @@ def concat(net: Network, parts: Sequence[NetworkTensor]) -> NetworkTensor:
 
 
 def flatten(x: NetworkTensor) -> NetworkTensor:
-    """See an image as a sequence (batch, pixels, channels): a view, no operator."""
+    """Return an image as a sequence (batch, pixels, channels): a view, no operator."""
     batch, channels, height, width = x.shape
     return NetworkTensor((batch, height * width, channels), x.producer)
 
 
 def image(x: NetworkTensor, height: int, width: int) -> NetworkTensor:
-    """See a sequence (batch, pixels, channels) as an image: a view, no operator."""
+    """Return a sequence (batch, pixels, channels) as an image: a view, no operator."""
     return NetworkTensor((x.shape[0], x.shape[2], height, width), x.producer)
 
 
 def first_token(x: NetworkTensor) -> NetworkTensor:
-    """See only the first token of each sequence: a view, no operator."""
+    """Return the first token of each sequence: a view, no operator."""
     return NetworkTensor((x.shape[0], x.shape[2]), x.producer)
 
 
@@ -352,7 +352,7 @@ def attention(
     bias: NetworkTensor | None = None,
     prefix: str = "",
 ) -> NetworkTensor:
-    """Attend by three operators: scores QKᵀ, softmax, scores·V; each 2·S·T·width if a product."""
+    """Attention in three operators: QKᵀ, softmax, and product with V; products 2·S·T·width each."""
     batch, rows, width = query.shape
     columns = key.shape[1]
     shape = (batch, heads, rows, columns)
@@ -366,7 +366,7 @@ def attention(
 def fused_attention(
     net: Network, query: NetworkTensor, key: NetworkTensor, value: NetworkTensor, *, causal: bool
 ) -> NetworkTensor:
-    """Attend by one kernel that writes no scores and, if causal, skips those above the diagonal.
+    """Attention in one kernel that writes no scores and, if causal, skips those above the diagonal.
 
     4·S·T·width operations, half of that if causal; the backward pass computes the scores again,
     five products instead of two (Dao et al., "FlashAttention", NeurIPS 2022).

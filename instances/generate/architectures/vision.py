@@ -203,14 +203,16 @@ def _multiple(side: int, of: int) -> None:
 
 
 def stable_diffusion_unet(batch: int, side: int, deeper: int = 1) -> Network:
-    """One denoising step on latents of `side`² (an image of 8 times that side).
+    """Stable Diffusion 1.5's U-Net in one denoising step on latents of `side`².
+
+    The image has 8 times that side.
 
     Rombach et al., "High-resolution image synthesis with latent diffusion models", CVPR 2022;
     dimensions and count (859 520 964) as in the published configuration of version 1.5: channels
     320, 640, 1280, 1280, two residual blocks per level, 8 heads, text of 77 × 768. Layers are
     residual blocks, transformer blocks, and changes of resolution. Every residual block adds a
-    projection of the time embedding: one node feeds them all. `deeper` is how many times as many
-    blocks a level has as published.
+    projection of the time embedding: one node feeds them all. `deeper` multiplies the
+    published number of blocks of a level.
     """
     if side % 8:
         raise InputError(f"size: latents of {side}²; the network needs a multiple of 8")

@@ -1,10 +1,10 @@
 """Export of models around parts that `torch.export` cannot follow or whose gradients it loses.
 
-A module at fault runs as it is, with all modules of its class; if no border can be drawn around it,
-so does the module that calls it. Autograd functions and calls under activation checkpointing are
-parts by themselves. The model first runs on its inputs, and the outputs of every part are recorded;
-then it is exported with an operator in the place of each part; at last a call of the part itself
-replaces the operator.
+A module at fault runs as it is, with all modules of its class; if more than tensors and constants
+go in or out of it, so does its caller. Autograd functions and calls under activation checkpointing
+are parts by themselves. The model first runs on its inputs, and the outputs of every part are
+recorded; then it is exported with an operator in the place of each part; at last a call of the part
+itself replaces the operator.
 
 Custom backward passes are found because a graph of operators has the forward pass only, from which
 autograd derives the backward pass: an autograd function derives it in its own way, and
@@ -30,15 +30,14 @@ from ...common.errors import InputError
 from .traced import (
     Traced,
     fault,
-    flat_inputs,
     has_no_data,
     is_fixed,
     is_plain,
     look_into,
     mode_of,
-    parameters_of,
     quiet,
     tensors,
+    traced_as,
     why_of,
 )
 from .unchanged import unchanged
@@ -69,7 +68,7 @@ class NoBorder(Exception):
 
 @dataclass(frozen=True)
 class _Form:
-    """A nested value without its tensors."""
+    """Structure of a nested value, with all leaves but tensors."""
 
     spec: TreeSpec
     leaves: tuple[Any, ...]
@@ -85,23 +84,23 @@ class _Form:
 class PartCall:
     """A call of a part."""
 
-    name: str  # path of its module, or what else it is called
-    why: str  # what keeps it from being taken apart
-    entry: Callable[..., Any]  # what runs
+    name: str  # path of its module, or name of its function
+    why: str  # reason why it is not traced
+    entry: Callable[..., Any]  # function that runs it
     # modules, parameters and buffers that it uses, by their names in the model
     carriers: tuple[str, ...]
-    # made, shapes, empty: what it returns; the shapes of its tensors; and tensors without memory of
+    # made, shapes, empty: structure of its result; shapes of the tensors in it; empty tensors of
     # their types
     made: _Form
     shapes: list[Shape]
     empty: list[torch.Tensor]
-    given: _Form | None = None  # what it takes when it is exported
-    # whether it computes in the backward pass what its forward pass did not keep
+    given: _Form | None = None  # structure of its inputs in the export
+    # whether it recomputes activations in the backward pass
     recomputes: bool = False
 
 
 class PartRecorder:
-    """Notes the parts of a model when it runs, and stands in for them when it is exported."""
+    """Recorder of a model's parts in a run, which replaces them by operators in the export."""
 
     def __init__(self, model: nn.Module) -> None:
         self.found: list[PartCall] = []
@@ -120,7 +119,7 @@ class PartRecorder:
         carriers: tuple[str, ...] | None = None,
         more: tuple[str, ...] = (),
     ) -> Any:
-        """Call a part; by default it uses the modules that it calls, and what is said in `more`."""
+        """Call a part; by default its carriers are the modules that it calls, and `more`."""
         if self.inside:
             return entry(*args, **kwargs)
         if self._next is not None:
@@ -147,7 +146,7 @@ class PartRecorder:
         """Compare with a run on other numbers to find values that depend on them."""
         for part, again in zip(self.found, other.found, strict=False):
             if part.name != again.name:
-                return  # the export will find that the way depends on the numbers
+                return  # the export will find that the path depends on the numbers
             if part.made != again.made:
                 raise NoBorder(part.name, "what it returns beside tensors depends on numbers")
             part.shapes = [
@@ -198,11 +197,11 @@ class PartRecorder:
         module.recompile()
 
 
-#: The parts that are stood in for.
+#: Recorders whose parts are replaced by operators now.
 _STANDING_IN: list[PartRecorder] = []
 _TENSOR = object()
 
-#: Makes a graph of a model, while the parts are stood in for.
+#: Function that exports a model whose parts are replaced by operators.
 Export = Callable[[], fx.GraphModule]
 
 #: Options of `checkpoint` itself; all others go to the function.
@@ -217,18 +216,15 @@ def export_around(
     error: Exception,
     export: Export,
 ) -> Traced | None:
-    """Export a model around its parts, as it cannot be exported whole.
-
-    None if there is no such way.
-    """
+    """Return a model's trace with parts that run as they are; None if it cannot be traced so."""
     whole: dict[str, str] = {}
-    known = isinstance(error, BackwardLost)  # functions and checkpointing are parts without a word
+    known = isinstance(error, BackwardLost)  # functions and checkpointed calls are parts anyway
     for _ in range(sum(1 for _ in model.modules()) + 1):
         if not known:
             path = getattr(error, "path", "")  # of a border; it may be that of a function
             if path not in dict(model.named_modules()):
                 path = ""
-            path = path or _at_fault(error, model)
+            path = path or (fault(error, model) or ("",))[0]
             if path in whole:
                 path = path.rpartition(".")[0]
             if not path:
@@ -249,9 +245,9 @@ def export_uncut(
     training: bool,
     export: Export,
 ) -> Traced:
-    """Export a model as a single part, which runs as it is.
+    """Return the trace of a model as a single part, which runs as it is.
 
-    InputError if what goes in or out of it cannot pass a border.
+    InputError if more than tensors and constants go in or out of it.
     """
     try:
         return _exported(model, args, kwargs, training, {"": "kept whole"}, export)
@@ -279,10 +275,8 @@ def _exported(
     ):
         module = export()
     parts.put_in(module)
-    given = flat_inputs(args, kwargs)
-    return Traced(
-        module, given, parameters_of(model), "torch.export in parts", _reasons_text(parts)
-    )
+    how, because = "torch.export in parts", _reasons_text(parts)
+    return traced_as(module, model, (args, dict(kwargs)), how, because)
 
 
 def _rehearsed(
@@ -292,7 +286,7 @@ def _rehearsed(
     training: bool,
     whole: Mapping[str, str],
 ) -> PartRecorder:
-    """Run a model on its inputs, and on others like them, and note its parts."""
+    """Return the parts of a model, from runs on its inputs and on similar ones."""
     parts = PartRecorder(model)
     with _run_again(model, (args, kwargs), training), _intercepted(model, parts, whole, training):
         model(*args, **kwargs)
@@ -303,8 +297,8 @@ def _rehearsed(
             _intercepted(model, again, whole, training),
         ):
             given, named = tree_map(other, (args, dict(kwargs)))
-            # Such numbers may be nonsense to the model, and it may raise anything. What it reached
-            # is compared; a size that depends on numbers beyond that ends a run, which names it.
+            # Such numbers may be invalid for the model, and it may raise anything. The parts up to
+            # there are compared; later sizes that depend on numbers are an error of the run.
             with suppress(Exception):
                 model(*given, **named)
         parts.compare(again)
@@ -320,19 +314,19 @@ def _run_again(model: nn.Module, inputs: Any, training: bool) -> Iterator[None]:
 
 
 def _perturbed(value: Any) -> Any:
-    """Return other numbers of about the same size."""
+    """Return a tensor with slightly different floats."""
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value * (1 + 0.05 * torch.randn_like(value))
     return value
 
 
 def _permuted(value: Any) -> Any:
-    """Return the same numbers in another order."""
+    """Return a tensor with the same numbers in another order."""
     return value.flip(-1) if isinstance(value, torch.Tensor) and value.dim() else value
 
 
 def _reasons_text(parts: PartRecorder) -> str:
-    """Return the parts by their reasons, in one line."""
+    """Return a line with the parts, grouped by reason."""
     names: dict[str, list[str]] = {}
     for part in parts.found:
         names.setdefault(part.why, []).append(part.name)
@@ -345,13 +339,8 @@ def _listed(names: list[str]) -> str:
     return ", ".join(once[:3] if more else once) + more
 
 
-def _at_fault(error: Exception, model: nn.Module) -> str:
-    where = fault(error, model)
-    return "" if where is None else where[0]
-
-
 def _paths_of_class(model: nn.Module, path: str) -> list[str]:
-    """Return the paths of all modules of a class; of torch's own, which are containers, of one."""
+    """Return the paths of the modules of a module's class; its own path if the class is torch's."""
     kind = type(model.get_submodule(path))
     if kind.__module__.startswith("torch."):
         return [path]
@@ -362,7 +351,7 @@ def _paths_of_class(model: nn.Module, path: str) -> list[str]:
 def _intercepted(
     model: nn.Module, parts: PartRecorder, whole: Mapping[str, str], training: bool
 ) -> Iterator[None]:
-    """Replace the calls of all parts by those of `parts`."""
+    """Replace calls of parts by `PartRecorder.call` within the block."""
     with ExitStack() as stack:
         for path, why in whole.items():
             stack.enter_context(_module(model.get_submodule(path), path, why, parts))
@@ -608,7 +597,7 @@ def _called(outermost: list[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Raise `BackwardLost` where the model runs such a part."""
+    """Raise `BackwardLost` within the block at an autograd function or checkpointing."""
 
     apply = torch.autograd.Function.__dict__["apply"]
 

@@ -3,9 +3,9 @@
 Where `torch.export` fails at the model's own code, the graph has the operators in the order of
 execution, along the branches taken with these inputs; enough to plan, not to run.
 
-`torch.export` makes one node of a region under autocast or without gradients, however much is in
-it. Here each of its operators becomes a node, in a region of its own; so they can be planned apart,
-and each still runs under the same context.
+`torch.export` makes one node of a region under autocast or without gradients, whatever its size.
+Here each of its operators becomes a node with a region of its own, so that they can be planned
+separately, and each still runs under the same context.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ from ...common.units import ON_NUMBERS
 from .around import BackwardLost, export_around, export_uncut, refused
 from .traced import (
     Traced,
-    flat_inputs,
     has_no_data,
     known,
     on_inputs,
     own,
-    parameters_of,
     quiet,
     reason_of,
     register,
     tensors,
+    traced_as,
     why_of,
 )
 from .unchanged import unchanged
@@ -47,7 +46,7 @@ _REGIONS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
 
 
 class OperatorState(NotImplementedError):
-    """Error: operators share a state that is not in their graph, which so cannot be cut."""
+    """Error: operators share a state outside their graph, so that it cannot be cut."""
 
     def __init__(self, module: fx.GraphModule, path: str) -> None:
         super().__init__("torch.func (vmap) keeps a state between its operators")
@@ -63,7 +62,7 @@ def trace(
     *,
     whole: bool = False,
 ) -> Traced:
-    """Trace `model` for inputs of the given shapes, for a backward pass too if `training`.
+    """Return the trace of `model` for inputs of the given shapes, also backward if `training`.
 
     With `whole` it is a single part, which runs as it is, whatever its code does. InputError, with
     reason and module, if neither `torch.export` nor any fallback can trace it, or what is traced
@@ -79,16 +78,14 @@ def trace(
         try:
             with unchanged(model, (args, named)), quiet(), refused() if training else nullcontext():
                 module = export()
-            given, parameters = flat_inputs(args, named), parameters_of(model)
-            traced = Traced(module, given, parameters, "torch.export")
+            traced = traced_as(module, model, (args, named), "torch.export")
         except Exception as error:  # any code of the model may run here, and fail in any way
             parts = export_around(model, args, named, training, error, export)
             because = why_of(error, model)
             if parts is not None:
                 traced = parts
             elif isinstance(error, OperatorState):
-                given, parameters = flat_inputs(args, named), parameters_of(model)
-                traced = Traced(error.module, given, parameters, ON_NUMBERS, because)
+                traced = traced_as(error.module, model, (args, named), ON_NUMBERS, because)
             else:
                 traced = trace_on_numbers(model, args, named, training, because)
     check_operators(traced.module)
@@ -100,7 +97,7 @@ def distinct(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the inputs with a copy in place of each further use of a tensor.
 
-    A graph takes inputs that are one tensor (``labels=ids``) for one, whatever comes later.
+    In a graph, inputs that are one tensor (``labels=ids``) become one input for good.
     """
     seen: set[int] = set()
 
@@ -143,7 +140,7 @@ def trace_on_numbers(
     training: bool,
     because: str,
 ) -> Traced:
-    """Trace a model that cannot be exported; InputError if nothing else works either."""
+    """Return the trace of a model that cannot be exported; InputError if it fails, too."""
     try:
         with unchanged(model, (args, kwargs)), quiet(), torch.set_grad_enabled(training):
             graph = _on_numbers(model, args, kwargs)
@@ -163,14 +160,13 @@ def trace_on_numbers(
         ) from None
     if because.startswith(BackwardLost.__name__):
         because += "; its backward pass is taken as autograd derives it from the operators"
-    given = flat_inputs(args, kwargs)
-    return Traced(graph, given, parameters_of(model), ON_NUMBERS, because)
+    return traced_as(graph, model, (args, dict(kwargs)), ON_NUMBERS, because)
 
 
 def _on_numbers(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> fx.GraphModule:
-    """Trace the operators that run on these inputs."""
+    """Return the graph of the operators that run on these inputs."""
     flat, form = tree_flatten((args, dict(kwargs)))
 
     def call(*leaves: Any) -> Any:
@@ -221,7 +217,7 @@ def _annotated(model: nn.Module) -> Iterator[None]:
 
 
 def check_operators(module: fx.GraphModule) -> None:
-    """Refuse operators that hold graphs, other than regions: nothing looks into those.
+    """Refuse operators that hold graphs, other than regions, as those are opaque.
 
     InputError says which, and in which module's code.
     """

@@ -1,7 +1,7 @@
-"""Traced models, and the tensors within models and nested values, found and replaced by fake ones.
+"""Traced models, and helpers that find tensors in nested values or replace them by fake ones.
 
-A model on the device ``meta`` is traced and recorded as one on the CPU: there, operators such as
-attention have their fused kernels, which ``meta`` does not know.
+A model on the device ``meta`` is traced and recorded as one on the CPU, as fused kernels such as
+that of attention do not exist on ``meta``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from io import StringIO
+from keyword import iskeyword
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -41,19 +42,32 @@ _CONSTANT = (
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
 
+def _attribute_code(owner: str, target: str) -> str:
+    """Return the code that reads an attribute by its dotted path."""
+    for name in target.split("."):
+        plain = name.isidentifier() and not iskeyword(name)
+        owner = f"{owner}.{name}" if plain else f"getattr({owner}, {name!r})"
+    return owner
+
+
+# torch's own writes `self.lambda` for a module of that name, in `torch.export` and in each module
+# made of its graph, and the code does not compile.
+fx.graph._format_target = _attribute_code
+
+
 @dataclass(frozen=True)
 class Traced:
     """A traced model."""
 
     # its graph; node names are stable: the same model and inputs give the same names
     module: fx.GraphModule
-    inputs: tuple[Any, ...]  # what the placeholders stand for, in their order
+    inputs: tuple[Any, ...]  # values of the placeholders, in their order
     # name and value of every learned tensor of the model, tied ones once
     parameters: tuple[tuple[str, nn.Parameter], ...]
     # ``torch.export``; ``torch.export in parts``, of which some run as they are; or ``operators on
-    # these numbers``, along the way that the numbers of the inputs lead
+    # these numbers``, along the path that these inputs take
     how: str
-    # why not as a whole: of each part, or of the model; empty for ``torch.export``
+    # reason why not as a whole, of each part or of the model; empty for ``torch.export``
     because: str = ""
 
     @property
@@ -84,7 +98,7 @@ def varying(module: fx.GraphModule) -> list[tuple[str, str]]:
 
 
 def export_failure(traced: Traced) -> str:
-    """Return in one line the reason why a model is not exported as a whole."""
+    """Return a line with the reason why a model is not exported as a whole."""
     if traced.runs:
         return (
             "these run as they are, uncut, and must return the shapes that they had when traced: "
@@ -101,13 +115,15 @@ def flat_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, 
     return tuple(tree_leaves((args, dict(kwargs))))
 
 
-def parameters_of(model: nn.Module) -> tuple[tuple[str, nn.Parameter], ...]:
-    """Return every learned tensor of the model under its first name."""
-    return tuple(model.named_parameters())
+def traced_as(
+    module: fx.GraphModule, model: nn.Module, inputs: Inputs, how: str, because: str = ""
+) -> Traced:
+    """Return the trace of a model for its inputs, given the graph."""
+    return Traced(module, flat_inputs(*inputs), tuple(model.named_parameters()), how, because)
 
 
 def reason_of(error: BaseException, model: nn.Module) -> str:
-    """Return an error in one line, with the module at fault."""
+    """Return a line with type, text and module of an error."""
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     what = lines[0] if lines else type(error).__name__
     if len(what) > _LONGEST:
@@ -121,16 +137,16 @@ def reason_of(error: BaseException, model: nn.Module) -> str:
 
 def on_inputs(error: BaseException, model: nn.Module) -> InputError:
     """Return the error of a model that does not run on its inputs."""
-    said = f"model: it fails on its inputs: {reason_of(error, model)}"
+    message = f"model: it fails on its inputs: {reason_of(error, model)}"
     if isinstance(error, TypeError) and "positional argument" in str(error):
-        said += "; items of a list are inputs of their own: to give a list, write ([…],)"
-    return InputError(said)
+        message += "; items of a list are inputs of their own: to give a list, write ([…],)"
+    return InputError(message)
 
 
 def why_of(error: Exception, model: nn.Module) -> str:
-    """Return in one line why a model, or a module of it, cannot be exported."""
+    """Return a line with the reason why a model, or a module of it, cannot be exported."""
     where = fault(error, model)
-    # Code in C that wants a number gets a tensor without numbers, and says so of its type.
+    # C code that needs a number gets a fake tensor, and names its type in the error.
     by_numbers = type(error).__name__ in _BY_NUMBERS or "FakeTensor" in str(error)
     if where is not None and by_numbers:
         return f"its code depends on numbers ({where[1]})"
@@ -155,7 +171,7 @@ def fault(error: BaseException, model: nn.Module) -> tuple[str, str] | None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence torch, which prints whole graphs when it fails: the reason is enough."""
+    """Suppress output and warnings of torch, which prints whole graphs when it fails."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -168,7 +184,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def as_exported() -> Iterator[None]:
-    """Make libraries choose the kernels that they choose under `torch.export`."""
+    """Make libraries choose the same kernels as under `torch.export`."""
     flags = ("_is_compiling_flag", "_is_exporting_flag")
     before = {
         flag: getattr(torch.compiler, flag) for flag in flags if hasattr(torch.compiler, flag)
@@ -196,12 +212,12 @@ def tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def known(tree: Any) -> bool:
-    """Whether torch can look into all of a nested value."""
+    """Whether torch knows the types of all leaves of a nested value."""
     return all(isinstance(leaf, _PLAIN) for leaf in tree_leaves(tree))
 
 
 def register(tree: Any) -> None:
-    """Tell torch about the dataclasses in a nested value, so that it looks into them."""
+    """Register the dataclasses in a nested value as trees of torch."""
     for leaf in tree_leaves(tree):
         if _is_record(leaf):
             torch.export.register_dataclass(type(leaf))
@@ -209,17 +225,17 @@ def register(tree: Any) -> None:
 
 
 def is_plain(leaf: Any) -> bool:
-    """Whether a value is a tensor, or the same in every run and equal to itself alone."""
+    """Whether a value is a tensor, or a constant that is compared by value."""
     return isinstance(leaf, _CONSTANT)
 
 
 def is_fixed(leaf: Any) -> bool:
-    """Whether a value is plain, or a module or function, which is the same object in every run."""
+    """Whether a value is plain, or a module or function, compared by identity."""
     return is_plain(leaf) or isinstance(leaf, torch.nn.Module | FunctionType | BuiltinFunctionType)
 
 
 def look_into(tree: Any) -> None:
-    """Tell torch about the plain objects in a nested value, so that it looks into them."""
+    """Register the types of plain objects in a nested value as trees of torch."""
     register(tree)
     for leaf in tree_leaves(tree):
         kind = type(leaf)
@@ -247,7 +263,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def size(tensor: torch.Tensor) -> float:
-    """Return the bytes that a tensor shows; of an expanded one, those that exist."""
+    """Return the bytes of a tensor's elements, at most those of its memory."""
     if tensor.layout is torch.sparse_coo:
         return size(tensor._indices()) + size(tensor._values())
     shown = tensor.numel() * tensor.element_size()
@@ -255,7 +271,7 @@ def size(tensor: torch.Tensor) -> float:
 
 
 def loss_of(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the outputs to start the backward pass from."""
+    """Return the outputs at which the backward pass starts: the loss, else all with gradients."""
     derivable = [t for t in outputs if t.requires_grad]
     single = [t for t in derivable if t.numel() == 1]
     return single[:1] or derivable
@@ -272,9 +288,9 @@ def mode_of(candidates: Iterable[torch.Tensor]) -> FakeTensorMode:
     return next(modes, None) or FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def as_fake(value: Any, mode: FakeTensorMode) -> Any:
+def as_fake(value: Any, mode: FakeTensorMode | None) -> Any:
     """Return a fake tensor for a tensor, on its device, or on the CPU for ``meta``."""
-    if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+    if mode is None or not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
         return value
     if not value.is_meta:
         return mode.from_tensor(value)
@@ -337,5 +353,5 @@ def off_meta(
 
 
 def own(value: Any) -> Any:
-    """Return the tensor that `off_meta` put another one in the place of; others as they are."""
+    """Return the tensor that `off_meta` has replaced by this one; other values unchanged."""
     return getattr(value, "stands_for", value)

@@ -22,14 +22,13 @@ _LIBRARIES = (sys.stdlib_module_names | {"torch", "numpy"}) - {"__main__"}
 
 @contextmanager
 def unchanged(model: nn.Module, inputs: Any = ()) -> Iterator[None]:
-    """Restore a model, and the random state, when the block ends.
+    """Restore a model and the random state at the end of the block.
 
-    That is: its modules and what they hold (parameters, buffers, hooks, modes, all other
-    attributes), the containers and objects that lie in these, such as a configuration, and those in
-    the inputs; the numbers of buffers and inputs, copied meanwhile; gradients and hooks of
-    parameters, and whether they are trained; the random generators of torch, NumPy and Python.
-    Numbers of parameters that the forward pass itself changes (``max_norm`` of an embedding) stay
-    changed.
+    That is: its modules with parameters, buffers, hooks, modes and all other attributes; containers
+    and objects within these, such as a configuration, and within the inputs; the numbers of buffers
+    and inputs, copied meanwhile; gradients and hooks of parameters, and whether they are trained;
+    the random generators of torch, NumPy and Python. Numbers of parameters that the forward pass
+    itself changes (``max_norm`` of an embedding) stay changed.
     """
     undo: list[Callable[[], None]] = []
     tensors = _keep((model, inputs), undo)
@@ -74,7 +73,7 @@ def _hooks(parameter: nn.Parameter) -> dict[int, Any] | None:
 def _keep(root: Any, undo: list[Callable[[], None]]) -> list[torch.Tensor]:
     """Add restoring calls for a nested value to `undo`, and return its tensors."""
     tensors: list[torch.Tensor] = []
-    kept: dict[int, Any] = {}  # holds on to what was seen, so that no number means two
+    kept: dict[int, Any] = {}  # keeps values alive, so that no id is used twice
     waiting = [root]
     while waiting:
         value = waiting.pop()

@@ -1,15 +1,15 @@
 """Guard that ends all ranks within a bounded time and shows the first error once.
 
-Every rank has a thread that watches. It sends heartbeats to the others, looks for an error, and
-ends the process when there is one. The first error wins. It comes
+Every rank has a watching thread. It writes heartbeats to the group's store, looks there for an
+error, and ends the process when there is one. The first error comes
 
 - from a rank that fails: its exception, in one line;
-- from the rank before one that no longer answers, since it was killed;
+- from the rank before one that was killed, and no longer answers;
 - from a rank that computes for longer than the timeout while the others wait for it;
 - from a rank that misses another one at the start, or finds that it runs another plan or model.
 
-An error of a rank that waits for one that is gone ("connection closed by peer") is no first error:
-the watcher then looks for the rank that no longer answers.
+An error of a rank that waited for a killed one ("connection closed by peer") is not the first: the
+watching thread then looks for the rank that no longer answers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _WAITING_IN = os.path.dirname(dist.__file__) + os.sep
 
 
 class Guard:
-    """Failure guard of a rank of `world`, which shows errors; `guarded` makes it."""
+    """Failure guard of one rank of `world`; `guarded` makes it, and `show` prints its errors."""
 
     def __init__(
         self, rank: int, world: int, timeout_s: float, show: Callable[[str], None]
@@ -73,7 +73,7 @@ class Guard:
 
     @property
     def store(self) -> dist.Store:
-        """Store for making the process group."""
+        """Store to make the process group with."""
         return self.heartbeats.store
 
     def tick(self) -> None:
@@ -91,21 +91,21 @@ class Guard:
         self._joined = True
 
     def fail(self, error: BaseException) -> bool:
-        """Make an exception of this rank known; return whether it is the first error.
+        """Publish an exception of this rank, where it is caught; return whether it is the first.
 
-        To be called where it is caught; again, it returns the same.
+        Later calls return the same.
         """
         if self._first_here is None:
             self._failed = True
             code, text = 1, f"rank {self.rank}: {error_line(error)}"
-            if isinstance(error, StagecutError) and error.__cause__ is None:  # what the user gave
+            if isinstance(error, StagecutError) and error.__cause__ is None:  # the user's error
                 code, text = 3 if isinstance(error, InfeasibleError) else 2, str(error)
             elif is_of_waiting(error):
                 text = self._suspect(text)
             self._first_here = self.heartbeats.publish(text, code)
         return self._first_here
 
-    # The thread that watches.
+    # The watching thread.
 
     def start(self) -> None:
         """Begin to watch."""
@@ -151,7 +151,7 @@ class Guard:
                     self.store_is_gone()
 
     def _caught(self) -> bytes:
-        """Wait for the next look; return the numbers of the signals that came meanwhile."""
+        """Wait for the next turn; return the numbers of the signals that came meanwhile."""
         ready, _, _ = select.select([self._signals], [], [], POLL_S)
         return os.read(self._signals, 64) if ready else b""
 
@@ -181,7 +181,7 @@ class Guard:
         return lost_ranks(silent) if silent else otherwise
 
     def _first(self, text: str, code: int) -> None:
-        """Publish from the thread that watches, and end, unless the main thread is about to."""
+        """Publish from the watching thread, and end, unless the main thread is about to."""
         if self.heartbeats.publish(text, code):
             tell_launcher(text)
             self.show(text)
@@ -190,7 +190,7 @@ class Guard:
         self._end(code)
 
     def store_is_gone(self) -> NoReturn:
-        """End this process: the rank that keeps the store does not answer any more."""
+        """End this process, as the rank that hosts the store no longer answers."""
         self._last_word.acquire()  # never released: both threads may get here
         if self.rank == 1:  # one rank reports for all that are left
             self.show("rank 0 is gone: it was killed, or ended without a word")
@@ -224,22 +224,23 @@ class Guard:
 def guarded(
     *, timeout_s: float = TIMEOUT_S, show: Callable[[str], None] | None = None
 ) -> Iterator[Guard | None]:
-    """Keep the ranks that torchrun's environment describes together.
+    """End all ranks of torchrun's environment if one of them fails, hangs or is killed.
 
-    If this rank fails with the first error, its exception goes on, as a `StagecutError` of one
-    line; if another one was first, the process ends. Without other ranks nothing is watched.
+    If this rank fails with the first error, its exception propagates, as a `StagecutError` of one
+    line; if another one was first, the process ends. A single rank is not watched.
 
     Parameters
     ----------
     timeout_s
-        How long a rank may compute while others wait for it, and start after another one.
+        Longest time, in seconds, that a rank may compute while others wait for it, or start after
+        another one.
     show
-        Shows an error that the thread that watches found; default: on standard error.
+        Function that prints an error that the watching thread found; default: on standard error.
 
     Returns
     -------
     context manager
-        Of the guard; of None without other ranks.
+        A context that yields the guard, or None for a single rank.
 
     Raises
     ------
@@ -347,7 +348,7 @@ class Heartbeats:
                     )
 
     def publish(self, text: str, code: int) -> bool:
-        """Make an error known, with the exit code that it means; return whether it is the first."""
+        """Publish an error with its exit code; return whether it is the first."""
         value = f"{self.rank}\t{code}\t{text}"
         return bool(self._mine.compare_set("error", "", value).decode() == value)
 
@@ -361,7 +362,7 @@ class Heartbeats:
         return int(code), text
 
     def live(self, beats: int) -> None:
-        """Publish that this rank is alive; `beats` differs from call to call."""
+        """Publish a heartbeat; `beats` differs from call to call."""
         self._mine.set(f"alive {self.rank}", str(beats))
 
     def beat(self, rank: int) -> bytes:
@@ -380,12 +381,12 @@ class Heartbeats:
 
 
 def _short(value: str) -> str:
-    """Return the beginning of a hash; of others, of a length that tells folders apart."""
+    """Return the beginning of a value; longer, if it is no hash, to tell folders apart."""
     return value[:12] if re.fullmatch("[0-9a-f]{40,}", value) else value[:60]
 
 
 def waits(frame: FrameType) -> bool:
-    """Whether this is the innermost frame of a waiting rank."""
+    """Whether a rank whose innermost frame this is waits for others."""
     file = frame.f_code.co_filename
     return file in _WAITING or file.startswith(_WAITING_IN)
 
@@ -399,7 +400,7 @@ def is_of_waiting(error: BaseException) -> bool:
 
 
 def place(frame: FrameType) -> str:
-    """Return the innermost place that is not in torch."""
+    """Return the innermost line of code outside of torch, as file and number."""
     root = os.path.dirname(torch.__file__) + os.sep
     at = frame
     while at.f_back is not None and at.f_code.co_filename.startswith(root):
@@ -408,7 +409,7 @@ def place(frame: FrameType) -> str:
 
 
 def lost_ranks(ranks: list[int]) -> str:
-    """Return the text of the error that ranks no longer answer."""
+    """Return the error of ranks that no longer answer."""
     which = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
     return f"{which} gone: killed (for taking too much memory?), or the machine is down"
 
@@ -436,6 +437,6 @@ def tell_launcher(text: str) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's text, or what it is if it has none."""
+    """Return the first line of an exception's text, or its type if it has none."""
     lines = (line.strip() for line in str(error).splitlines() if line.strip())
     return next(lines, type(error).__name__)

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from ....instances import Plan
+from ....instances import InputError, Plan
 from ....instances.costs.layout import Layout
 from ....instances.pytorch.tensor_trace import TrainingGraph
 from ....instances.pytorch.tracing.traced import Traced
 
-#: Numbers of each parameter that count for the hash of the weights.
+#: Numbers of each parameter in the hash of the weights.
 SAMPLE = 64
 
 
@@ -28,8 +28,9 @@ def plan_hash(plan: Plan) -> str:
 
 
 def layout_hash(layout: Layout, schedule: str | None = None) -> str:
-    """Return a hash of a job's layout: sets, which each process orders in its own way, in order."""
+    """Return a hash of a job's layout and schedule, the same in all processes."""
     values = (getattr(layout, one.name) for one in fields(layout))
+    # each process has another order of sets
     ordered = [sorted(x) if isinstance(x, frozenset) else x for x in values]
     return hashlib.sha256(repr((ordered, schedule)).encode()).hexdigest()
 
@@ -65,14 +66,21 @@ def _name(function: Any) -> str:
 
 
 def weights_hash(model: nn.Module) -> str:
-    """Return a hash of some numbers of every parameter: those of another seed differ."""
+    """Return a hash of the first numbers of every parameter, which another seed changes.
+
+    Raises InputError if a parameter has no numbers.
+    """
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
-        some = parameter.detach().reshape(-1)[:SAMPLE].to("cpu", torch.float64)
+        if parameter.is_meta:
+            raise InputError(
+                f"{name}: it is on the device meta; make the model on the CPU to run it"
+            )
+        some = parameter.detach().reshape(-1)[:SAMPLE].cpu().view(torch.uint8)
         digest.update(name.encode() + some.numpy().tobytes())
     return digest.hexdigest()
 
 
 def random_hash() -> str:
-    """Return a hash of torch's random numbers to come: devices that share work draw the same."""
+    """Return a hash of torch's random state, which ranks that share operators have in common."""
     return hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()

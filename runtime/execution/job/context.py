@@ -1,9 +1,9 @@
 """Context parallelism: attention over sequences of which each rank has a part of the tokens.
 
-While a job takes a step, `torch.nn.functional.scaled_dot_product_attention` is replaced by one that
-gathers keys and values (each rank has the queries of its tokens), passes them around a ring of the
-ranks while attention to those that are here is computed, or exchanges tokens for heads, so that
-each rank has some heads of whole sequences.
+During a step, `torch.nn.functional.scaled_dot_product_attention` is replaced by one that gathers
+keys and values (each rank has the queries of its tokens), passes them around a ring of the ranks
+while attention to those present is computed, or exchanges tokens for heads, so that each rank has
+some heads of whole sequences.
 
 References
 ----------
@@ -39,9 +39,9 @@ _ATEN = torch.ops.aten
 def positions_of(layout: Layout, part: int) -> Tensor:
     """Return the positions of the tokens of one of the ranks that share a sequence.
 
-    Where a rank attends to the keys and values of all, it has one part from the front and one from
-    the back, as causal attention to the back is more work. Raises InputError if the sequence does
-    not divide.
+    With gathered keys and around a ring, a rank has one part from the front and one from the back,
+    since causal attention is more work for later tokens. Raises InputError if the sequence does not
+    divide.
     """
     count = layout.context
     if count == 1:
@@ -55,11 +55,11 @@ def positions_of(layout: Layout, part: int) -> Tensor:
 
 @contextmanager
 def divided_attention(layout: Layout, mesh: DeviceMesh, *, needed: bool) -> Iterator[None]:
-    """Let attention see the whole sequences of which the ranks of `mesh` have parts.
+    """Replace attention by one over the whole sequences of which the ranks of `mesh` have parts.
 
-    Raises InputError if attention has a mask of its own or more ranks than heads, or none was
-    called where it is `needed`: a model that does not call it by ``torch.nn.functional`` would not
-    see whole sequences.
+    Raises InputError if attention has a mask of its own, if heads do not divide among the ranks, or
+    if it was not called where it is `needed`: a model that does not call it by
+    ``torch.nn.functional`` would not see whole sequences.
     """
     given: _Attention = F.scaled_dot_product_attention
     calls = 0
@@ -105,12 +105,12 @@ def divided_attention(layout: Layout, mesh: DeviceMesh, *, needed: bool) -> Iter
     if needed and not calls:
         raise InputError(
             "context: the model called no torch.nn.functional.scaled_dot_product_attention, which "
-            "is what sees whole sequences; call it so, or plan with context 1"
+            "would see whole sequences; call it, or plan with context 1"
         )
 
 
 def _gathered(x: Tensor, mesh: DeviceMesh) -> Tensor:
-    """Return all tokens; gradients are added up and parted again."""
+    """Return all tokens; gradients are summed over the ranks and divided again."""
     parts = DTensor.from_local(x, mesh, (Shard(_TOKENS),), run_check=False)
     whole = parts.redistribute(placements=(Replicate(),))
     made: Tensor = whole.to_local(grad_placements=(Partial(),))
@@ -118,7 +118,7 @@ def _gathered(x: Tensor, mesh: DeviceMesh) -> Tensor:
 
 
 def _moved(x: Tensor, mesh: DeviceMesh, split: int, joined: int) -> Tensor:
-    """Return a part of one dimension with the whole of another, of which each rank has a part."""
+    """Exchange parts: dimension `joined` becomes whole, and each rank has a part of `split`."""
     parts, each = torch.stack(x.chunk(mesh.size(), split)), [1] * mesh.size()
     moved = all_to_all_single_autograd(parts, each, each, mesh.get_group())
     return torch.cat(moved.unbind(), joined)
@@ -127,9 +127,9 @@ def _moved(x: Tensor, mesh: DeviceMesh, split: int, joined: int) -> Tensor:
 class _RingAttention(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
     """Attention to keys and values that pass each rank once; their gradients follow them.
 
-    Blocks are added up by the logarithms of their sums of exponentials. A rank has a front and a
-    back half (`positions_of`): of earlier ranks its tokens see the front halves, and its back half
-    sees those of later ranks whole.
+    Blocks are combined by the logarithms of their sums of exponentials. A rank has a front and a
+    back half (`positions_of`): all its tokens see the front halves of earlier ranks, and its back
+    half sees both halves of later ones.
     """
 
     @staticmethod
@@ -177,7 +177,7 @@ class _RingAttention(torch.autograd.Function):  # type: ignore[misc]  # torch is
 
 
 def _around(x: Tensor, mesh: DeviceMesh) -> Iterator[tuple[int, Tensor]]:
-    """Yield each rank's tensor with its rank, this one's first; the next one travels meanwhile."""
+    """Yield each rank and its tensor, this one's first, while the next one is received."""
     for step in range(mesh.size()):
         coming = _passed_on(x, mesh) if step < mesh.size() - 1 else None
         yield (mesh.get_local_rank() - step) % mesh.size(), x
@@ -185,7 +185,7 @@ def _around(x: Tensor, mesh: DeviceMesh) -> Iterator[tuple[int, Tensor]]:
 
 
 def _passed_on(x: Tensor, mesh: DeviceMesh) -> Callable[[], Tensor]:
-    """Send a tensor to the next rank of the ring; return what waits for that of the one before."""
+    """Send a tensor to the next rank; return a function that waits for the previous rank's."""
     x, group = x.contiguous(), mesh.get_group()
     made, rank = torch.empty_like(x), mesh.get_local_rank()
     works = dist.batch_isend_irecv([
@@ -202,7 +202,7 @@ def _passed_on(x: Tensor, mesh: DeviceMesh) -> Callable[[], Tensor]:
 
 
 def _seen(rank: int, source: int, tokens: int, *, causal: bool) -> tuple[int, int]:
-    """Return from which query on, and up to which key, a rank's tokens see those of `source`."""
+    """Return the first query of a rank that sees tokens of `source`, and the end of these."""
     if not causal or source == rank:
         return 0, tokens
     return (0, tokens // 2) if source < rank else (tokens // 2, tokens)
@@ -211,7 +211,7 @@ def _seen(rank: int, source: int, tokens: int, *, causal: bool) -> tuple[int, in
 def _block(
     query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor, list[Any]]:
-    """Return attention, logarithms of sums of exponentials, and what the backward pass takes."""
+    """Return attention, logarithms of sums of exponentials, and values for the backward pass."""
     if query.is_cuda and query.dtype not in (torch.float16, torch.bfloat16):
         raise InputError("context_kind: ring runs in 16 bits on GPUs; plan with all-gather")
     kernel = (
@@ -227,7 +227,7 @@ def _block_backward(
     gradient: Tensor, query: Tensor, key_value: tuple[Tensor, ...], made: Tensor, logs: Tensor,
     causal: bool, scale: float, rest: list[Any],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return the gradients of query, key and value, from all that the queries attended to."""
+    """Return the gradients of query, key and value, by statistics over all keys."""
     key, value = key_value
     kernel = (
         _ATEN._scaled_dot_product_flash_attention_backward
@@ -247,7 +247,7 @@ def _block_backward(
 
 
 def _alike(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-    """Return them with equally many heads of one width, a multiple of 8, as kernels need it."""
+    """Return them with equally many heads of equal width, a multiple of 8, as kernels need it."""
     width = -(-max(query.shape[-1], value.shape[-1]) // 8) * 8
     several = query.shape[_HEADS] // key.shape[_HEADS]
     spread = (query, *(x.repeat_interleave(several, _HEADS) for x in (key, value)))

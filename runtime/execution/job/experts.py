@@ -1,7 +1,7 @@
-"""Expert parallelism: each rank has some of a layer's experts, and tokens travel to them and back.
+"""Expert parallelism: each rank has some of a layer's experts, and tokens are sent there and back.
 
-Every token reaches all of its experts (dropless). What each expert computes is the model's own
-module, which is called with the tokens that arrive.
+Every token reaches all of its experts (dropless). The model's own module of experts is called with
+the tokens that arrive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Experts = Callable[[Tensor, Tensor], Tensor]
 
 
 def check_experts(layout: Layout) -> None:
-    """Raise InputError if a division of experts does not run here."""
+    """Raise InputError if jobs do not run a layout's expert parallelism."""
     if layout.expert_tensor > 1:
         raise InputError(f"expert_tensor: {layout.expert_tensor}; jobs run with 1 here")
     if layout.expert == 1:
@@ -47,16 +47,16 @@ def check_experts(layout: Layout) -> None:
 
 
 def local_part(x: Tensor) -> Tensor:
-    """Return this rank's part of a tensor."""
+    """Return this rank's part of a DTensor, or a tensor itself."""
     return x.to_local() if isinstance(x, DTensor) else x
 
 
 def divide_experts(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
     """Give each rank of `mesh` its part of a module's experts.
 
-    ``forward(tokens, counts)`` takes tokens in the order of their experts and how many each expert
-    has, and returns as many; parameters have the experts first. InputError, by the module's `name`,
-    if they do not divide.
+    ``forward(tokens, counts)`` takes tokens in the order of their experts and the number of tokens
+    of each expert, and returns a row for each token; parameters have the experts as first
+    dimension. Raises InputError, with the module's `name`, if experts do not divide.
     """
     for key, parameter in list(module.named_parameters()):
         if len(parameter) % mesh.size():

@@ -43,7 +43,7 @@ _PASSES = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk
 
 @dataclass(frozen=True)
 class CollectiveSum:
-    """Collectives of one kind over one axis in a step of a rank, added up.
+    """Sums over the collectives of one kind over one axis in a step of a rank.
 
     `axis` and `kind` are as in `CollectiveTraffic`; outside the passes `axis` is ``loss`` (of a
     divided vocabulary), ``sums`` (gradients of tied weights and of those that tensor-parallel ranks
@@ -59,13 +59,12 @@ class CollectiveSum:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """Times and memory of one rank in a step; `seconds` include those of the measuring.
+    """Times and memory of one rank in a step; `seconds` include the measurement itself.
 
     `terms` has seconds of ``compute`` (passes without their collectives), ``bubble`` (waiting for
     other stages, and messages), ``optimizer``, collectives by axis, and ``other``; they add up to
-    `seconds`. `memory` has bytes of ``parameters``, ``gradients``, ``optimizer``, and of the
-    ``activations`` that were kept for backward passes at most at once; `peak` those that a GPU's
-    allocator had in use at most, 0 on CPUs.
+    `seconds`. `memory` has bytes of ``parameters``, ``gradients``, ``optimizer``, and the peak of
+    ``activations`` kept for backward passes; `peak` is that of a GPU's allocator, 0 on CPUs.
     """
 
     rank: int
@@ -81,9 +80,9 @@ class MeasuredStep:
 def measured_step(
     job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]
 ) -> Iterator[list[MeasuredStep]]:
-    """Measure what a job does inside: one step with the update of its weights.
+    """Measure the job's step, with the update of its weights, that runs in the context.
 
-    Yields a list that has the step of every rank, by rank, when it is over.
+    Yields a list, which afterwards has the step of every rank, by rank.
     """
     found: list[MeasuredStep] = []
     cuda = job.device.type == "cuda"
@@ -130,7 +129,7 @@ def _replaced(of: Any, name: str, function: Callable[..., Any]) -> Iterator[None
 
 
 class _Clock:
-    """Seconds by term: each moment counts for the innermost term that was begun."""
+    """Clock of seconds by term: each moment counts for the innermost term that was begun."""
 
     def __init__(self, device: torch.device) -> None:
         self.terms: dict[str, float] = defaultdict(float)
@@ -182,7 +181,7 @@ class _Collectives(TorchDispatchMode):  # type: ignore[misc]  # torch does not s
         self.found: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0, 0.0])
 
     def sums(self) -> tuple[CollectiveSum, ...]:
-        """Return them by axis and kind."""
+        """Return the sums by axis and kind."""
         return tuple(
             CollectiveSum(*key, int(count), int(size), seconds)
             for key, (count, size, seconds) in sorted(self.found.items())
@@ -191,7 +190,7 @@ class _Collectives(TorchDispatchMode):  # type: ignore[misc]  # torch does not s
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run an operator; DTensor's are taken apart first."""
+        """Run an operator and count it if it is a collective, of DTensors those below them."""
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
@@ -215,7 +214,7 @@ class _Collectives(TorchDispatchMode):  # type: ignore[misc]  # torch does not s
         return result
 
     def _axis(self, given: dict[str, Any], kind: str) -> str | None:
-        """Return what a collective is for; None if its group has one rank."""
+        """Return the axis or phase of a collective; None if its group has one rank."""
         name = given.get("group_name")
         group = (
             dist.ProcessGroup.unbox(given["process_group"])
@@ -232,18 +231,18 @@ class _Collectives(TorchDispatchMode):  # type: ignore[misc]  # torch does not s
 
 
 def _wait(result: Any) -> None:
-    """Wait until what a collective returned is there."""
+    """Wait for a collective, given its operator's result."""
     for each in result if isinstance(result, tuple) else (result,):
         if isinstance(each, torch.ScriptObject):
             work = dist.Work.unbox(each)
-            if work is not None:  # NCCL returns none for what its stream waits for anyhow
+            if work is not None:  # NCCL returns none where its stream waits by itself
                 work.wait()
         elif isinstance(each, Tensor) and not isinstance(result, tuple):
             torch.ops._c10d_functional.wait_tensor(each)
 
 
 def _bytes(kind: str, given: dict[str, Any]) -> int:
-    """Return the bytes of the whole tensor."""
+    """Return the bytes of a collective as plans count them."""
     if kind == "all-gather" and "group_size" in given:
         return int(given["input"].nbytes * given["group_size"])
     names = ("output_tensor",) if kind == "all-gather" else ("input_tensor", "input", "tensors")
@@ -252,7 +251,7 @@ def _bytes(kind: str, given: dict[str, Any]) -> int:
 
 
 class _KeptTensor:
-    """A tensor that autograd keeps; its bytes count until it is let go."""
+    """Tensor that autograd keeps; its bytes count until this object is freed."""
 
     def __init__(self, of: _KeptBytes, tensor: Tensor, local: Tensor) -> None:
         self.of, self.tensor = of, tensor
@@ -264,14 +263,14 @@ class _KeptTensor:
 
 
 class _KeptBytes:
-    """Bytes that are kept for backward passes, weights not counted; storages count once."""
+    """Counter of bytes kept for backward passes, without weights; storages count once."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
         self._held: dict[int, int] = defaultdict(int)
 
     def pack(self, tensor: Tensor) -> Any:
-        """Return what autograd keeps in a tensor's place."""
+        """Return the object that autograd keeps in a tensor's place."""
         local = local_part(tensor)
         local = local.elem if isinstance(local, AsyncCollectiveTensor) else local
         weight = any(isinstance(x, nn.Parameter) for x in (tensor, tensor._base, local._base))

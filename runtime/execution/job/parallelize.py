@@ -1,9 +1,9 @@
-"""The modules of one rank of a training job: a model cut, divided and sharded as a layout says.
+"""Modules of one rank of a training job, by the parallelism of its layout.
 
-In the order in which it is applied: the device mesh; the model stages of this rank; tensor and
-sequence parallelism (`torch.distributed.tensor.parallel`); recomputation
-(`torch.utils.checkpoint`); FSDP2 (`torch.distributed.fsdp.fully_shard`), with replicas alone where
-the layout divides nothing. Nothing depends on the device: gloo on CPUs, NCCL on GPUs.
+In the order of application: device mesh; model stages of this rank; tensor and sequence parallelism
+(`torch.distributed.tensor.parallel`); recomputation (`torch.utils.checkpoint`); FSDP2
+(`torch.distributed.fsdp.fully_shard`), which replicates where the layout shards nothing. Nothing
+depends on the device: gloo on CPUs, NCCL on GPUs.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ from .experts import check_experts, divide_experts
 #: Dimension of a hidden state that runs over the tokens of a sequence.
 SEQUENCE_DIM = 1
 
-#: Matrix products and attention: what selective recomputation by operator keeps, of products every
-#: second one.
+#: Operators whose outputs selective recomputation keeps, of products every second one.
 _PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 _ATTENTION = (
     torch.ops.aten._scaled_dot_product_flash_attention.default,
@@ -78,37 +77,36 @@ class ParallelizePlan:
     before
         Modules before the blocks: the embedding.
     blocks
-        The list of blocks.
+        Name of the list of blocks.
     after
         Modules after the blocks: the last norm and the head, which returns logits.
     shared
-        Modules that every model stage has and `call` asks for: rotary embeddings. They learn
-        nothing.
+        Modules without parameters that every model stage has for `call`: rotary embeddings.
     colwise
         Patterns of linear layers divided by their outputs, and of the head if it is.
     rowwise
         Patterns of linear layers divided by their inputs, and of embeddings divided by words.
     experts
         Patterns of modules of experts: ``forward(tokens, counts)`` takes tokens in the order of
-        their experts, and how many each of these has; parameters have the experts first.
+        their experts, and the number of tokens of each; parameters have the experts as first
+        dimension.
     recomputed
-        Patterns of the modules that recomputation by module means, by `Recompute`.
+        Patterns of the modules that each member of `Recompute` stands for.
     call
-        How a block runs: ``call(stage, block, hidden)``, where ``stage`` has the model's modules
-        under their names and ``stage.positions`` those of the tokens in their sequences, of which
-        context parallelism gives a rank some; default: ``block(hidden)``.
+        Function that runs a block, ``call(stage, block, hidden)``. ``stage`` has the model's
+        modules under their names, and in ``stage.positions`` the positions of this rank's tokens in
+        their sequences. Default: ``block(hidden)``.
     loss
-        Mean loss of a microbatch from logits, which it must not change in place, and targets;
-        default: the cross-entropy, computed where the vocabulary is divided
+        Function that returns the mean loss of a microbatch from logits, which it must not change in
+        place, and targets; default: the cross-entropy, computed where the vocabulary is divided
         (`torch.distributed.tensor.parallel.loss_parallel`).
     initialize
-        Fills a parameter by its name: ``initialize(name, parameter)``. With it the model may be on
-        the meta device, but for its buffers, and a rank makes the parameters of its own stages
-        alone.
+        Function that fills a parameter, ``initialize(name, parameter)``. With it the model, but for
+        its buffers, may be on the meta device, and a rank makes only its own stages' parameters.
 
     Notes
     -----
-    A module with an attribute ``positions`` is told those of its tokens before the first step.
+    An attribute ``positions`` of a module is set to those of its tokens before the first step.
     A module whose linear layers are divided by outputs sees its own part of heads or features:
     attention must find the number of heads from the shape (``view(batch, tokens, -1, head_dim)``).
 
@@ -133,11 +131,11 @@ class ParallelizePlan:
 
 
 class JobStage(nn.Module):  # type: ignore[misc]  # torch does not say its type
-    """A model stage: some of a model's modules under their own names, run one after the other.
+    """Model stage: some of a model's modules under their own names, run one after the other.
 
-    `modules` are in the order in which they run, and those named in `blocks` run by `call`, as in
-    `ParallelizePlan`; all stages have `shared`. `positions` are those of the tokens that blocks see
-    on this rank, in their sequences.
+    `modules` are in the order in which they run, those named in `blocks` by `call`, as in
+    `ParallelizePlan`; all stages have `shared`. `positions` are those of this rank's tokens in
+    their sequences.
     """
 
     def __init__(
@@ -154,7 +152,7 @@ class JobStage(nn.Module):  # type: ignore[misc]  # torch does not say its type
         self.order, self.blocks, self.call = tuple(modules), blocks, call
 
     def place(self, positions: Tensor) -> None:
-        """Tell this stage, and the modules that ask for it, where its tokens are."""
+        """Set the positions of tokens in this stage, and in its modules that have them."""
         for module in self.modules():
             if hasattr(module, "positions"):
                 module.positions = positions
@@ -172,13 +170,13 @@ class JobStage(nn.Module):  # type: ignore[misc]  # torch does not say its type
 
 @dataclass(frozen=True)
 class JobMesh:
-    """The ranks of a layout as a mesh, and this rank's groups in it.
+    """Mesh of a layout's ranks, and this rank's groups in it.
 
-    `mesh` has all axes above one another: ``pipeline``, ``replicate``, ``shard``, ``tensor``, in
-    the layout's order. `context` are the ranks that share this one's sequences, neighbours among
-    those of ``replicate`` and ``shard``, over which FSDP2 divides states; None if it has them
-    alone. `experts` are all ranks as ``pipeline``, ``expert_replicate``, ``expert_shard`` and
-    ``expert``, of which those of ``tensor`` are a part; None if experts are not divided.
+    `mesh` has the axes ``pipeline``, ``replicate``, ``shard`` and ``tensor``, in the layout's
+    order. `context` are the ranks that share this one's sequences, neighbours among those of
+    ``replicate`` and ``shard``, over which FSDP2 divides states; None without context parallelism.
+    `experts` is a mesh of all ranks with the axes ``pipeline``, ``expert_replicate``,
+    ``expert_shard`` and ``expert``; None if experts are not divided.
     """
 
     mesh: DeviceMesh
@@ -187,16 +185,16 @@ class JobMesh:
 
     @property
     def data(self) -> DeviceMesh:
-        """Ranks with the same weights: those that divide states, within replicas of these."""
+        """Mesh of ranks with the same weights, over which FSDP2 shards and replicates states."""
         several = self.mesh["replicate"].size() > 1
         return self.mesh["replicate", "shard"] if several else self.mesh["shard"]
 
     def rank(self, axis: str) -> int:
-        """Return this rank's place on an axis."""
+        """Return this rank's coordinate on an axis."""
         return int(self.mesh.get_local_rank(axis))
 
     def axes_of_groups(self) -> dict[str, str]:
-        """Return the axis, as plans call it, of each of this rank's groups by its name."""
+        """Return the axis, by its name in plans, of each of this rank's groups, by its name."""
         axes = {"replicate": "data", "shard": "data"}
         found: dict[str, str] = {}
         for mesh in (self.mesh,) if self.experts is None else (self.mesh, self.experts):
@@ -261,7 +259,7 @@ def job_mesh(layout: Layout, device: str) -> JobMesh:
 
 
 def lines_of(mesh: DeviceMesh, *axes: str) -> list[list[int]]:
-    """Return the ranks that differ in some axes alone, for all places on the others."""
+    """Return the ranks that differ in some axes alone, for all coordinates on the others."""
     names = mesh.mesh_dim_names
     assert names is not None
     places = [names.index(axis) for axis in axes]
@@ -273,7 +271,7 @@ def lines_of(mesh: DeviceMesh, *axes: str) -> list[list[int]]:
 
 
 def check_runs(layout: Layout) -> None:
-    """Raise InputError if a layout does not run here, with what to plan instead."""
+    """Raise InputError if jobs do not run a layout, with the value that they run."""
     check_degrees(layout)
     check_experts(layout)
     for name in OFFLOAD:
@@ -286,7 +284,7 @@ def check_runs(layout: Layout) -> None:
 
 
 def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> None:
-    """Raise InputError if a pattern matches no module, or none what the layout divides."""
+    """Raise InputError if a pattern matches no module, or none one that the layout divides."""
     names = [name for name, _ in model.named_modules()]
     linear = (*plan.colwise, *plan.rowwise)
     if layout.tensor > 1 and not any(_matches(name, linear) for name in names):
@@ -295,6 +293,13 @@ def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> N
         for pattern in getattr(plan, field_name):
             if not any(_matches(name, (pattern,)) for name in names):
                 raise InputError(f"{field_name}: no module of the model matches {pattern}")
+    for tied in ties_of(model) if layout.tensor > 1 else ():
+        divided = {_matches(module := name.rpartition(".")[0], linear): module for name in tied}
+        if len(divided) > 1:
+            raise InputError(
+                f"{divided[False]}: it has the weight of {divided[True]}, which the plan divides; "
+                "name both in colwise or rowwise"
+            )
     if layout.expert > 1 and not any(_matches(name, plan.experts) for name in names):
         raise InputError("expert: no module of the model matches experts of the plan")
     for what in layout.recompute - {Recompute.FULL, Recompute.OPERATORS}:
@@ -306,7 +311,7 @@ def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> N
 
 
 def precision(recipe: Recipe) -> MixedPrecisionPolicy:
-    """Return the precision that FSDP2 gathers weights and reduces gradients in.
+    """Return the precision in which FSDP2 gathers weights and reduces gradients.
 
     Weights and moments stay in 32 bits on the rank that updates them. Raises InputError if products
     are in another precision than 32 bits or bfloat16.
@@ -351,7 +356,7 @@ def stage_modules(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> li
 
 
 def make_stage(model: nn.Module, plan: ParallelizePlan, names: Sequence[str]) -> JobStage:
-    """Return a model stage of the modules of these names, which are taken and not copied."""
+    """Return a model stage of the modules of these names, which are not copied."""
     modules = {name: module_of(model, name) for name in names}
     shared = {name: module_of(model, name) for name in plan.shared}
     blocks = frozenset(name for name in names if name.rpartition(".")[0] == plan.blocks)
@@ -364,10 +369,10 @@ def materialize(
     ties: Sequence[Sequence[str]],
     device: torch.device,
 ) -> None:
-    """Put a stage on its device; parameters on the meta device are made there, and filled.
+    """Move a stage to its device; parameters on the meta device are made there, and filled.
 
     `ties` are of the whole model: a weight is filled by its first name on every stage. Raises
-    InputError if nothing says what fills them, or a buffer has no numbers.
+    InputError if the plan does not fill parameters, or a buffer is on the meta device.
     """
     if not any(p.is_meta for p in stage.parameters()):
         stage.to(device)
@@ -389,7 +394,7 @@ def materialize(
 
 
 def ties_of(model: nn.Module) -> tuple[tuple[str, ...], ...]:
-    """Return the names of each weight that a model has under several."""
+    """Return the names of each weight that a model has under several names."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -397,7 +402,7 @@ def ties_of(model: nn.Module) -> tuple[tuple[str, ...], ...]:
 
 
 def tie(stage: nn.Module, ties: Sequence[Sequence[str]]) -> None:
-    """Make the parameters of several names one again."""
+    """Register the parameter of each tie's first name under the other names, too."""
     for first, *others in ties:
         for other in others:
             module, _, leaf = other.rpartition(".")
@@ -405,7 +410,7 @@ def tie(stage: nn.Module, ties: Sequence[Sequence[str]]) -> None:
 
 
 def part_ties(stages: Sequence[JobStage]) -> None:
-    """Give each stage of a rank copies of its own of what another one of them has, too."""
+    """Give each stage of a rank its own copies of parameters that an earlier stage has."""
     seen: set[int] = set()
     for stage in stages:
         own = {id(p) for p in stage.parameters()}
@@ -419,10 +424,9 @@ def part_ties(stages: Sequence[JobStage]) -> None:
 
 
 class _Gather(ParallelStyle):  # type: ignore[misc]  # torch does not say its type
-    """The whole sequence for a module whose linear layers are divided by outputs.
+    """Gathering of sequences once for a module with several layers divided by outputs.
 
-    Under sequence parallelism it gathers the ranks' parts once for all of them; the gradient is
-    added up, and parted again, once for all of them.
+    Its gradient is summed, and under sequence parallelism divided, once for all these layers.
     """
 
     def __init__(self, sequence_parallel: bool) -> None:
@@ -448,8 +452,8 @@ def tensor_parallel(
 
     With `parted_logits` the head returns each rank's part of the vocabulary, as a `DTensor`, for
     `torch.distributed.tensor.parallel.loss_parallel`. Returns the names of parameters that are
-    whole on every rank and see only a part of the tokens or heads there: their gradients are to be
-    added up over the ranks. Raises InputError if a dimension does not divide.
+    whole on every rank but see a part of the tokens or heads: their gradients have to be summed
+    over the ranks. Raises InputError if a dimension does not divide.
     """
     hidden = Shard(SEQUENCE_DIM) if layout.sequence_parallel else Replicate()
     styles: dict[str, ParallelStyle] = {}
@@ -507,7 +511,7 @@ def tensor_parallel(
 
 
 def recompute(stage: JobStage, plan: ParallelizePlan, layout: Layout, number: int) -> None:
-    """Let modules of the model stage `number` recompute activations, as the layout says."""
+    """Checkpoint the modules of model stage `number` whose activations the layout recomputes."""
     names = [name for name in stage.order if name in stage.blocks]
     for name in names[: layout.recomputed_layers(number, len(names))]:
         block = stage.get_submodule(name)
@@ -523,7 +527,7 @@ def recompute(stage: JobStage, plan: ParallelizePlan, layout: Layout, number: in
 
 
 def _checkpointed(module: nn.Module, contexts: Callable[[], Any] | None = None) -> None:
-    """Replace a module's forward pass by one that keeps its inputs alone."""
+    """Replace a module's forward pass by a checkpointed one."""
     options: dict[str, Any] = {"use_reentrant": False}
     if contexts is not None:
         options["context_fn"] = contexts
@@ -531,7 +535,7 @@ def _checkpointed(module: nn.Module, contexts: Callable[[], Any] | None = None) 
 
 
 def _selective() -> Any:
-    """Return contexts that keep attention's output and that of every second matrix product."""
+    """Return contexts that keep outputs of attention and of every second matrix product."""
     counts: Counter[bool] = Counter()
 
     def policy(context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
@@ -548,9 +552,9 @@ def _selective() -> Any:
 
 
 class _RepeatableContext:
-    """Context of recomputation that is entered once per half of a split backward pass.
+    """Context of recomputation that can be entered for both halves of a split backward pass.
 
-    torch's own uses up what was kept.
+    torch's own removes a kept output when it is read.
     """
 
     def __init__(self, context: Any, counts: Counter[bool]) -> None:
@@ -571,10 +575,11 @@ def shard(
 ) -> frozenset[str]:
     """Divide a stage's experts and states over ranks, a group of FSDP2 for each block.
 
-    With ``zero`` 0 every rank holds all, and FSDP2 replicates. With `once` gathered weights stay
-    until the schedule gives them up. Returns the names of the parameters of divided experts: a
-    rank's have the gradients of tokens of all that share the experts, and FSDP2 takes the mean over
-    those with the same experts; divide them by the replicas among the former.
+    With ``zero`` 0 every rank holds all states, and FSDP2 replicates. With `once` gathered weights
+    stay until the schedule frees them. Returns the names of parameters of divided experts. Their
+    gradients have tokens of all ranks among which experts are divided, while FSDP2 takes the mean
+    over the ranks with the same experts alone: they still have to be divided by the replicas among
+    the former.
     """
     again = layout.zero == 3 and layout.reshard_after_forward and not once
     options: dict[str, Any] = {
@@ -589,18 +594,18 @@ def shard(
             within = mesh.experts["expert_replicate", "expert_shard"]
             fully_shard(module, mesh=within, **options)
             found |= {f"{name}.{key}" for key, _ in module.named_parameters()}
-    alone = mesh.data.size() == 1  # it gathers nothing, but for what it computes with
+    alone = mesh.data.size() == 1  # FSDP2 then only casts to the precision of computation
     for name in stage.order:
         if name in stage.blocks and not alone:
             fully_shard(stage.get_submodule(name), mesh=mesh.data, **options)
     if not alone or precision(layout.recipe).param_dtype is not None:
-        # what lies outside of blocks is needed again at once
+        # modules outside of blocks are needed again at once
         fully_shard(stage, mesh=mesh.data, **{**options, "reshard_after_forward": False})
     return frozenset(found)
 
 
 def module_of(model: nn.Module, name: str) -> nn.Module:
-    """Return a module by its name; an InputError if the model has none."""
+    """Return a module by its name; raises InputError if the model has none."""
     try:
         return model.get_submodule(name)
     except AttributeError as error:

@@ -1,4 +1,4 @@
-"""Training of a job: steps of its optimizer, checkpoints that other layouts resume, plans' runs."""
+"""Training of jobs: steps, checkpoints that any layout resumes, tokens and models of plans."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from ....instances import InputError
 from ....instances.common.arrays import Ints
 from ....instances.costs.layout import Layout
 from ....instances.formats.problem_toml import to_plain
-from ....instances.formats.writing import layout as written
-from ....instances.formats.writing import write_whole
+from ....instances.formats.writing import json_text, write_whole
 from ....instances.job.launchers import undivided
 from ....instances.job.plan import JobPlan
 from ....instances.pytorch.factory import call_factory
@@ -38,7 +37,7 @@ from .transformer import transformer
 #: Function that returns a model, the same on every rank, and how it is divided.
 MakeJob = Callable[[], tuple[nn.Module, ParallelizePlan]]
 _ONE_STEP = "report, record: the first step does more than the others; take at least two"
-#: Options of plans of pieces that a layout has.
+#: Options of plans of pieces that jobs have from their layout.
 _PLANNED = ("microbatches", "replicas", "recompute")
 #: Types of the numbers in a file of tokens without a header, by its ending.
 _RAW = {".bin": np.uint16, ".u32": np.uint32}
@@ -72,22 +71,22 @@ def run_job(
     on_step: Callable[[StepResult], None] | None = None,
     **options: Any,
 ) -> JobRun:
-    """Train as one of a layout's processes; all of them call this with the same arguments.
+    """Train a model as one of a layout's processes; all of them call this with the same arguments.
 
     Parameters
     ----------
     make_model
-        Returns the whole model, the same numbers on every rank.
+        Function that returns the whole model, with the same weights on every rank.
     plan
         The model's modules in order, and how tensor parallelism divides them.
     layout
-        How the job is divided over the processes.
+        Division of the job over the processes.
     batches
         Tokens and targets of each step's whole batch from the first step on, the same on every
-        rank: those that a checkpoint has seen are passed over.
+        rank: those that a checkpoint has taken are skipped.
     optimizer
-        Makes one of groups of parameters, for each model stage of this rank; or its name, as in
-        `RunOptions`.
+        Function that makes an optimizer of groups of parameters, for each model stage of this rank;
+        or its name, as in `RunOptions`.
     on_step
         Called on rank 0 after every step.
     options
@@ -133,10 +132,10 @@ def run_made(
     options: RunOptions,
     on_step: Callable[[StepResult], None] | None = None,
 ) -> JobRun:
-    """Train a model that is made on each rank, and ends with all ranks if that fails."""
+    """Train a model that `make` returns on each rank; all ranks end if one of them fails."""
     options.leave_out(_PLANNED, "the layout of a training job says it")
     options.leave_out(["check"], "jobs have `loss_alone` for it (docs/run.md)")
-    if options.steps == 1 and _is_measured(options):
+    if options.steps == 1 and (options.measure or options.record is not None):
         raise InputError(_ONE_STEP)
     with guarded(timeout_s=options.timeout_s) as guard:
         alike = {"layout": layout_hash(layout), **options.identity()}
@@ -151,27 +150,24 @@ def train_job(
     batches: Iterable[tuple[Tensor, Tensor]],
     options: RunOptions,
     *,
-    on_gradients: Callable[[RunningJob], None] | None = None,
     on_step: Callable[[StepResult], None] | None = None,
     guard: Guard | None = None,
 ) -> JobRun:
-    """Train in a process group that is there already; for `batches` see `run_job`.
+    """Train in an existing process group; for `batches` see `run_job`.
 
     Schedule, device, threads and timeout of `options` are those of `job` and its group.
-    `on_gradients` is called after each backward pass, before gradients are clipped. Raises
-    InputError if a batch is not the layout's, or there is no checkpoint to resume from.
+    Raises InputError if a batch is not the layout's, or there is no checkpoint to resume from.
     """
+    measures = options.measure or options.record is not None
     optimizers = [options.make_optimizer(job.parameter_groups(s)) for s in job.stages]
     norms: list[float] = []
     measured: list[MeasuredStep] = []
 
     def step(items: Sequence[Any], number: int) -> list[float]:
         (((tokens, targets), last),) = items
-        asked = last or (_is_measured(options) and number + 1 == options.steps)
+        asked = last or (measures and number + 1 == options.steps)
         with measured_step(job, optimizers) if asked else nullcontext() as found:
             loss = job.step(tokens, targets)
-            if on_gradients is not None:
-                on_gradients(job)
             if options.clip:
                 norms.append(job.clip_gradients(options.clip))
             for each in optimizers:
@@ -184,23 +180,18 @@ def train_job(
         restore=lambda found: restore_job(found.path, job, optimizers),
         tokens=job.layout.global_batch * job.layout.sequence,
     )  # fmt: skip
-    measures = _is_measured(options)
     data = _with_last(iter(batches)) if measures else zip(batches, repeat(False), strict=False)
     done = take_steps(training, data, options, guard=guard, on_step=on_step)
     if measured and len(done) == 1:
         raise InputError(_ONE_STEP)
     if options.record is not None and measured and dist.get_rank() == 0:
         ranks = [to_plain(one) for one in measured]
-        write_whole(options.record, written({"format": "stagecut-job-run", "ranks": ranks}))
+        write_whole(options.record, json_text({"format": "stagecut-job-run", "ranks": ranks}))
     return JobRun(tuple(step.loss for step in done), tuple(norms), tuple(measured))
 
 
-def _is_measured(options: RunOptions) -> bool:
-    return options.measure or options.record is not None
-
-
 def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
-    """Yield each with whether it is the last, for which the next one is taken."""
+    """Yield each batch and whether it is the last, which takes reading one ahead."""
     before = next(batches, None)
     while before is not None:
         batch = next(batches, None)
@@ -212,13 +203,13 @@ def save_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optim
     """Write model and optimizers of all ranks to a folder, as any layout resumes them.
 
     A tied weight is in it under its first name, whichever model stages have it. All ranks call this
-    together; the folder is there whole or not at all.
+    together; the folder is written whole or not at all.
     """
     save(path, job.trained(optimizers), plan=job.identity, taken=job.tokens_taken)
 
 
 def restore_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Take model and optimizers from a folder that `save_job` wrote under any layout.
+    """Restore model and optimizers from a folder that `save_job` wrote under any layout.
 
     Raises InputError if it is damaged, or of another model or kind of optimizer.
     """
@@ -230,10 +221,10 @@ def restore_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Op
 def token_batches(plan: JobPlan, path: Path | None) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield tokens and targets of whole batches without an end.
 
-    The file at `path` is one line of token numbers: ``.npy`` of whole numbers, ``.bin`` of 16 and
-    ``.u32`` of 32 bits without a header; each sequence takes the next tokens, and the first ones
-    follow the last. Without a file they are random. Raises InputError if the file is none, too
-    short, or has tokens that the model has not.
+    The file at `path` has a sequence of token numbers: ``.npy`` of whole numbers, ``.bin`` of 16
+    and ``.u32`` of 32 bits without a header. Each sequence takes the next tokens, from the
+    beginning again after the last. Without a file tokens are random. Raises InputError if the file
+    cannot be read, is too short, or has tokens beyond the model's vocabulary.
     """
     layout, words = plan.layout, plan.model.vocabulary
     count, length = layout.global_batch, layout.sequence + 1
@@ -278,7 +269,7 @@ def _read(path: Path) -> Ints:
 def planned_model(plan: JobPlan, reference: str | None) -> tuple[nn.Module, ParallelizePlan]:
     """Return the model of a plan, and how it is divided.
 
-    `reference` is ``module:factory`` or ``file.py:factory`` of both; without, they are made from
+    `reference` is ``module:factory`` or ``file.py:factory`` of both; without it, they are made from
     the plan's description. Raises InputError if they do not fit the plan.
     """
     if reference is None:

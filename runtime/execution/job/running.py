@@ -1,7 +1,7 @@
-"""A training job on one rank: its stages, the schedule of its layout, gradients of a whole batch.
+"""Training job on one rank: stages, schedule, and gradients of a whole batch.
 
-With one pipeline rank the microbatches run in a loop of our own, since FSDP2 then reduces gradients
-as the layout says: after the last microbatch (ZeRO 0 and 1) or after each (2 and 3). Otherwise
+With one pipeline rank the microbatches run in a loop of our own, in which FSDP2 reduces gradients
+after the last microbatch (ZeRO 0 and 1) or after each (2 and 3). Otherwise
 `torch.distributed.pipelining` runs them, which reduces after the last one in any case.
 """
 
@@ -80,12 +80,11 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class RunningJob:
-    """A training job on this rank; all ranks make it together, by `parallelize` or `run_job`.
+    """Training job on this rank; all ranks make it together, by `parallelize` or `run_job`.
 
-    The modules of `model` are taken, not copied. `schedule` stands in place of the layout's:
-    `TORCH_SCHEDULES` has names that layouts do not. Raises InputError if layout, plan, model and
-    number of processes do not fit together, or the layout has something that this execution does
-    not run.
+    The modules of `model` are not copied. `schedule` replaces the layout's: `TORCH_SCHEDULES` has
+    names that layouts lack. Raises InputError if layout, plan, model and number of processes do not
+    fit together, or jobs do not run a field of the layout.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class RunningJob:
         few = self.schedule == "1f1b" and layout.microbatches < layout.pipeline
         self._is_torchs = self.schedule in TORCH_SCHEDULES and not few
         self.mesh = job_mesh(layout, device.type)
-        if not any(p.is_meta for p in model.parameters()):  # such are filled alike
+        if not any(p.is_meta for p in model.parameters()):  # which `initialize` fills alike
             remedy = "draw them from one seed, or give initialize"
             check_alike(weights_hash(model), "model's weights", remedy)
         placed = stage_ranks(self.schedule, layout)
@@ -136,7 +135,7 @@ class RunningJob:
             self._experts |= shard(stage, plan, layout, self.mesh, once=once)
         self._tied = [(names, self._tie_group(names, held)) for names in self.ties]
         self._given = plan.loss or cross_entropy
-        #: Work outside of passes that runs just now: ``loss``, ``sums``, ``norm``; else empty.
+        #: Work outside of passes that now runs: ``loss``, ``sums``, ``norm``; else empty.
         self.phase = ""
         self.pipeline_stages: list[NeighbourStage] = []
         self.passes: Passes = self._accumulate
@@ -145,17 +144,17 @@ class RunningJob:
             self.passes, self._evaluate = self._pipeline()
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Return this rank's parts of the parameters of its stages, under the model's names."""
+        """Yield this rank's parts of the parameters of its stages, under the model's names."""
         for stage in self.stages.values():
             yield from stage.named_parameters()
 
     @property
     def identity(self) -> str:
-        """Hash of what the same random numbers and buffers of each rank go on with."""
+        """Hash of layout and schedule, with which a resumed job has the same random numbers."""
         return layout_hash(self.layout, self.schedule)
 
     def trained(self, optimizers: Sequence[torch.optim.Optimizer]) -> Trained:
-        """Return what a checkpoint keeps; a tied weight has its first name there."""
+        """Return the state for a checkpoint, where a tied weight has its first name."""
         first_of = {name: first for first, *others in self.ties for name in others}
         held: dict[str, Any] = {}
         for stage in self.stages.values():
@@ -169,7 +168,7 @@ class RunningJob:
         return Trained(dict(self.named_parameters()), buffers, optimizers, whole=whole)
 
     def parameter_groups(self, stage: int) -> list[dict[str, Any]]:
-        """Return a stage's parameters for an optimizer, those that are divided alike in a group."""
+        """Return a stage's parameters for an optimizer, in groups by their device mesh."""
         groups: dict[Any, list[nn.Parameter]] = {}
         for parameter in self.stages[stage].parameters():
             mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
@@ -182,8 +181,7 @@ class RunningJob:
         Parameters
         ----------
         tokens, targets
-            Of the whole batch, sequences first: the same on every rank, of which each takes its
-            replica's part.
+            Whole batch, shape (sequences, tokens), the same on every rank, which takes its part.
 
         Returns
         -------
@@ -228,10 +226,10 @@ class RunningJob:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Give modules what they run in: divided logits' losses, attention to whole sequences.
+        """Context for passes: losses of divided logits, attention to whole sequences.
 
-        Afterwards weights that were gathered for it are divided again: an evaluation has no
-        backward pass that would do so, and optimizers have the divided ones.
+        Afterwards gathered weights are freed: an evaluation has no backward pass that would do so,
+        and optimizers have the sharded ones.
         """
         with ExitStack() as stack:
             if self._parted:
@@ -273,7 +271,7 @@ class RunningJob:
         return x, y
 
     def _mean(self, losses: Sequence[Tensor]) -> float:
-        """Return the mean loss of a batch, of which ranks without the last stage know nothing."""
+        """Return the mean loss of a batch from `losses`, empty on ranks without the last stage."""
         mean = torch.stack(losses).mean() if losses else torch.zeros((), device=self.device)
         dist.all_reduce(mean)
         return float(mean) / (self.layout.replicas * self.layout.tensor)
@@ -292,13 +290,19 @@ class RunningJob:
         Returns
         -------
         float
-            Euclidean norm before; what several ranks have counts once, and so does a tied weight.
+            Euclidean norm before; copies on several ranks count once, and so does a tied weight.
         """
         again = {name for first, *others in self.ties for name in others}
+        counted = {
+            id(parameter)
+            for stage in self.stages.values()
+            for name, parameter in stage.named_parameters(remove_duplicate=False)
+            if name not in again
+        }
         square = torch.zeros((), device=self.device)
-        for name, parameter in self.named_parameters():
+        for _, parameter in self.named_parameters():
             gradient = parameter.grad
-            if gradient is None or name in again:
+            if gradient is None or id(parameter) not in counted:
                 continue
             copies = self.layout.devices // self.layout.pipeline
             if isinstance(gradient, DTensor):
@@ -333,7 +337,7 @@ class RunningJob:
         return losses
 
     def _pipeline(self) -> tuple[Passes, Passes]:
-        """Return what trains and what evaluates a batch in the pipeline; both give losses."""
+        """Return the functions that train and evaluate a batch in the pipeline."""
         layout, group = self.layout, self.mesh.mesh.get_group("pipeline")
         self.pipeline_stages = stages = [
             NeighbourStage(stage, s, layout.stages, self.device, group=group)
@@ -370,16 +374,16 @@ class RunningJob:
         )
 
     def add_up_gradients(self) -> None:
-        """Add gradients up over what data parallelism does not know of.
+        """Sum gradients over ranks where data parallelism does not.
 
-        That is tensor-parallel ranks that saw a part of the tokens or heads, and the model stages
-        that have a weight in common.
+        These are tensor-parallel ranks that saw a part of the tokens or heads, and model stages
+        that share a weight.
         """
         own: dict[str, nn.Parameter] = {}
         for stage in self.stages.values():
             own |= dict(stage.named_parameters(remove_duplicate=False))
         for parameter in own.values():
-            gradient = parameter.grad  # DTensor may leave sums in it, or other parts
+            gradient = parameter.grad  # DTensor may leave partial sums, or other placements
             if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
                 parameter.grad = gradient.redistribute(placements=parameter.placements)
         for name in self._experts & own.keys():
@@ -402,7 +406,7 @@ class RunningJob:
                 copy.copy_(total)
 
     def _tie_group(self, names: Sequence[str], held: Mapping[str, int]) -> dist.ProcessGroup | None:
-        """Return this rank's group of the pipeline ranks that have a weight in common.
+        """Return this rank's group of the pipeline ranks that share a weight.
 
         `held` has the pipeline rank of each module.
         """
@@ -427,22 +431,22 @@ def parallelize(
     Parameters
     ----------
     model, modules
-        The whole model, the same numbers on every rank or on the meta device, and its modules in
-        order; both of a description by `transformer`.
+        Whole model, with the same weights on every rank or on the meta device, and its modules in
+        order; `transformer` makes both from a description.
     plan
-        What says how it is divided: of as many devices as the process group has ranks.
+        Plan or layout, of as many devices as the process group has ranks.
     device
-        Default: this rank's GPU if the process group is NCCL's, else the CPU.
+        Device of this rank; default: its GPU if the process group is NCCL's, else the CPU.
     schedule
-        In place of the layout's; see `RunningJob`.
+        Schedule in place of the layout's; see `RunningJob`.
 
     Returns
     -------
     RunningJob
         ``job.step(tokens, targets)`` runs a batch forward and backward; `evaluate`,
-        `clip_gradients`, `parameter_groups` and the modules in `stages` are for a loop of yours.
-        One that calls ``job.module`` itself does so within ``job.running()``, and calls
-        ``job.add_up_gradients()`` behind the last backward pass.
+        `clip_gradients`, `parameter_groups` and the modules in `stages` are for your own loop.
+        A loop that calls ``job.module`` itself does so within ``job.running()``, and calls
+        ``job.add_up_gradients()`` after the last backward pass.
 
     Raises
     ------
@@ -468,7 +472,7 @@ def parallelize(
 
 
 def check_alike(own: str, what: str, remedy: str) -> None:
-    """Raise InputError if ranks gave different hashes: they would train apart, or on nonsense."""
+    """Raise InputError if the hashes of ranks differ, which would train different models."""
     hashes = of_all_ranks(own)
     if other := [rank for rank, each in enumerate(hashes) if each != hashes[0]]:
         raise InputError(f"{what}: rank {other[0]} has others than rank 0; {remedy}")
@@ -477,7 +481,7 @@ def check_alike(own: str, what: str, remedy: str) -> None:
 def stage_ranks(schedule: str, layout: Layout) -> tuple[int, ...]:
     """Return the pipeline rank of each model stage.
 
-    Raises InputError if the schedule is not known, or takes another number of them per rank.
+    Raises InputError if the schedule is not known, or takes another number of stages per rank.
     """
     known = (*TORCH_SCHEDULES, "zb-h1", "zb-h2")
     if schedule not in known:
@@ -491,29 +495,29 @@ def stage_ranks(schedule: str, layout: Layout) -> tuple[int, ...]:
 
 
 def _local_gradient(parameter: nn.Parameter) -> Tensor:
-    """Return this rank's part of a gradient, which is zero where nothing used the parameter."""
+    """Return this rank's part of a gradient, zero if the parameter was not used."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return local_part(parameter.grad)
 
 
 def loss_alone(model: nn.Module, plan: ParallelizePlan, tokens: Tensor, targets: Tensor) -> float:
-    """Return the mean loss of a batch as one process computes it, to hold a job's first step to.
+    """Return the mean loss of a batch by one process, for comparison with a job's first step.
 
-    A plan that leaves out a module, or a model that counts heads or positions itself, trains
-    under a layout, but trains something else.
+    A plan that leaves out a module, or a model that counts heads or positions itself, trains under
+    a layout without an error, but trains another model.
 
     Parameters
     ----------
     model, plan
         The whole model on its device, and its modules in order.
     tokens, targets
-        Of the batch.
+        Whole batch.
 
     Returns
     -------
     float
-        What `RunningJob.step` returns, but for rounding.
+        Loss that `RunningJob.step` returns, up to rounding.
 
     Examples
     --------

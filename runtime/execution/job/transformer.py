@@ -1,9 +1,9 @@
-"""Transformers in PyTorch by the shapes of a description, in the parts that jobs divide.
+"""Transformers in PyTorch by the shapes of a description, with modules that jobs divide.
 
 Attention is multi-head, grouped-query or latent, with rotary or learned positions; feed-forward
 layers are dense or mixtures of experts that drop no token. Dropout is left out: its random numbers
 would depend on the layout. Parameters are made on the meta device, and filled by name on the ranks
-that have them, so that they are the same under every layout.
+that have them, with the same values under every layout.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class SelfAttention(nn.Module):  # type: ignore[misc]
         self.out = nn.Linear(attention.heads * value, hidden, bias=attention.output_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what tokens take from the tokens that they see."""
+        """Return the output of attention for each token."""
         shapes = self.shapes
         where = _positions(self, x.shape[1], x.device)
         if shapes.latent:
@@ -327,7 +327,7 @@ class MixtureLayer(nn.Module):  # type: ignore[misc]
                 self.shared_gate = nn.Linear(hidden, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what a token's experts give, weighed by the softmax of their scores."""
+        """Return the outputs of each token's experts, weighted by the softmax of their scores."""
         tokens = x.flatten(0, 1)
         scores, chosen = self.router(tokens).topk(self.top_k)
         order = chosen.flatten().argsort(stable=True)

@@ -1,8 +1,8 @@
-"""Executor of a rank's row of actions: the one way in which plans of pieces run.
+"""Executor of a rank's row of a schedule: all plans of pieces run by it.
 
-Beside all that torch's pipelining runs, it has stages of unlike numbers of replicas, asynchronous
-schedules with weight versions, stages of a tensor degree, and messages without padding of what
-needs no gradient.
+Beyond `torch.distributed.pipelining`, it has stages with different numbers of replicas,
+asynchronous schedules with weight versions, stages of a tensor degree, and backward messages of
+those tensors alone that have a gradient.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..options import MakeOptimizer
 from ..sharded.stage import ShardedStage
 from ..split import PieceModule
 from ..stage import Recorder, StageRunner, Tensors
-from .teams import Teams
+from .tensor_groups import TensorGroups
 from .transport import Message, P2PTransport, Ranks, routes_of
 from .versions import Weights, check_two_versions, round_sizes, with_updates
 
@@ -35,34 +35,34 @@ Data = Callable[[int], Tensors]
 
 
 class Loop:
-    """The pieces of one rank, and its row of the schedule.
+    """Executor of the pieces of one rank by its row of the schedule.
 
-    Microbatch j of a piece runs on the rank at j modulo the number of its replicas. Gradients are
-    those of the mean loss of a round (see `versions`): of the batch, in synchronous schedules.
+    Microbatch j of a piece runs on its replica j modulo their number. Gradients are those of the
+    mean loss of a round (`versions.py`), which is the batch in synchronous schedules.
 
     Parameters
     ----------
     pieces
-        Of the whole model, in order; only the modules of this rank's are used.
+        Pieces of the whole model, in order; the modules of other ranks' pieces are not used.
     ranks
-        Of each piece.
+        Ranks of each piece, a replica each.
     schedule
-        Its devices are the ranks, its stages the pieces.
+        Schedule whose devices are the ranks, and whose stages are the pieces.
     training
         Whether there are backward passes.
     optimizer
         Applied to each piece on its own; None to leave the gradients in the parameters, which
         asynchronous schedules do not.
     microbatches
-        In a batch, which 2BW's versions depend on; default: the schedule's.
+        Number in a batch, on which 2BW's versions depend; default: the schedule's.
     recompute
         Pieces whose activations are computed again in the backward pass.
     device
-        Of the tensors; default: this rank's, by the backend of its process group.
+        Device of the tensors; default: this rank's, by the backend of its process group.
     recorder
-        Notes when each action began and ended.
-    teams
-        Ranks that do a row together.
+        Recorder of begin and end of each action.
+    tensor_groups
+        Tensor-parallel groups, of whose rows the schedule has the first rank's.
 
     Raises
     ------
@@ -72,7 +72,7 @@ class Loop:
 
     Notes
     -----
-    All ranks make it together: it makes groups of ranks.
+    All ranks construct it together, since it makes process groups.
 
     Examples
     --------
@@ -104,15 +104,15 @@ class Loop:
         recompute: frozenset[int] = frozenset(),
         device: torch.device | None = None,
         recorder: Recorder | None = None,
-        teams: Teams | None = None,
+        tensor_groups: TensorGroups | None = None,
     ) -> None:
-        teams = teams or Teams()
-        team = teams.of(dist.get_rank())
-        rank = team[0]
+        tensor_groups = tensor_groups or TensorGroups()
+        group = tensor_groups.of(dist.get_rank())
+        rank = group[0]
         self.first = rank == dist.get_rank()
         device = device or rank_device()
         self.last = len(pieces) - 1
-        self.ranks, self.teams = tuple(map(tuple, ranks)), teams
+        self.ranks, self.tensor_groups = tuple(map(tuple, ranks)), tensor_groups
         self.schedule = schedule
         self.training = training
         self.recorder = recorder
@@ -127,11 +127,11 @@ class Loop:
                 check_two_versions(rows, self.sizes)
             self.row = rows[rank]
 
-        routes = teams.routes(routes_of(schedule, self.ranks))
+        routes = tensor_groups.routes(routes_of(schedule, self.ranks))
         self.transport = P2PTransport(pieces, routes, device)
         names = [list(piece.parameters) for piece in pieces]
-        held = teams.holders(names, self.ranks)
-        self.sums = GradientSums(held[team.index(dist.get_rank())], held)
+        held = tensor_groups.holders(names, self.ranks)
+        self.sums = GradientSums(held[group.index(dist.get_rank())], held)
         holding = Counter(name for own in names for name in own)
         self.several = {name for name, count in holding.items() if count > 1}
         self.stages: dict[int, StageRunner] = {}
@@ -160,7 +160,7 @@ class Loop:
     def losses(self) -> Mapping[int, Tensor]:
         """Losses of the last pass, by microbatch, as far as they were computed on this rank.
 
-        Of a team all have them.
+        In a tensor group all ranks have them.
         """
         return self.stages[self.last].losses if self.last in self.stages else {}
 
@@ -172,7 +172,7 @@ class Loop:
     def run(self, data: Data) -> None:
         """Do all actions of the schedule once: a batch, or all batches of an asynchronous one.
 
-        `data` is asked for microbatches 0, 1, … where the first piece runs.
+        `data` is called with the number of each microbatch that this rank's first piece runs.
         """
         self.transport.start()
         for weights in self.weights.values():
@@ -206,12 +206,12 @@ class Loop:
     def clip_gradients(self, max_norm: float) -> Tensor:
         """Scale the gradients so that those of all pieces have at most this norm.
 
-        For a loop without optimizers, after `run` and before yours step; all ranks call it.
+        For a loop without optimizers: all ranks call it after `run`, before your optimizers step.
 
         Parameters
         ----------
         max_norm
-            Euclidean norm over all gradients of the model; copies count once, and so do parts.
+            Euclidean norm over all gradients of the model, of which copies count once.
 
         Returns
         -------
@@ -219,11 +219,11 @@ class Loop:
             The norm before.
         """
         own = {n: x for parameters in self.parameters.values() for n, x in parameters.items()}
-        holders, team = dict(self.sums.holders), self.teams.of(dist.get_rank())
+        holders, group = dict(self.sums.holders), self.tensor_groups.of(dist.get_rank())
         for stage in self.stages.values():
             module = stage.piece.module
             if isinstance(module, ShardedStage):
-                holders |= {name: holders[name].union(team) for name in module.copied}
+                holders |= {name: holders[name].union(group) for name in module.copied}
         return clip_norm(own, holders, max_norm)
 
     def _forward(self, p: int, j: int, data: Data) -> None:
@@ -268,7 +268,7 @@ class Loop:
 
 
 def stage_chain(ranks: Ranks, world: int, *, training: bool) -> StageGraph:
-    """Return the pieces as they run: each hands its live set to the next.
+    """Return stages for pieces of which each hands its live set to the next.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def stage_chain(ranks: Ranks, world: int, *, training: bool) -> StageGraph:
     Returns
     -------
     StageGraph
-        Of passes that all take the time 1, without limits of memory.
+        Stages whose passes all take the time 1, on devices without limits of memory.
 
     Examples
     --------

@@ -1,11 +1,10 @@
 """Point-to-point messages of tensors, in an order known to both ranks.
 
-Between two ranks there is a channel each way. The schedule says in which order a rank sends on
-each of its channels, and the other end posts its receives in the very same order, whatever it
-needs first; what comes early waits in its buffer. Sending never makes a rank wait. So nothing can
-block but an action whose input is not made yet, and a schedule that `validate` accepts cannot
-deadlock. With NCCL every channel has a communicator of its own, so that one direction never waits
-for the other.
+Between two ranks there is a channel each way. The schedule fixes the order in which a rank sends on
+a channel, and the other end posts its receives in this order, whatever it needs first; a message
+that comes early waits in its buffer. Sending never makes a rank wait. So an action can wait for its
+input alone, and a schedule that `validate` accepts cannot deadlock. With NCCL every channel has a
+communicator of its own, so that one direction never waits for the other.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ..split import PieceModule
 
 
 class Message(NamedTuple):
-    """The outputs of a pass of a piece for a microbatch: its live set, or its inputs' gradients."""
+    """Message of a piece's pass for a microbatch: its live set, or gradients of its inputs."""
 
     piece: int
     backward: bool
@@ -58,7 +57,7 @@ def routes_of(schedule: Schedule, ranks: Ranks) -> Routes:
 
 
 class P2PTransport:
-    """Messages of this rank, on tensors of a device; all ranks make it together."""
+    """Transport of this rank's messages between tensors on a device; all ranks make it together."""
 
     def __init__(
         self,
@@ -77,7 +76,7 @@ class P2PTransport:
         self.routed = {message for own in routes.values() for message in own}
         self.coming: dict[int, deque[Message]] = {}
         self.posted: dict[Message, tuple[list[Tensor], list[dist.Work]]] = {}
-        self.here: dict[Message, Sequence[Tensor]] = {}  # what stays on this rank
+        self.here: dict[Message, Sequence[Tensor]] = {}  # that stay on this rank
         apart = dist.get_backend() == "nccl"
         self.groups = {
             pair: dist.new_group(list(pair)) if apart else dist.group.WORLD
@@ -86,15 +85,15 @@ class P2PTransport:
         self.pending = _PendingSends(polls=apart)
 
     def start(self) -> None:
-        """Expect the messages of one pass over the schedule."""
+        """Begin a pass over the schedule, with all its messages to come."""
         self.coming = {source: deque(messages) for source, messages in self.expected.items()}
 
     def send(self, message: Message, tensors: Sequence[Tensor]) -> None:
-        """Send a message to the ranks that need it of this one; returns at once."""
+        """Send a message to all ranks that take it from this one, without waiting."""
         if message not in self.routed:
             self.here[message] = tensors
             return
-        parts = [_raw(tensor.contiguous()) for tensor in tensors if tensor.numel()]
+        parts = [bytes_of(tensor) for tensor in tensors if tensor.numel()]
         for to in self.targets.get(message, ()) if parts else ():
             group = self.groups[self.rank, to]
             sends = [dist.P2POp(dist.isend, part, to, group) for part in parts]
@@ -115,7 +114,7 @@ class P2PTransport:
         return made
 
     def finish(self) -> None:
-        """Wait until all that was sent has arrived."""
+        """Wait until all messages have arrived."""
         self.pending.finish()
 
     def _post(self, source: int) -> None:
@@ -130,16 +129,16 @@ class P2PTransport:
             if value.grad or not message.backward
         ]
         group = self.groups[source, self.rank]
-        receives = [dist.P2POp(dist.irecv, _raw(x), source, group) for x in made if x.numel()]
+        receives = [dist.P2POp(dist.irecv, bytes_of(x), source, group) for x in made if x.numel()]
         self.posted[message] = made, dist.batch_isend_irecv(receives) if receives else []
 
 
-def _raw(tensor: Tensor) -> Tensor:
-    """Return the bytes of a contiguous tensor: backends do not move numbers of all types."""
-    return tensor.view(-1).view(torch.uint8)
+def bytes_of(tensor: Tensor) -> Tensor:
+    """Return the bytes of a tensor, its own if it is contiguous: backends lack some types."""
+    return tensor.resolve_conj().contiguous().view(-1).view(torch.uint8)
 
 
-#: Tensors that are on their way, and what to wait for.
+#: Tensors that are being sent, with the works that send them.
 _Send = tuple[list[Tensor], list[dist.Work]]
 
 

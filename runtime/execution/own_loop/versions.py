@@ -1,6 +1,6 @@
-"""Weight versions of microbatches, and updates.
+"""Weight versions of asynchronous schedules, and their updates.
 
-A *round* is the microbatches whose gradients make one update of a stage:
+A *round* is the set of microbatches whose gradients make one update of a stage:
 
 - synchronous schedules: the whole batch; the update comes after it;
 - PipeDream: one microbatch on each replica of the stage, as in data parallelism. A forward pass
@@ -36,7 +36,7 @@ from .transport import Ranks
 
 
 def round_sizes(schedule: Schedule, ranks: Ranks, microbatches: int) -> list[int]:
-    """Return how many microbatches make a round of each piece; `microbatches` are in a batch.
+    """Return the number of microbatches in a round of each piece; a batch has `microbatches`.
 
     Raises InputError if the schedule's microbatches are no whole number of rounds.
     """
@@ -58,13 +58,13 @@ def with_updates(schedule: Schedule, stages: StageGraph, sizes: list[int]) -> li
     """Return the actions of each rank with a STEP of a piece after each of its rounds.
 
     The microbatch of a STEP is the number of its round. Where PipeDream's schedule has an
-    all-reduce of the round, the piece steps with it. Else, a stage with one replica steps right
-    after the last backward pass of the round; replicas wait for each other, so each of them steps
-    where it is when the last of them gets there, if all actions take equally long. So the point is
-    fixed before anything runs, and waiting there cannot deadlock. A schedule may complete rounds
-    in another order than that of their numbers; they step in that order.
+    all-reduce of the round, the piece steps there. Else, a stage with one replica steps right
+    after the last backward pass of the round. Replicas wait for each other, so each of them steps
+    at the action that it does when the last of them gets there, if all actions take equally long:
+    this point is known before the run, and waiting there cannot deadlock. Rounds step in the order
+    in which the schedule completes them.
 
-    2BW's slices of an all-reduce are one here: its weights are not used before it is complete.
+    All slices of 2BW's all-reduce are one, as its weights are not used before it is complete.
     """
     steps, _ = execution_steps(schedule, stages)
     ends: dict[tuple[int, int], int] = {}  # piece, round → when its last backward pass runs
@@ -94,9 +94,9 @@ def with_updates(schedule: Schedule, stages: StageGraph, sizes: list[int]) -> li
 
 
 def check_two_versions(rows: list[list[Action]], sizes: list[int]) -> None:
-    """Check that 2BW has made the weights that a forward pass uses before it runs.
+    """Raise InputError if 2BW would begin a forward pass before its weights are updated.
 
-    Raises InputError if a batch has fewer microbatches than the pipeline keeps in flight.
+    Then a batch has fewer microbatches than the pipeline keeps in flight.
     """
     for row in rows:
         made = dict.fromkeys(range(len(sizes)), 0)
@@ -113,9 +113,9 @@ def check_two_versions(rows: list[list[Action]], sizes: list[int]) -> None:
 
 @dataclass(eq=False)
 class Version:
-    """Weights of a piece after some updates, and microbatches between their passes that use them.
+    """Weights of a piece after some updates, with the number of microbatches in flight by them.
 
-    The tensors are leaves of autograd that share memory with the parameters, until those change.
+    The tensors are leaves of autograd that share memory with the parameters until these change.
     """
 
     tensors: dict[str, Tensor]
@@ -123,10 +123,10 @@ class Version:
 
 
 class Weights(nn.Module):  # type: ignore[misc]  # torch is not typed for mypy here
-    """A piece's module, run with the weights of the microbatch that it is run for.
+    """Module of a piece that runs each microbatch with its version of the weights.
 
-    The parameters are the newest version. Before they change in place, those of a version that is
-    still needed move to memory of their own. `keep` versions stay in any case: 1, or 2 for 2BW.
+    The parameters are the newest version. Before they change in place, a version that is still
+    needed moves to memory of its own. The newest `keep` versions stay in any case: 1, or 2 for 2BW.
     """
 
     def __init__(self, module: nn.Module, keep: int) -> None:
@@ -137,7 +137,7 @@ class Weights(nn.Module):  # type: ignore[misc]  # torch is not typed for mypy h
         self.restart()
 
     def restart(self) -> None:
-        """Begin a pass over the schedule: only the newest weights count."""
+        """Begin a pass over the schedule, with the newest weights as the only version."""
         self.updates = 0
         self.kept = deque([self._newest()])
         self.of: dict[int, Version] = {}

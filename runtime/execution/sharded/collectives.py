@@ -1,6 +1,6 @@
 """Collectives of conversions between properties, step by step, on this device of a mesh.
 
-The only home of torch's operators for collectives, which DTensor converts by, and which its
+No other module calls torch's operators for collectives, by which DTensor converts, and which its
 `CommDebugMode` counts.
 """
 
@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ....instances.model.tensor_program import COPIED, FIRST, PARTIAL, Property
 from ...measure.group import rank_device
@@ -25,18 +24,18 @@ _TORCH = torch.ops._c10d_functional
 
 
 class Sent(NamedTuple):
-    """Collective with the bytes that this device sent."""
+    """Collective, empty if there was none, with the bytes that this device sent."""
 
     collective: str
     bytes: float
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
-    """This process on a mesh: devices along each axis, its coordinates, and where it computes.
+class MeshPosition:
+    """Position of this process on a mesh of so many devices along each axis, and its device.
 
-    `groups` names the group of the devices that differ from this one along each axis alone, and
-    `devices` is torch's mesh of all of them.
+    `at` are its coordinates, `groups` the names of its process groups along each axis, and
+    `devices` is the mesh as torch's own.
     """
 
     mesh: tuple[int, ...]
@@ -46,19 +45,19 @@ class Place:
     devices: DeviceMesh | None = None
 
 
-def join_mesh(shape: tuple[int, ...], device: torch.device | None = None) -> Place:
+def join_mesh(shape: tuple[int, ...], device: torch.device | None = None) -> MeshPosition:
     """Make the groups of a mesh; all ranks of the process group call it."""
     device = device or rank_device()
     names = tuple(str(axis) for axis in range(len(shape)))
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
     groups = tuple(mesh.get_group(axis).group_name for axis in range(len(shape)))
-    return Place(shape, tuple(mesh.get_coordinate()), groups, device, mesh)
+    return MeshPosition(shape, tuple(mesh.get_coordinate()), groups, device, mesh)
 
 
-def part_of(whole: Tensor, how: Property, place: Place) -> Tensor:
-    """Return this device's shard of a tensor with the properties `how`, where it computes.
+def part_of(whole: Tensor, how: Property, place: MeshPosition) -> Tensor:
+    """Return this device's part of a tensor with the properties `how`, on this device.
 
-    It is zero of what is on another group of devices.
+    It is zero if the tensor is on another group of devices.
     """
     if is_elsewhere(how, place):
         whole = torch.zeros_like(whole)
@@ -68,38 +67,25 @@ def part_of(whole: Tensor, how: Property, place: Place) -> Tensor:
     return whole.contiguous().to(place.device)
 
 
-def distributed_as(part: Tensor, how: Property, place: Place) -> Tensor | None:
-    """Return the tensor of which this device has a part; None if it is on another group."""
-    mesh = place.devices
-    assert mesh is not None
-    if is_elsewhere(how, place):
-        return None
-    if how[0] <= FIRST:
-        if not how[1:]:
-            return part
-        mesh, how = mesh[tuple(str(axis) for axis in range(1, len(how)))], how[1:]
-    lying = [Shard(one) if one >= 0 else Replicate() for one in how]
-    made: Tensor = DTensor.from_local(part, mesh, lying, run_check=False)
-    return made
-
-
-def is_elsewhere(how: Property, place: Place) -> bool:
+def is_elsewhere(how: Property, place: MeshPosition) -> bool:
     """Return whether a tensor is on another group of devices along the first axis."""
     return how[0] <= FIRST and place.at[0] != FIRST - how[0]
 
 
 def nothing(like: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return zeros of a shape that take no memory, for what is elsewhere."""
+    """Return zeros of a shape that take no memory, for a tensor on another group of devices."""
     return like.new_zeros(()).expand(shape)
 
 
-def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tuple[Tensor, Sent]:
+def step(
+    part: Tensor, before: int, after: int, axis: int, place: MeshPosition
+) -> tuple[Tensor, Sent]:
     """Convert a shard along an axis of the mesh; return the new one and the collective."""
     count, group, size = place.mesh[axis], place.groups[axis], _bytes(part)
     part = part.contiguous()
     if before == COPIED or after == PARTIAL:
         return _without_sending(part, before, after, axis, place), Sent("", 0.0)
-    if part.dtype is torch.bool:  # which gloo does not move; padded parts add up to it
+    if part.dtype is torch.bool:  # gloo does not move it; sums of padded parts are still 0 or 1
         made, sent = step(part.view(torch.uint8), before, after, axis, place)
         return made.view(torch.bool), sent
     if min(before, after) <= FIRST:
@@ -118,12 +104,12 @@ def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tupl
 
 
 def begin_sums(
-    parts: Sequence[Tensor], after: Sequence[int], axis: int, place: Place
+    parts: Sequence[Tensor], after: Sequence[int], axis: int, place: MeshPosition
 ) -> Callable[[], list[Tensor]]:
-    """Begin to add tensors up along an axis of the mesh, in one collective.
+    """Begin to sum tensors over an axis of the mesh, in one collective.
 
-    Afterwards all are copied, or each is split by the tensor's axis in `after`. Returns what waits
-    for the sums.
+    Afterwards all are copied, or each is split by the tensor's axis in `after`. Returns a function
+    that waits for the sums and returns them.
     """
     count, group = place.mesh[axis], place.groups[axis]
     if after[0] == COPIED:
@@ -143,16 +129,18 @@ def begin_sums(
     return wait
 
 
-def sent_by_sum(part: Tensor, after: int, axis: int, place: Place) -> Sent:
-    """Return what a device sends to add a tensor up along an axis of the mesh."""
+def sent_by_sum(part: Tensor, after: int, axis: int, place: MeshPosition) -> Sent:
+    """Return the collective, and the bytes that a device sends, of a sum over an axis."""
     size = (place.mesh[axis] - 1) / place.mesh[axis] * _bytes(part)
     return Sent("all-reduce", 2 * size) if after == COPIED else Sent("reduce-scatter", size)
 
 
-def _rooted(part: Tensor, before: int, after: int, axis: int, place: Place) -> tuple[Tensor, Sent]:
+def _rooted(
+    part: Tensor, before: int, after: int, axis: int, place: MeshPosition
+) -> tuple[Tensor, Sent]:
     """Gather or reduce to one device along an axis, or scatter or broadcast from it.
 
-    A device that then has nothing has zeros of the whole shape.
+    The other devices then have zeros of the whole shape.
     """
     count, root = place.mesh[axis], FIRST - min(before, after)
     here = place.at[axis] == root
@@ -180,7 +168,7 @@ def _rooted(part: Tensor, before: int, after: int, axis: int, place: Place) -> t
     return nothing(part, whole), Sent("gather", _bytes(part))
 
 
-def combine(exchange: Exchange, place: Place) -> tuple[Tensor, Sent]:
+def combine(exchange: Exchange, place: MeshPosition) -> tuple[Tensor, Sent]:
     """Reduce an operator's exchanged values over the devices along an axis."""
     group, count = place.groups[exchange.axis], place.mesh[exchange.axis]
     part = exchange.tensor.contiguous()
@@ -188,7 +176,7 @@ def combine(exchange: Exchange, place: Place) -> tuple[Tensor, Sent]:
     return made, Sent("all-reduce", 2 * (count - 1) / count * _bytes(part))
 
 
-def total(part: Tensor, how: Property, place: Place) -> float:
+def total(part: Tensor, how: Property, place: MeshPosition) -> float:
     """Return the sum of all elements of a tensor; every device calls it."""
     value = part.detach().to(torch.float64).sum()
     if is_elsewhere(how, place):
@@ -199,7 +187,9 @@ def total(part: Tensor, how: Property, place: Place) -> float:
     return float(value)
 
 
-def _without_sending(part: Tensor, before: int, after: int, axis: int, place: Place) -> Tensor:
+def _without_sending(
+    part: Tensor, before: int, after: int, axis: int, place: MeshPosition
+) -> Tensor:
     if after >= 0:
         return _slice(part, after, axis, place).contiguous()
     if before <= FIRST or before == COPIED:  # of one device, which keeps it
@@ -213,7 +203,7 @@ def _without_sending(part: Tensor, before: int, after: int, axis: int, place: Pl
     return padded
 
 
-def _slice(whole: Tensor, tensor_axis: int, axis: int, place: Place) -> Tensor:
+def _slice(whole: Tensor, tensor_axis: int, axis: int, place: MeshPosition) -> Tensor:
     extent = whole.shape[tensor_axis] // place.mesh[axis]
     return whole.narrow(tensor_axis, place.at[axis] * extent, extent)
 

@@ -1,8 +1,8 @@
 """Local computation of operators under a signature, on shards of tensors.
 
-Most operators are called as they are, on parts instead of whole tensors; some are told other sizes
-(views, groups of a convolution). Those that need something of the other devices are generators:
-they yield what is to be added up, or the largest of, along an axis of the mesh, and are sent the
+Most operators are called as they are, on parts instead of whole tensors; some get other sizes
+(views, groups of a convolution). Operators that need values of other devices are generators: they
+yield a tensor to be summed, or reduced to its maximum, over an axis of the mesh, and are sent the
 result. So the same code runs on a process group, and in a test on all devices of a mesh in turn.
 
 Parts must be contiguous: some kernels of torch 2.13 (`native_layer_norm_backward` on a CPU) take
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal
 
 import torch
@@ -38,10 +39,10 @@ Computing = Generator[Exchange, Tensor, Any]
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call of an operator on one device, with parts in place of whole tensors.
+    """Call of an operator on one device, with parts in place of whole tensors.
 
-    `kind` is ATen's name of the operator, such as ``mm``; `read` and `made` say how the tensors
-    lie that it reads and makes, and `shapes` are of what it makes, whole.
+    `kind` is ATen's name of the operator, such as ``mm``; `read` and `made` are the properties of
+    its inputs and outputs, and `shapes` those of its whole outputs.
     """
 
     kind: str
@@ -56,18 +57,15 @@ class Call:
     device: torch.device
 
     def along(self, how: Property, axis: int) -> list[int]:
-        """Return the axes of the mesh along which a tensor that lies so is split by an axis."""
+        """Return the axes of the mesh that split a tensor of properties `how` by its `axis`."""
         return [d for d, one in enumerate(how) if one == axis]
 
     def parts(self, axes: Sequence[int]) -> int:
         """Return the number of parts along some axes of the mesh."""
-        count = 1
-        for d in axes:
-            count *= self.mesh[d]
-        return count
+        return prod(self.mesh[d] for d in axes)
 
     def offset(self, how: Property, axis: int, extent: int) -> int:
-        """Return where this device's part of an axis begins; `extent` is that of a part."""
+        """Return the index at which this device's part of an axis, of size `extent`, begins."""
         number = 0
         for d in self.along(how, axis):
             number = number * self.mesh[d] + self.place[d]
@@ -80,6 +78,8 @@ class Call:
 
 def compute(call: Call) -> Computing:
     """Compute a call on this device's parts."""
+    if call.kind in _ALONE:
+        return _ALONE[call.kind](call)
     if call.kind in _EXCHANGING:
         made = yield from _EXCHANGING[call.kind](call)
         return made
@@ -87,7 +87,7 @@ def compute(call: Call) -> Computing:
     if call.kind in CONSTANTS:
         return _constant(call)
     if call.kind in ("squeeze", "view", "_unsafe_view", "reshape"):
-        return args[0].reshape(call.local())  # a part of what can be viewed so may lie otherwise
+        return args[0].reshape(call.local())  # a part may have strides that no view allows
     if call.kind in ("expand", "slice_backward", "select_backward"):
         args[1] = call.local()
     if call.kind == "convolution" and args[8] > 1:
@@ -111,7 +111,7 @@ def _constant(call: Call) -> Any:
 
 
 def _shared(call: Call, result: Any) -> Any:
-    """Return a mean's part: a mean over a part counts as much less as there are parts."""
+    """Return a result, of a mean divided by the number of parts that its samples are in."""
     if call.kind == "mean":
         how, read = call.made[0], call.read[0]
         axes = [d for d, one in enumerate(how) if one == PARTIAL and read[d] != PARTIAL]
@@ -161,7 +161,7 @@ def _softmax_backward(call: Call) -> Computing:
 
 
 def _batch_norm(call: Call) -> Computing:
-    """Statistics of all samples, of which the running ones take their share."""
+    """Batch norm by the statistics of all samples; running statistics are updated by these."""
     values, weight, bias, running_mean, running_var, training, momentum, eps = call.args
     axes = call.along(call.read[0], 0)
     if not training or not axes:
@@ -209,6 +209,8 @@ def _channels(one: Tensor, values: Tensor) -> Tensor:
 
 def _loss(call: Call) -> Computing:
     log, target, _, reduction, ignored = call.args
+    if not _is_parted(call, call.read[0]):  # it may have weights of classes, or no reduction
+        return call.target(*call.args, **call.kwargs)
     valid, inside, place = _classes(call, log, call.read[0], target, ignored)
     picked = log.gather(1, place[:, None])[:, 0]
     loss = -torch.where(valid & inside, picked, torch.zeros_like(picked)).sum()
@@ -218,13 +220,19 @@ def _loss(call: Call) -> Computing:
     return loss / total if reduction == 1 else loss, total
 
 
-def _loss_backward(call: Call) -> Computing:
+def _loss_backward(call: Call) -> Any:
     gradient, log, target, _, reduction, ignored, total = call.args
+    if not _is_parted(call, call.read[1]):
+        return call.target(*call.args, **call.kwargs)
     valid, inside, place = _classes(call, log, call.made[0], target, ignored)
     share = -gradient / total if reduction == 1 else -gradient
     rows = torch.where(valid & inside, share, torch.zeros_like(share))
     return torch.zeros_like(log).scatter(1, place[:, None], rows[:, None])
-    yield  # a generator that exchanges nothing
+
+
+def _is_parted(call: Call, how: Property) -> bool:
+    """Return whether a tensor is split by its first axis or its second."""
+    return bool(call.along(how, 0) or call.along(how, 1))
 
 
 def _classes(
@@ -236,7 +244,7 @@ def _classes(
     return target != ignored, inside, torch.where(inside, here, torch.zeros_like(here))
 
 
-def _embedding(call: Call) -> Computing:
+def _embedding(call: Call) -> Any:
     weight, index = call.args[:2]
     if not call.along(call.read[0], 0):
         return call.target(*call.args, **call.kwargs)
@@ -244,11 +252,12 @@ def _embedding(call: Call) -> Computing:
     inside = (here >= 0) & (here < weight.shape[0])
     made = call.target(weight, torch.where(inside, here, torch.zeros_like(here)))
     return torch.where(inside[..., None], made, torch.zeros_like(made))
-    yield  # a generator that exchanges nothing
 
 
-def _embedding_backward(call: Call) -> Computing:
+def _embedding_backward(call: Call) -> Any:
     gradient, index, _, padding, *rest = call.args
+    if not call.along(call.made[0], 0):
+        return call.target(*call.args, **call.kwargs)
     rows = call.local()[0]
     first = call.offset(call.made[0], 0, rows)
     here = index - first
@@ -257,27 +266,24 @@ def _embedding_backward(call: Call) -> Computing:
         inside = inside & (index != padding)
     masked = torch.where(inside[..., None], gradient, torch.zeros_like(gradient))
     return call.target(masked, torch.where(inside, here, torch.zeros_like(here)), rows, -1, *rest)
-    yield  # a generator that exchanges nothing
 
 
-def _attention(call: Call) -> Computing:
-    """Attention as traced for a CPU; its statistics, which only a CPU's kernel reads, are 0."""
+def _attention(call: Call) -> Any:
+    """Attention as traced for a CPU; on GPUs its statistics, which nothing reads there, are 0."""
     if call.device.type == "cpu":
         return call.target(*call.args, **call.kwargs)
     made = _attended(call, call.args[:3], call.args[4:5])
     return made, made.new_zeros(call.local(1))
-    yield  # a generator that exchanges nothing
 
 
-def _attention_backward(call: Call) -> Computing:
-    """Gradients of attention, whose forward pass is computed again off the CPU."""
+def _attention_backward(call: Call) -> Any:
+    """Gradients of attention; on GPUs its forward pass is computed again."""
     if call.device.type == "cpu":
         return call.target(*call.args, **call.kwargs)
     leaves = [x.detach().requires_grad_() for x in call.args[1:4]]
     with torch.enable_grad():
         made = _attended(call, leaves, call.args[7:8])
     return torch.autograd.grad(made, leaves, call.args[0])
-    yield  # a generator that exchanges nothing
 
 
 def _attended(call: Call, given: Sequence[Tensor], causal: Sequence[bool]) -> Tensor:
@@ -296,6 +302,8 @@ _EXCHANGING: Mapping[str, Callable[[Call], Computing]] = {
     "native_batch_norm": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,
     "nll_loss_forward": _loss,
+}
+_ALONE: Mapping[str, Callable[[Call], Any]] = {
     "nll_loss_backward": _loss_backward,
     "embedding": _embedding,
     "embedding_dense_backward": _embedding_backward,

@@ -1,4 +1,4 @@
-"""Operators of a sharding on one device's shards: computed, converted, recorded."""
+"""Execution of a sharding's operators and conversions on one device's shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...measure.group import idle_at
 from ...verify.sharding import ConversionStep
 from ..recording_file import RecordedEvent
 from .collectives import (
-    Place,
+    MeshPosition,
     Sent,
     begin_sums,
     combine,
@@ -26,36 +26,38 @@ from .collectives import (
     step,
 )
 from .local import Call, compute
-from .program import Held, ShardedProgram, TracedOperation, property_of
+from .program import PlacedTensor, ShardedProgram, TracedOperation, property_of
 
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """Gradients that one collective adds up, begun at a time, and what waits for it."""
+    """Collective in flight that sums gradients: when it was begun, and how to wait for it."""
 
-    gradients: Sequence[Held]
+    gradients: Sequence[PlacedTensor]
     sent: Sequence[Sent]
     begun: float
     wait: Callable[[], list[Tensor]]
 
 
 class Operators:
-    """The operators of a sharding on one device.
+    """Executor of a sharding's operators on one device.
 
-    `held` are the parts that are here now, `done` counts what was done, and `events` has it, with
-    the number of the step, if `record`.
+    `held` has the parts that are in memory. `done` counts operators and collectives, which `events`
+    lists, with the number of the step, if `record`.
     """
 
-    def __init__(self, sharded: ShardedProgram, place: Place, *, record: bool = False) -> None:
+    def __init__(
+        self, sharded: ShardedProgram, place: MeshPosition, *, record: bool = False
+    ) -> None:
         self.sharded, self.place, self.record = sharded, place, record
-        self.held: dict[Held, Tensor] = {}
+        self.held: dict[PlacedTensor, Tensor] = {}
         self.events: list[RecordedEvent] = []
         self._sums: list[_Sums] = []
         self.done = 0
         self.steps = 0
 
     def operate(self, operation: TracedOperation) -> None:
-        """Compute an operator that is on this device, convert what is due, and free the rest."""
+        """Compute an operator if it is on this device, make due conversions, free tensors."""
         parts = iter([self.part(held) for held in operation.reads])
         if is_elsewhere(operation.makes[0][1], self.place):
             self.held |= {held: self._nothing(held) for held in operation.makes}
@@ -72,8 +74,8 @@ class Operators:
             for held in [held for held in self.held if held[0] == t]:
                 del self.held[held]
 
-    def _nothing(self, held: Held) -> Tensor:
-        """Return zeros in place of a tensor that is on other devices."""
+    def _nothing(self, held: PlacedTensor) -> Tensor:
+        """Return zeros for a tensor that is on other devices."""
         tensor = self.sharded.program.tensors[held[0]]
         like = torch.empty((), dtype=getattr(torch, tensor.dtype), device=self.place.device)
         return nothing(like, local_shape(tensor.shape, held[1], self.place.mesh))
@@ -103,7 +105,7 @@ class Operators:
         self.held |= zip(operation.makes, present, strict=True)
 
     def _computed(self, operation: TracedOperation, call: Call) -> Any:
-        """Compute a call; exchanges with other devices are timed apart."""
+        """Return the result of a call, whose exchanges with other devices are timed apart."""
         kind = "backward" if operation.operator.backward else "forward"
         name = str(operation.operator.name)
         running = compute(call)
@@ -121,15 +123,15 @@ class Operators:
             self._note(name, sent.collective, asked.axis, begun, sent.bytes, within=True)
             begun = time.perf_counter()
 
-    def part(self, held: Held) -> Tensor:
-        """Return a tensor as it is needed: converted when it is first needed so."""
+    def part(self, held: PlacedTensor) -> Tensor:
+        """Return the part of a tensor with a property, converted when it is first needed."""
         if held not in self.held:
             how = self.sharded.lying(held[0])
             self._convert(held, self.held[held[0], how], how, self.sharded.steps[held])
         return self.held[held]
 
     def finish(self) -> None:
-        """Wait for the gradients that are being added up, and convert them further."""
+        """Wait for sums of gradients in flight, and make their remaining conversions."""
         for sums in self._sums:
             made, begun = sums.wait(), sums.begun
             for held, part, sent in zip(sums.gradients, made, sums.sent, strict=True):
@@ -140,9 +142,9 @@ class Operators:
                 self._convert(held, part, property_of(first.after), more)
         self._sums = []
 
-    def _begin(self, bucket: Sequence[Held]) -> None:
-        """Begin to add up the gradients of a bucket, those along the same axis together."""
-        alike: dict[Any, list[tuple[Held, int]]] = {}
+    def _begin(self, bucket: Sequence[PlacedTensor]) -> None:
+        """Begin to sum the gradients of a bucket, those over the same axis together."""
+        alike: dict[Any, list[tuple[PlacedTensor, int]]] = {}
         for held in bucket:
             how = self.sharded.lying(held[0])
             if held in self.held:
@@ -166,9 +168,9 @@ class Operators:
             self._sums.append(_Sums([held for held, _ in pairs], sent, begun, wait))
 
     def _convert(
-        self, held: Held, part: Tensor, how: Property, steps: Sequence[ConversionStep]
+        self, held: PlacedTensor, part: Tensor, how: Property, steps: Sequence[ConversionStep]
     ) -> None:
-        """Hold a tensor as it is needed, which lies as `how` says."""
+        """Convert a part of properties `how` by some steps, and hold the result."""
         name = self.sharded.program.tensors[held[0]].name
         for one in steps:
             after = property_of(one.after)

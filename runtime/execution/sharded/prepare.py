@@ -1,4 +1,4 @@
-"""Preparation of sharded runs from a sharding and a model."""
+"""Preparation of a sharding's run: the model traced again, with signatures of its operators."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from ...verify.sharding import check
 from ..guard.identity import plan_hash, training_graph_hash
 from ..prepare import TracedInputs, shown
 from ..stage import Tensors
-from .program import Held, ShardedProgram, sharded_program
+from .program import PlacedTensor, ShardedProgram, sharded_program
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedSharding:
-    """A sharding of a model, ready for each of its devices.
+    """Sharding of a model, prepared for each of its devices.
 
-    `workload` is what the plan was made for, or the model's own program if only the plan is known;
-    `sharded` is what each device does, `losses` are what the backward pass starts from, and
-    `traced` says what batches are like.
+    `workload` is the plan's, or the model's own program if only the plan is known; `sharded` is the
+    program of each device, `losses` are the tensors that the backward pass starts from, and
+    `traced` has shapes and types of batches.
     """
 
     model: nn.Module
     workload: Workload
     plan: Plan
     sharded: ShardedProgram
-    losses: tuple[Held, ...]
+    losses: tuple[PlacedTensor, ...]
     traced: TracedInputs
     training: ClassVar[bool] = True
 
@@ -59,7 +59,7 @@ class PreparedSharding:
         return self.traced.tensors(args, kwargs)
 
     def identity(self) -> dict[str, str]:
-        """Return hashes of what a checkpoint must have in common with the run that goes on."""
+        """Return hashes of plan and model, which a checkpoint keeps."""
         graph = training_graph_hash(self.sharded.graph)
         return {"plan": plan_hash(self.plan), "model": graph}
 
@@ -73,8 +73,8 @@ def prepare_sharding(
 ) -> PreparedSharding:
     """Trace the training graph of a model again, and give each operator its signatures.
 
-    The model is put in training mode. `workload`, what the plan was made for, is needed if the plan
-    is no file. Raises InputError if the plan was made for another model, or breaks a rule.
+    The model is put in training mode. `workload`, the plan's, is needed if the plan is no file.
+    Raises InputError if the plan was made for another model, or breaks a rule.
     """
     named = dict(kwargs or {})
     model.train()

@@ -1,4 +1,4 @@
-"""Sharded programs: the operators and conversions of every device."""
+"""Sharded programs: operators and conversions that every device runs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ....instances.pytorch.tensor_rules import name_of
 from ....instances.pytorch.tensor_trace import TrainingGraph
 from ...verify.sharding import ConversionStep, Properties, ShardingReport, properties_of
 
-#: A tensor of the program by its number, and how it lies.
-Held = tuple[int, Property]
+#: Tensor of the program by its number, with a property on each axis of the mesh.
+PlacedTensor = tuple[int, Property]
 
 #: Operators that change buffers which they read.
 CHANGING = frozenset(("native_batch_norm",))
@@ -30,31 +30,32 @@ CHANGING = frozenset(("native_batch_norm",))
 
 @dataclass(frozen=True, eq=False)
 class TracedOperation:
-    """An operator of the program as a node of the traced graph.
+    """Operator of the program with its node of the traced graph.
 
-    `kind` is what ATen calls it; `reads` and `makes` are its tensors, `early` those of what it
-    makes that are converted at once: a parameter's gradient, as the parameter lies, and what groups
-    of devices read. `done` are the tensors that nothing after it needs. Gradients that are
-    converted beside the backward pass are in one of the `buckets` of the operator that makes its
-    last one.
+    `kind` is ATen's name; `reads` and `makes` are its inputs and outputs. Of the outputs, `early`
+    are converted at once: gradients, to their parameters' properties, and tensors that groups of
+    devices read. `done` are the tensors that no later operator needs. Gradients that are converted
+    beside the backward pass are in `buckets` of the operator that makes the bucket's last one.
     """
 
     operator: Operator
     node: fx.Node
     kind: str
-    reads: tuple[Held, ...]
-    makes: tuple[Held, ...]
-    early: tuple[Held, ...]
+    reads: tuple[PlacedTensor, ...]
+    makes: tuple[PlacedTensor, ...]
+    early: tuple[PlacedTensor, ...]
     done: tuple[int, ...]
-    buckets: tuple[tuple[Held, ...], ...]
+    buckets: tuple[tuple[PlacedTensor, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class ShardedProgram:
-    """A sharding of a traced graph, ready for each of its devices.
+    """Program that each device of a sharding runs.
 
-    `mesh` has the devices along each axis, `report` every conversion, as the verifier has them,
-    and `steps` those that each takes; `operations` are in the order in which they run.
+    `mesh` has the devices along each axis, `report` the verifier's conversions, and `steps` the
+    collectives of each; `operations` are in the order in which they run. `placed` is whether
+    operators are on groups of devices; parameters and inputs that groups read are `early`, which
+    are converted first.
     """
 
     program: TensorProgram
@@ -62,15 +63,15 @@ class ShardedProgram:
     graph: TrainingGraph
     report: ShardingReport
     operations: tuple[TracedOperation, ...]
-    steps: Mapping[Held, tuple[ConversionStep, ...]]
-    placed: bool  # whether operators are on groups of devices
-    early: tuple[Held, ...]  # of sources, what groups of devices read: converted first of all
+    steps: Mapping[PlacedTensor, tuple[ConversionStep, ...]]
+    placed: bool
+    early: tuple[PlacedTensor, ...]
 
     def lying(self, tensor: int) -> Property:
-        """Return how a tensor is made."""
+        """Return the property with which a tensor is made."""
         return property_of(self.report.lying[tensor])
 
-    def sources(self, role: Role) -> Iterator[tuple[Operator, Held]]:
+    def sources(self, role: Role) -> Iterator[tuple[Operator, PlacedTensor]]:
         """Yield the parameters (and buffers), or the inputs, with their tensors."""
         for operator in self.program.operators:
             if operator.role is role:
@@ -79,7 +80,7 @@ class ShardedProgram:
     def resting(self) -> dict[str, Property]:
         """Return the properties of parameters and buffers between steps.
 
-        A buffer that is put together to be changed is an InputError: what changes would be lost.
+        Raises InputError if an operator changes a gathered copy of a buffer, which would be lost.
         """
         found = {str(operator.name): how for operator, (_, how) in self.sources(Role.PARAMETER)}
         for operation in self.operations:
@@ -105,10 +106,10 @@ def sharded_program(
     report: ShardingReport,
     kept: Collection[int],
 ) -> ShardedProgram:
-    """Return the sharded program of every device; `kept` are needed when all is done.
+    """Return the sharded program of every device; tensors in `kept` stay to the end.
 
-    Raises InputError if the verifier's `report` says that the solution breaks a rule, or the graph
-    does not say all that an operator changes.
+    Raises InputError if the solution breaks a rule, by the verifier's `report`, or an operator
+    changes a tensor that the graph does not show.
     """
     if graph.unseen_write:
         raise InputError(
@@ -147,7 +148,7 @@ def _operations(
     solution: TensorSharding,
     report: ShardingReport,
     kept: Collection[int],
-    sent: Collection[Held],
+    sent: Collection[PlacedTensor],
 ) -> Iterator[TracedOperation]:
     nodes = {node.name: node for node in graph.graph.nodes}
     gradients: dict[int, list[Property]] = {}
@@ -156,7 +157,7 @@ def _operations(
             how = property_of(report.lying[operator.outputs[0]])
             gradients.setdefault(operator.gradient, []).append(how)
     buckets = gradient_buckets(program, problem)
-    full: dict[int, list[tuple[Held, ...]]] = {}
+    full: dict[int, list[tuple[PlacedTensor, ...]]] = {}
     for bucket in buckets:
         lying = tuple((t, how) for t in bucket for how in gradients[t])
         full.setdefault(max(program.maker[t] for t in bucket), []).append(lying)
@@ -172,7 +173,7 @@ def _operations(
             done.setdefault(v, []).append(t)
     for v, operator in enumerate(program.operators):
         if operator.role is not Role.OPERATOR or operator.name not in nodes:
-            continue  # what only reads the tensors that leave a layer is no node
+            continue  # a reader of a layer's outputs is no node of the layer's graph
         sides = properties_of(operator, solution.signature[v].tolist(), groups[v])
         reads, makes = ([property_of(how) for how in side] for side in sides)
         node = nodes[str(operator.name)]

@@ -1,9 +1,9 @@
 """Pipeline stages on several devices: each layer by its sharding, whole tensors between layers.
 
-A layer is one node of autograd's graph: its operators make parts of what it reads, and what leaves
-it is put together, so that stages, schedules and losses are as on one device. A weight that several
-layers have, here or in other stages, is whole on every device, as layers may split it otherwise;
-then the gradients that the devices have add up to its gradient.
+A layer is one node of autograd's graph, with whole inputs and outputs, so that stages, schedules
+and losses are as on one device. A weight that several layers have, here or in other stages, is
+whole on every device, as layers may split it in different ways; its gradient is the sum of those of
+the devices.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from ....instances.generate.roofline import machine
 from ....instances.model.tensor_program import COPIED, PARTIAL, Property
 from ....instances.pytorch.tensors import LayerProgram, layer_program
 from ...verify.sharding import check
-from ..checkpoint import named_tensors
 from ..split import PieceModule
-from .collectives import Place, part_of, step
+from ..stage import named_tensors
+from .collectives import MeshPosition, part_of, step
 from .operators import Operators
 from .parts import LocalShards, parts_of, resting_parts
-from .program import Held, ShardedProgram, sharded_program
+from .program import PlacedTensor, ShardedProgram, sharded_program
 
 _WHOLE: Property = (COPIED,)
 
 
 class ShardedStage(nn.Module):  # type: ignore[misc]  # torch is not typed for mypy here
-    """A piece of a model on one of several devices that compute it together.
+    """Module of a piece on one device of a tensor-parallel group.
 
-    Takes and returns what the piece does. `parts` are of parameters and buffers, by the model's
-    names; `copied` are the parameters that each device has whole, but the `tied` ones, which
-    several layers have. Raises InputError if the sharding of a layer is not one of its operators'.
+    Inputs and outputs are those of the piece. `parts` has parameters and buffers by the model's
+    names; `copied` are the parameters that each device has whole, except the `tied` ones, which
+    several layers have. Raises InputError if a layer's sharding does not fit its operators.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ShardedStage(nn.Module):  # type: ignore[misc]  # torch is not typed for m
         piece: PieceModule,
         layers: Sequence[tuple[PieceModule, str]],
         tied: frozenset[str],
-        place: Place,
+        place: MeshPosition,
     ) -> None:
         super().__init__()
         self._takes, self._gives, self._tied = piece.inputs, piece.outputs, tied
@@ -93,13 +93,13 @@ class ShardedStage(nn.Module):  # type: ignore[misc]  # torch is not typed for m
 
 
 class _Layer:
-    """A layer on this device.
+    """Executor of a layer on this device.
 
-    `resting` says how its parameters and buffers lie between steps, by the model's names, and
-    `graded` which of what it makes has a gradient.
+    `resting` has the properties of its parameters and buffers between steps, by the model's names,
+    and `graded` whether each output has a gradient.
     """
 
-    def __init__(self, piece: PieceModule, sharding: str, place: Place) -> None:
+    def __init__(self, piece: PieceModule, sharding: str, place: MeshPosition) -> None:
         made = [k for k, name in enumerate(piece.outputs) if name not in piece.inputs]
         values = [piece.values[name] for name in piece.inputs]
         target = machine()
@@ -129,7 +129,7 @@ class _Layer:
 
     def forward(
         self, entering: Sequence[Tensor], parts: Mapping[str, Tensor]
-    ) -> tuple[list[Tensor], dict[Held, Tensor]]:
+    ) -> tuple[list[Tensor], dict[PlacedTensor, Tensor]]:
         """Return the outputs of the layer, and the tensors saved for its backward pass."""
         resting = self._resting(parts)
         held = dict(resting)
@@ -153,7 +153,10 @@ class _Layer:
         return made, kept
 
     def backward(
-        self, kept: Mapping[Held, Tensor], parts: Mapping[str, Tensor], arriving: Sequence[Tensor]
+        self,
+        kept: Mapping[PlacedTensor, Tensor],
+        parts: Mapping[str, Tensor],
+        arriving: Sequence[Tensor],
     ) -> tuple[list[Tensor | None], dict[str, Tensor]]:
         """Return gradients of the inputs, and of the trained parameters."""
         self._operators.held = {**kept, **self._resting(parts)}
@@ -173,7 +176,7 @@ class _Layer:
         self._operators.held = {}
         return entering, learned
 
-    def _resting(self, parts: Mapping[str, Tensor]) -> dict[Held, Tensor]:
+    def _resting(self, parts: Mapping[str, Tensor]) -> dict[PlacedTensor, Tensor]:
         held = dict(self._unchanged)
         for name, (_, t) in self._sources.items():
             if name in self.resting:
@@ -208,10 +211,10 @@ class _Step(torch.autograd.Function):  # type: ignore[misc]  # torch is not type
 
 
 class _OfWhole(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed for mypy here
-    """A part of a whole weight; the devices' gradients of the weight add up to it."""
+    """Part of a whole weight; gradients are padded, and sum to the weight's over the devices."""
 
     @staticmethod
-    def forward(ctx: Any, whole: Tensor, how: Property, place: Place) -> Tensor:
+    def forward(ctx: Any, whole: Tensor, how: Property, place: MeshPosition) -> Tensor:
         ctx.how, ctx.place = how, place
         return part_of(whole.detach(), how, place)
 
@@ -221,7 +224,7 @@ class _OfWhole(torch.autograd.Function):  # type: ignore[misc]  # torch is not t
 
 
 def _sharded(ends: LayerProgram, sharding: str, mesh: tuple[int, ...]) -> ShardedProgram:
-    """Return the sharded program of a layer for each device."""
+    """Return the sharded program of a layer by its sharding's text."""
     program, texts = ends.program, sharding.split()
     ways = [[way.text for way in operator.signatures] for operator in program.operators]
     if len(texts) != len(ways) or any(t not in way for t, way in zip(texts, ways, strict=True)):

@@ -1,4 +1,4 @@
-"""Execution of a sharding on one device of its mesh: its parts of parameters and batches."""
+"""Training by a sharding on one device of its mesh."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from torch import Tensor, nn
 from ....instances import InputError, Role, Sharding
 from ....instances.common.units import show_count
 from ...measure.group import of_all_ranks
-from ..checkpoint import Trained, named_tensors, state_held
+from ..checkpoint import Trained, state_held
 from ..guard.identity import plan_hash
 from ..options import RunOptions
 from ..recording_file import ShardedRank, ShardedRecording, save_recording
-from ..stage import Tensors
-from .collectives import Place, join_mesh, part_of, total
+from ..stage import Tensors, named_tensors
+from .collectives import MeshPosition, join_mesh, part_of, total
 from .operators import Operators
-from .parts import own_parts, parts_of, resting_parts
+from .parts import parts_of, resting_parts
 from .prepare import PreparedSharding
-from .program import Held
+from .program import PlacedTensor
 
 
 class ShardedDevice:
-    """One device of a sharding, which computes losses and gradients on its `parts`."""
+    """Executor of a sharding's steps on one device, with its `parts` of parameters and buffers."""
 
-    def __init__(self, prepared: PreparedSharding, place: Place, *, record: bool = False) -> None:
+    def __init__(
+        self, prepared: PreparedSharding, place: MeshPosition, *, record: bool = False
+    ) -> None:
         self.prepared, self.place = prepared, place
         sharded, model = prepared.sharded, prepared.model
         self.operators = Operators(sharded, place, record=record)
@@ -39,10 +41,10 @@ class ShardedDevice:
             name = str(operator.name)
             if name in lying:
                 self._resting[t, lying[name]] = self.parts.tensors[name].detach()
-        self.losses: dict[Held, Tensor] = {}
+        self.losses: dict[PlacedTensor, Tensor] = {}
 
     def step(self, batch: Sequence[Tensor]) -> None:
-        """Compute loss and gradients of a batch; the parts of the gradients lie in `.grad`."""
+        """Compute loss and gradients of a batch; parts of the gradients are then in `.grad`."""
         sharded, operators = self.prepared.sharded, self.operators
         operators.held = dict(self._resting)
         given = {node.name: value for node, value in zip(sharded.graph.inputs, batch, strict=True)}
@@ -56,7 +58,7 @@ class ShardedDevice:
             for operation in sharded.operations:
                 operators.operate(operation)
             operators.finish()
-            given_out: set[Held] = set()  # parameters that are added up have one gradient
+            given_out: set[PlacedTensor] = set()  # parameters that are added up have one gradient
             for operator, (_, how) in sharded.sources(Role.PARAMETER):
                 if operator.gradient is not None:
                     held = operator.gradient, how
@@ -73,13 +75,13 @@ class ShardedDevice:
     def loss(self) -> float:
         """Return the loss of the last step, or the sum of all outputs of a model without one.
 
-        All devices call this; what they exchange for it is no part of the plan.
+        All devices call this; its collectives are not part of the plan.
         """
         return sum(total(part, held[1], self.place) for held, part in self.losses.items())
 
 
 class ShardedTrainer:
-    """Batches on one device of a sharding, as `PipelineTrainer` runs those of pieces."""
+    """Trainer of a sharding's batches on one device, with the methods of `PipelineTrainer`."""
 
     at_once = 1
     per_batch = 1
@@ -115,15 +117,16 @@ class ShardedTrainer:
         return [self.sharded.loss()]
 
     def trained(self) -> Trained:
-        """Return this device's parts."""
-        return own_parts(self.sharded.parts, self.optimizers, self.whole)
+        """Return parameters, buffers and optimizer of this device."""
+        parts = self.sharded.parts
+        return Trained(parts.parameters, parts.buffers, self.optimizers, parts, self.whole)
 
     def actions(self) -> int:
-        """Return how much this device has done."""
+        """Return the number of operators and collectives that this device has done."""
         return self.sharded.operators.done
 
     def save_recording(self, path: Path, zero_s: float, step_s: Sequence[float]) -> None:
-        """Write what all devices did."""
+        """Write the recording of all devices, in times from `zero_s` on; all of them call this."""
         own = tuple(
             e._replace(start_s=e.start_s - zero_s, end_s=e.end_s - zero_s)
             for e in self.sharded.operators.events
@@ -142,5 +145,5 @@ class ShardedTrainer:
             save_recording(recording, path)
 
     def give_back(self, model: nn.Module) -> None:
-        """Write all of it, put together, into the model; all devices of the mesh call this."""
+        """Write whole parameters and buffers to the model; all devices of the mesh call this."""
         self.sharded.parts.give_back(model)

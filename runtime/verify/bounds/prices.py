@@ -82,7 +82,7 @@ def check_prices(
         raise VerificationError("certificate: prices of transfers need a problem with overlap")
 
     if data.parts:
-        prices = _whole(data, prices)
+        prices = _rounded_to_parts(data, prices)
     block = _blocks(workload, data.order)
     most = _most_transfer(costs, block, problem.overlap, target)
     devices, fixed, counts = [], [], []
@@ -119,7 +119,7 @@ def check_prices(
     return BoundCheck(target, value, held)
 
 
-def _whole(data: PriceCertificate, prices: Floats) -> Floats:
+def _rounded_to_parts(data: PriceCertificate, prices: Floats) -> Floats:
     """Return the prices rounded to multiples of the fraction 1 / parts."""
     if any(data.memory_prices) or any(data.transfer_prices):
         raise VerificationError("certificate: parts: prices of memory or transfers have none")

@@ -14,12 +14,11 @@ import numpy as np
 from ....formulations.job.iteration_bounds import divide
 from ....formulations.job.line import Line
 from ....formulations.job.orders import Chain, order_of
-from ....instances.common.arrays import Floats, Ints
+from ....instances.common.arrays import Floats, Ints, even_ends
 from ...core.lattice import Lattice
 from . import annealing_kernel as kernel
 from .chains import Run, StageCount
-from .frameworks import equal_ends
-from .stage_list import bits, boundary_costs
+from .stage_list import boundary_costs
 
 #: Work of a step of annealing, in actions executed and nets looked at, some 0.3 CPU s; and its
 #: most rounds.
@@ -156,7 +155,7 @@ def anneal(
 
 def times_of(line: Line, lattice: Lattice, chain: Chain, kinds: tuple[int, ...]) -> ChainTimes:
     """Return the times and bytes of stages between ideals."""
-    inside = bits(lattice)
+    inside = lattice.bits
     by_unit = inside[:, np.argsort(lattice.order)]
     number, size = len(line.kinds), lattice.size
     nets = line.weight.reshape(2 * number, -1)
@@ -208,5 +207,5 @@ def equal_parts(line: Line, lattice: Lattice, parts: int) -> Ints | None:
         path.append(int(lattice.to[lattice.start[path[-1]]]))
     if len(path) <= parts:
         return None
-    work = bits(lattice)[path] @ np.nan_to_num(line.compute.sum(axis=1).min(axis=0))[lattice.order]
-    return np.array([0, *(path[i] for i in equal_ends(work, parts)), path[-1]], np.int64)
+    work = lattice.bits[path] @ np.nan_to_num(line.compute.sum(axis=1).min(axis=0))[lattice.order]
+    return np.array([0, *(path[i] for i in even_ends(work[1:], parts))], np.int64)

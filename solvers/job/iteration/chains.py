@@ -53,10 +53,7 @@ class Run:
         devices = {p: free[kind_of[p]].pop(0) for p in sorted(kind_of)}
         stage_of = np.zeros(self.line.graph.size, np.int64)
         for s, (start, end) in enumerate(pairwise(ideals.tolist())):
-            inside = np.setdiff1d(
-                self.lattice.units(end), self.lattice.units(start), assume_unique=True
-            )
-            stage_of[self.lattice.order[inside]] = s
+            stage_of[self.lattice.order[self.lattice.between(start, end)]] = s
         return PipelinePlacement(self.line.graph.expand(stage_of), tuple(devices[p] for p in where))
 
 

@@ -42,7 +42,7 @@ from ....formulations.job.line import Line, line
 from ....formulations.job.modules import Modules, block_of, modules
 from ....formulations.task import Task
 from ....instances import Cluster, PipelineJob, PipelinePlacement, Solution
-from ....instances.common.arrays import Floats, Ints
+from ....instances.common.arrays import Floats, Ints, even_ends
 from ...core.search import Search
 
 #: Part of the largest block that Accelerate adds to each device's part of the weights.
@@ -295,11 +295,8 @@ def _stages(statement: Line, found: Modules, counts: Sequence[int]) -> Ints:
     of_module = np.repeat(np.arange(len(counts)), counts)
     stage = of_module[found.module_of].tolist()
     graph = statement.graph
-    ahead: list[list[int]] = [[] for _ in stage]
-    for u, v in graph.edges.tolist():
-        ahead[u].append(v)
     for u in reversed(statement.orders[0].tolist()):
-        stage[u] = min([stage[u], *(stage[v] for v in ahead[u])])
+        stage[u] = min([stage[u], *(stage[v] for v in graph.successors[u])])
     empty = set(range(len(counts))) - set(stage)
     if empty:
         raise Refused(f"stage {min(empty)} of {len(counts)} would have no nodes")
@@ -335,19 +332,7 @@ def _equal_parts(statement: Line, parts: int) -> Ints:
     """Return the part of each unit, none empty."""
     order, n = statement.orders[0], statement.graph.size
     work = np.nan_to_num(statement.compute.sum(axis=1).min(axis=0)[order], posinf=0.0)
-    ends = equal_ends(np.append(0.0, np.cumsum(work)), parts)
     part = np.zeros(n, np.int64)
+    ends = even_ends(np.cumsum(work), parts)
     part[order] = np.searchsorted(ends, np.arange(n), side="right")
     return part
-
-
-def equal_ends(work: Floats, parts: int) -> Ints:
-    """Return the ends of parts of nearly equal work, none empty, without the last end.
-
-    `work` is that of the first 0 … n items, of which there are more than `parts` − 1.
-    """
-    number, last = np.arange(1, parts), len(work) - 1
-    ends = np.searchsorted(work, work[-1] * number / parts)
-    ends = np.maximum.accumulate(ends - number) + number
-    clipped: Ints = np.clip(ends, number, last - parts + number)
-    return clipped

@@ -180,8 +180,8 @@ class ChainOptions:
     def fits(self, numbers: Ints, kinds: Ints) -> bool:
         """Whether devices have room for their stages (equation 2), and these keep the rules."""
         stages, order = self.stages, self.chain.order
-        ideals = stages.start[numbers], stages.end[numbers]
-        if self.line.rules and not keeps(self.line.rules, stages.lattice, order.device, *ideals):
+        rules, end = self.line.rules, stages.end[numbers]
+        if rules and not keeps(rules, stages.lattice, order.device, end):
             return False
         for d, vectors in enumerate(order.in_flight):
             own = order.device == d

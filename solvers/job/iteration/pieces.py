@@ -81,8 +81,8 @@ def as_pieces(device: Ints) -> PipelinePlacement:
     return PipelinePlacement(stage.ravel(), tuple(used.tolist()))
 
 
-def _from_max_load(task: Task[PipelineJob], search: Search[Solution]) -> None:
-    like = max_load_task(task)
+def _place(like: Task[Throughput], search: Search[Solution]) -> Search[Solution]:
+    """Search for the least max-load, from the best plan on; offer each placement as pieces."""
 
     def judge(solution: Solution) -> float:
         search.offer(as_pieces(solution.device))
@@ -92,6 +92,11 @@ def _from_max_load(task: Task[PipelineJob], search: Search[Solution]) -> None:
     if search.best is not None:
         inner.offer(Placement(search.best.device))
     THROUGHPUT_METHODS["auto"].solve(like, inner)
+    return inner
+
+
+def _from_max_load(task: Task[PipelineJob], search: Search[Solution]) -> None:
+    inner = _place(max_load_task(task), search)
     if np.isfinite(inner.bound):
         origin = f"microbatches × max-load: {inner.bound_origin}"
         search.raise_bound(task.problem.batch * inner.bound, origin)
@@ -100,14 +105,7 @@ def _from_max_load(task: Task[PipelineJob], search: Search[Solution]) -> None:
 def _divide_memory(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Offer placements that divide the bytes evenly, with ever more microbatches in flight."""
     for in_flight in range(1, min(task.problem.batch, task.cluster.size) + 1):
-        like = _memory_task(task, in_flight)
-
-        def judge(solution: Solution, like: Task[Throughput] = like) -> float:
-            search.offer(as_pieces(solution.device))
-            return max_load(like, solution.device)
-
-        inner = Search(Limits(), judge, within=search.part(SHARE))
-        THROUGHPUT_METHODS["auto"].solve(like, inner)
+        inner = _place(_memory_task(task, in_flight), search)
         if inner.best is not None:
             _try_around(task, search, inner.best.device)
         if search.best is not None or search.should_stop():

@@ -5,7 +5,6 @@ Stages that break the user's rules are left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,7 +90,7 @@ def list_stages(
     relayed = line.problem.relayed
     shape = incidence(() if relayed else line.graph.pins, order)
     weights = nets.T.copy() if not relayed else np.zeros((0, len(nets)))
-    inside = bits(lattice)
+    inside = lattice.bits
     ahead = (inside @ cheapest[:, order].T).T
     most, work = line.most_stages, ahead.sum(axis=0)
     each = max(float(limit[0]), np.finfo(float).tiny)
@@ -142,12 +141,6 @@ def list_stages(
     return listed.keep(keep_apart(line.rules, lattice, listed.start, listed.end))
 
 
-def bits(lattice: Lattice) -> Floats:
-    """Return which units are in each ideal, shape (N, U), in the lattice's order, as 0 and 1."""
-    raw = np.unpackbits(lattice.members.view(np.uint8), axis=1, bitorder="little")
-    return raw[:, : len(lattice.order)].astype(np.float64)
-
-
 def boundary_costs(line: Line, inside: Floats, nets: Floats) -> Floats:
     """Return the cost of each ideal's boundary to the stages on both sides, shape (C, N).
 
@@ -183,24 +176,13 @@ def keep_pins(
     return kept
 
 
-def share_a_device(rules: StageRules, lattice: Lattice, stages: Sequence[tuple[int, int]]) -> bool:
-    """Whether stages, pairs of ideals, may be on one device."""
-    units = {unit for pair in rules.units_apart for unit in pair}
-    held = {
-        unit
-        for unit in units
-        if any(lattice.holds(end, unit) and not lattice.holds(start, unit) for start, end in stages)
-    }
-    return not any(held.issuperset(pair) for pair in rules.units_apart)
+def keeps(rules: StageRules, lattice: Lattice, device: Ints, end: Ints) -> bool:
+    """Whether a chain of stages, given by their devices and the ideals behind, keeps all rules."""
 
+    def stage_of(unit: int) -> int:
+        return sum(not lattice.holds(ideal, unit) for ideal in end.tolist())
 
-def keeps(rules: StageRules, lattice: Lattice, device: Ints, start: Ints, end: Ints) -> bool:
-    """Whether a chain of stages, given by their devices and ideals, keeps all rules."""
-    for unit, own in rules.stages(len(device)).items():
-        if lattice.holds(int(start[own]), unit) or not lattice.holds(int(end[own]), unit):
-            return False
-    pairs = list(zip(start.tolist(), end.tolist(), strict=True))
-    return not rules.apart or all(
-        share_a_device(rules, lattice, [pairs[s] for s in np.flatnonzero(device == d)])
-        for d in np.unique(device)
+    pinned = all(stage_of(unit) == own for unit, own in rules.stages(len(device)).items())
+    return pinned and not any(
+        device[stage_of(u)] == device[stage_of(v)] for u, v in rules.units_apart
     )

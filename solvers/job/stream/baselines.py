@@ -29,7 +29,6 @@ from ....instances import InputError, PipelineJob, Solution, Stage, in_stages
 from ....instances.common.arrays import Floats, Ints
 from ....instances.common.errors import quote
 from ...core.lattice import Lattice, chain, list_ideals
-from ...core.lattice_kernel import ideal_sums
 from ...core.search import Search
 from .dp_kernel import divide_level
 
@@ -243,7 +242,7 @@ def _plan(staging: Staging, lattice: Lattice, kind: int) -> list[Stage]:
     found = _unfold(tables, len(tables) - 1, 0, lattice.size - 1, 1)
     stages = []
     for low, high, replicas in found:
-        units = np.setdiff1d(lattice.units(high), lattice.units(low), assume_unique=True)
+        units = lattice.between(low, high)
         chosen = [options[unit] for unit in units.tolist()]
         stages.append(staging.stage(units.tolist(), chosen, replicas, 0, kind))
     return stages[::-1]
@@ -251,7 +250,7 @@ def _plan(staging: Staging, lattice: Lattice, kind: int) -> list[Stage]:
 
 def _between(lattice: Lattice, value: Floats) -> Floats:
     """Return Σ value over the units between each two states."""
-    sums: Floats = ideal_sums(lattice.start, lattice.unit, lattice.to, value)
+    sums = lattice.sums(value)
     return sums[None, :] - sums[:, None]
 
 

@@ -17,18 +17,18 @@ knapsack is solved exactly instead of by a rule. Several kinds of devices are ou
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from ....formulations.job.stream import STATE_PER_WEIGHT, Staging, state_staging
-from ....formulations.job.stream_bounds import least_stage_time
+from ....formulations.job.stream_bounds import least_stage_time, option_units
 from ....formulations.task import Task
+from ....formulations.throughput.hypergraph import incidence
 from ....instances import PipelineJob, Solution, in_stages
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.units import show_bytes, show_count
 from ...core.lattice import Lattice, chain, list_ideals
-from ...core.lattice_kernel import ideal_sums
 from ...core.search import Search
 from .dp_kernel import (
     Labels,
@@ -74,7 +74,7 @@ class Planner:
         self.lattice = lattice
         self.data = stream_data(staging, lattice, greedy)
         work = np.min(self.data.fast * staging.degrees[:, None], axis=0)
-        below = self._sums(work)
+        below = lattice.sums(work)
         #: Least device-time of the units outside each ideal, on devices without slowdown.
         self.outside: Floats = below[-1] - below
         self.torn = np.zeros(lattice.size, np.bool_)
@@ -82,13 +82,8 @@ class Planner:
             ends = np.zeros(staging.size)
             ends[a] += 1
             ends[b] -= 1
-            self.torn |= self._sums(ends) != 0
+            self.torn |= lattice.sums(ends) != 0
         self.gave_up = False
-
-    def _sums(self, value: Floats) -> Floats:
-        lattice = self.lattice
-        sums: Floats = ideal_sums(lattice.start, lattice.unit, lattice.to, value)
-        return sums
 
     def plan(
         self,
@@ -171,11 +166,10 @@ class Planner:
         stages = []
         while labels.made[label, 0] >= 0:
             parent, kind, degree, divisor = labels.made[label].tolist()
-            here = self.lattice.units(int(labels.ideal[label]))
-            behind = self.lattice.units(int(labels.ideal[parent]))
+            ends = int(labels.ideal[parent]), int(labels.ideal[label])
             stages.append(
                 StageChoice(
-                    np.setdiff1d(here, behind, assume_unique=True),
+                    self.lattice.between(*ends),
                     kind,
                     degree,
                     divisor,
@@ -386,52 +380,33 @@ def _needed(planner: Planner, chosen: tuple[StageChoice, ...]) -> float:
 def stream_data(staging: Staging, lattice: Lattice, greedy: bool) -> StreamData:
     """Return the arrays that the kernels read."""
     size, degrees = staging.size, len(staging.degrees)
-    incident: list[list[tuple[int, int]]] = [[] for _ in range(size)]
-    for e, (a, b) in enumerate(staging.edges.tolist()):
-        incident[a].append((e, b))
-        incident[b].append((e, a))
+    nets = incidence(staging.edges.tolist(), np.arange(size))
+    edge, at = nets.unit_nets, np.repeat(np.arange(size), np.diff(nets.unit_ptr))
     # a schedule with versions of the weights may give negative `fixed`: y is at least 1
     least_size = staging.per_microbatch + staging.fixed
-    fast = np.full((degrees, size), np.inf)
-    light = np.full((degrees, size), np.inf)
-    for t in range(degrees):
-        for unit in range(size):
-            for c in staging.choices(unit, t):
-                fast[t, unit] = min(fast[t, unit], staging.time[c])
-                light[t, unit] = min(light[t, unit], least_size[c])
+    fast, light = np.full((2, degrees, size), np.inf)
+    unit, degree = option_units(staging)
+    np.minimum.at(fast, (degree, unit), staging.time)
+    np.minimum.at(light, (degree, unit), least_size)
     pairs = staging.rules.units_apart
     apart = np.zeros((size, size) if pairs else (0, 0), np.bool_)
     for a, b in pairs:
         apart[a, b] = apart[b, a] = True
     kappa = [[staging.kappa(t, d) for d in staging.divisors.tolist()] for t in range(degrees)]
+    same = [one.name for one in fields(staging) if one.name in StreamData._fields]
     return StreamData(
+        **{name: getattr(staging, name) for name in same},
         start=lattice.start,
         unit=lattice.unit,
         to=lattice.to,
         devices=staging.count,
-        slowdown=staging.slowdown,
-        degrees=staging.degrees,
-        first=staging.first,
-        time=staging.time,
-        weight=staging.weight,
-        per_microbatch=staging.per_microbatch,
-        fixed=staging.fixed,
-        sync_start=staging.sync_start,
-        sync_edge=staging.sync_edge,
-        sync_time=staging.sync_time,
-        edges=staging.edges,
-        edge_time=staging.edge_time,
-        incident_start=np.cumsum([0, *map(len, incident)]),
-        incident=np.array([e for row in incident for e, _ in row], np.int64),
-        other=np.array([u for row in incident for _, u in row], np.int64),
+        incident_start=nets.unit_ptr,
+        incident=edge,
+        other=staging.edges[edge].sum(axis=1) - at,
         fast=fast,
         light=light,
         kappa=np.array(kappa),
-        divisors=staging.divisors,
-        allowed=staging.allowed,
         apart=apart,
-        microbatches=staging.microbatches,
-        most_replicas=staging.most_replicas,
         gpipe=staging.problem.in_flight == "gpipe",
         greedy=greedy,
     )

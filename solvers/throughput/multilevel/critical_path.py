@@ -136,9 +136,7 @@ def _summable(numbers: Floats) -> Floats:
 
 def _places(graph: Hypergraph, work: Floats) -> tuple[Ints, Ints, int]:
     """Return g and f of each unit, and the length L of the path with the most work."""
-    order: nx.DiGraph[int] = nx.DiGraph()
-    order.add_nodes_from(range(graph.size))
-    order.add_edges_from(graph.edges.tolist())
+    order = graph.digraph()
     topological = list(nx.topological_sort(order))
     best, came = work.copy(), np.full(graph.size, -1)
     for v in topological:

@@ -335,9 +335,7 @@ def _cases(graph: Hypergraph, hubs: Ints, *, convex: bool) -> tuple[Ints, Bools,
     order: it is in the set; units before it may be; units after it may be. If there is no such hub,
     there is one group.
     """
-    order: nx.DiGraph[int] = nx.DiGraph()
-    order.add_nodes_from(range(graph.size))
-    order.add_edges_from(graph.edges.tolist())
+    order = graph.digraph()
     outside = {}
     for hub in hubs.tolist():
         sides = [nx.descendants(order, hub), nx.ancestors(order, hub)] if convex else []

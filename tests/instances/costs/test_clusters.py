@@ -160,6 +160,14 @@ def test_a_file_may_put_measured_numbers_in_place_of_the_sheet_s(tmp_path: Path)
             'key is "fp7"; it must be one of fp32, tf32',
         ),
         (
+            {"nodes": [{"accelerator": "h100", "peak": {"fp8": 1e15, "bf16": 0}}]},
+            "peak: bf16 is 0; it must be above 0",
+        ),
+        (
+            {"nodes": [{"accelerator": "h100"}], "network": {"oversubscription": 0.5}},
+            "network: oversubscription is 0.5; it must be at least 1",
+        ),
+        (
             {"nodes": [{"accelerator": "h100", "bandwidth": -1}]},
             "bandwidth is -1; it must be above",
         ),

@@ -9,11 +9,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stagecut import InputError
 from stagecut.instances.costs import models
-from stagecut.instances.costs.description import Norm, forward_flops
+from stagecut.instances.costs.description import Attention, Norm, forward_flops
 from stagecut.instances.costs.hugging_face import from_config
 from stagecut.instances.costs.models import model_description, shipped_model, shipped_models
 
@@ -159,6 +160,13 @@ def test_layers_see_a_window_where_the_architecture_says(
     assert [block.attention.window for block in blocks if block.attention] == windows
 
 
+def test_windows_of_qwen_begin_at_layer_28_by_default() -> None:
+    fields = config("qwen2-7b", use_sliding_window=True, sliding_window=64, num_hidden_layers=30)
+    fields |= dict.fromkeys(("max_window_layers", "layer_types"))
+    blocks = from_config(fields, name="qwen2").blocks
+    assert [block.attention.window for block in blocks if block.attention] == [None] * 28 + [64] * 2
+
+
 def test_layers_have_experts_where_the_architecture_says() -> None:
     def sparse(name: str) -> list[bool]:
         return [block.experts is not None for block in shipped_model(name).blocks]
@@ -213,6 +221,8 @@ def test_listed_layer_types_come_before_the_pattern() -> None:
         (config("llama3-8b", tie_word_embeddings="no"), 'tie_word_embeddings: "no"; it must be'),
         (config("qwen3-8b", head_dim="absent"), "head_dim: missing"),
         (config("gpt-oss-20b", layer_types=["x"] * 24), 'layer_types: "x" is not one of'),
+        (config("gpt-oss-20b", layer_types=[["x"]] * 24), "layer_types: .…. is not one of"),
+        (config("qwen3-30b-a3b", mlp_only_layers=[[0]]), "mlp_only_layers: .….; give numbers of"),
         (config("gpt-oss-20b", layer_types=[]), "layer_types: 0 entries for 24 layers"),
         (config("opt-1.3b", word_embed_proj_dim=512), "word_embed_proj_dim differs"),
         (config("vit-b16", patch_size=15), "patch_size 15 does not divide image_size 224"),
@@ -297,3 +307,15 @@ def test_a_window_bounds_what_a_token_attends_to() -> None:
     assert forward_flops(windowed, 4096) == forward_flops(whole, 4096)
     more = forward_flops(whole, 8192) - forward_flops(windowed, 8192)
     assert more == 32 * 2 * 8192 * 4096 * 32 * 2 * 128
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [1, 7, 63, 64, 200, None])
+def test_positions_that_tokens_see_are_those_of_the_mask(causal: bool, window: int | None) -> None:
+    """On average of 64 tokens, to the half position by which the diagonal is counted."""
+    apart = np.subtract.outer(np.arange(64), np.arange(64))
+    mask = abs(apart) < (window or 64)
+    if causal:
+        mask &= apart >= 0
+    attention = Attention(4, 4, 16, window=window, causal=causal)
+    assert attention.visible(64) == pytest.approx(mask.sum() / 64, abs=1.0)

@@ -30,8 +30,8 @@ def test_groups_that_a_token_reaches(experts: int, top_k: int, groups: int) -> N
 def test_bytes_sent_are_those_of_all_choices(dispatcher: str, group: int, domain: int) -> None:
     experts = Experts(2 * group, 3, 64)
     layout = Layout(data=group, expert=group, sequence=16, dispatcher=dispatcher)
-    found = dispatched(experts, layout, 10, domain)
     token = 16 * 10 * 2.0
+    found = dispatched(experts, layout, 10 * 2.0, domain)
     inside = across = 0.0
     chosen = list(combinations(range(experts.experts), experts.top_k))
     for some in chosen:
@@ -72,6 +72,6 @@ def test_dispatchers_that_order_rows_copy_half_and_capacity_drops() -> None:
     experts = Experts(16, 4, 512)
     layout = Layout(data=8, expert=8, sequence=64)
     own = Layout(data=8, expert=8, sequence=64, dispatcher="hierarchical")
-    assert permutation_bytes(experts, layout, 256) == 2 * permutation_bytes(experts, own, 256)
+    assert permutation_bytes(experts, layout, 512) == 2 * permutation_bytes(experts, own, 512)
     dropped = Layout(data=8, expert=8, sequence=64, expert_capacity=0.5)
     assert routed_rows(experts, dropped) == routed_rows(experts, layout) / 2

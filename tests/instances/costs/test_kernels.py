@@ -9,8 +9,8 @@ import pytest
 
 from stagecut.instances.costs.calibration import (
     ELEMENT,
-    LOADED,
-    UNMAPPED,
+    PEAK_BY_LOAD,
+    UNALIGNED_FACTOR,
     Calibration,
     Efficiency,
     calibration,
@@ -63,7 +63,7 @@ def test_odd_widths_are_padded_and_loaded_in_smaller_pieces() -> None:
             seconds = product(m, n, k, 1, H100, NumberFormat.BF16, REACH)
             padded = product(8192, 8192, 8192, 1, H100, NumberFormat.BF16, REACH)
             assert seconds == pytest.approx(
-                padded / (LOADED[load] * UNMAPPED[H100.family]), rel=1e-2
+                padded / (PEAK_BY_LOAD[load] * UNALIGNED_FACTOR[H100.family]), rel=1e-2
             )
             assert seconds < 2 * m * n * k / H100.vector
 
@@ -103,6 +103,23 @@ def test_strided_groups_have_one_network_card_each() -> None:
     assert all_gather(1e9, Group(16), CLUSTER, IDEAL) <= four
     far = 8 / 16 * 1e9 / card
     assert all_to_all(1e9, Group(16), CLUSTER, IDEAL) == pytest.approx(far)
+
+
+def test_links_above_leaf_switches_are_shared_by_what_crosses_them() -> None:
+    """Four nodes below a switch, with a quarter of the bandwidth above: 8 of 32 cards' worth."""
+    leaves = replace(CLUSTER, network=replace(CLUSTER.network, leaf=32, oversubscription=4.0))
+    card = CLUSTER.network.bandwidth
+    # Groups of one rank per leaf all cross: a quarter for each. Of rings with four members below
+    # each switch, a quarter of the bytes in and out of a switch's cards crosses, and fits.
+    for stride, share in ((32, 0.25), (16, 0.5), (8, 1.0)):
+        group = Group(128 // stride, stride)
+        part = (group.size - 1) / group.size * 1e9
+        assert all_gather(1e9, group, leaves, IDEAL) == pytest.approx(part / (share * card))
+    # To 96 of 128 ranks behind other switches; 32 cards send it through 8 cards' worth of links.
+    assert all_to_all(1e9, Group(128), leaves, IDEAL) == pytest.approx(96 / 128 * 4e9 / card)
+    assert all_to_all(1e9, Group(32), leaves, IDEAL) == all_to_all(1e9, Group(32), CLUSTER, IDEAL)
+    near, far = (message(1e9, stride, leaves, IDEAL) for stride in (8, 32))
+    assert far == pytest.approx(4 * near)
 
 
 def test_small_all_reduces_take_a_tree() -> None:

@@ -8,16 +8,17 @@ import pytest
 
 from stagecut.instances.costs.calibration import Calibration
 from stagecut.instances.costs.clusters import training_cluster
-from stagecut.instances.costs.collectives import Group, UsedLinks, links_of
+from stagecut.instances.costs.collectives import Group, LinkEfficiency, UsedLinks, links_of
 from stagecut.instances.costs.hardware import TrainingCluster
 from stagecut.instances.costs.layers import LayerPrices
-from stagecut.instances.costs.layout import Layout, Overlap
+from stagecut.instances.costs.layout import RECIPES, Layout, Overlap
 from stagecut.instances.costs.memory import rank_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.costs.stages import (
     StageTime,
     blocked,
     exposed,
+    message_time,
     replica_traffic,
     stage_times,
     tied_all_reduce,
@@ -149,3 +150,14 @@ def test_traffic_and_optimizer_count_the_parameters_that_memory_has(name: str, t
     for rank, stage in enumerate(stages):
         held = rank_memory(model, layout, rank).parameters / layout.recipe.weight_bytes
         assert stage.held.shared + stage.held.routed == pytest.approx(held)
+
+
+def test_activations_of_32_bits_take_twice_as_long_on_links() -> None:
+    """Tensor-parallel collectives and messages between stages, without latencies."""
+    links = LinkEfficiency(peer_latency=0, network_latency=0, start=0, skew=0)
+    prices = LayerPrices(shipped_model("gpt2"), CLUSTER, replace(TABLE, links=links, host=0.0))
+    half = Layout(tensor=4, pipeline=2, global_batch=8, sequence=1024)
+    whole = replace(half, recipe=RECIPES["fp32"])
+    assert message_time(whole, prices) == pytest.approx(2 * message_time(half, prices))
+    short, long = (stage_times(one, prices)[0].terms["tensor"] for one in (half, whole))
+    assert long == pytest.approx(2 * short)

@@ -182,3 +182,10 @@ def test_the_own_launcher_has_the_schedules_that_it_runs():
 def test_an_unknown_launcher_is_refused():
     with pytest.raises(InputError, match='launcher: "slurm" is not one of megatron, '):
         runs("slurm", Layout())
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_models_with_an_encoder_are_planned_in_pipelines_for_no_launcher(launcher: str) -> None:
+    job = TrainingJob(global_batch=8, sequence=512, launcher=launcher)
+    space = job_space(shipped_model("t5-large"), training_cluster("h100:4"), job)
+    assert (space.pipeline > 1).any() == (launcher == "any")

@@ -26,7 +26,8 @@ from stagecut import InputError, merge_checkpoint  # noqa: E402
 from stagecut.cli import run_command  # noqa: E402
 from stagecut.runtime.execution.checkpoint import (  # noqa: E402
     load_weights,
-    named_tensors,
+    random_state,
+    set_random_state,
     state_held,
 )
 from stagecut.runtime.execution.checkpoint_folder import (  # noqa: E402
@@ -37,6 +38,8 @@ from stagecut.runtime.execution.checkpoint_folder import (  # noqa: E402
     read_checkpoint,
     write_checkpoint,
 )
+from stagecut.runtime.execution.guard.identity import weights_hash  # noqa: E402
+from stagecut.runtime.execution.stage import named_tensors  # noqa: E402
 
 #: What two ranks write.
 FILES = ("__0_0.distcp", "__1_0.distcp", METADATA)
@@ -158,10 +161,13 @@ def test_an_asynchronous_run_goes_on_for_the_steps_that_are_left(
     _, codes, said = run(tmp_path, steps=4, every=2, **options)
     assert codes != [0, 0]
     assert "every: 2 does not divide the 3 steps that are left" in said
-    results, codes, said = run(tmp_path, steps=2, **options)
+    _, codes, said = run(tmp_path, steps=5, every=2, **options)
     assert codes == [0, 0], said
-    assert [step.number for step in results[0][0]] == [1]
-    assert sorted(path.name for path in kept.glob("step-*")) == ["step-00000001", "step-00000002"]
+    assert sorted(path.name for path in kept.glob("step-*")) == ["step-00000003", "step-00000005"]
+    results, codes, said = run(tmp_path, steps=6, **options)
+    assert codes == [0, 0], said
+    assert [step.number for step in results[0][0]] == [5]
+    assert sorted(path.name for path in kept.glob("step-*")) == ["step-00000005", "step-00000006"]
 
 
 def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
@@ -394,6 +400,27 @@ def test_tied_weights_are_in_a_state_under_all_their_names() -> None:
     state = state_held(model, named_tensors(piece.module))
     assert state.tensors == {"tokens.weight": "tokens.weight", "head.weight": "tokens.weight"}
     assert list(state.untouched) == ["unused.weight", "unused.bias"]
+
+
+def test_a_rank_keeps_the_random_state_of_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    states, here = [torch.tensor(0), torch.tensor(1)], 1
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: here)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: states[here])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state: states.insert(here, state))
+    kept = random_state()
+    here, states[1] = 0, torch.tensor(7)
+    set_random_state(*kept)
+    assert states[:2] == [1, 0]  # of a run whose rank has another card now
+
+
+def test_weights_are_told_apart_by_their_numbers() -> None:
+    def model(value: complex, device: str = "cpu") -> nn.Module:
+        return nn.ParameterDict({"turn": torch.full((2,), value, device=device)})
+
+    assert weights_hash(model(1j)) != weights_hash(model(2j))
+    with pytest.raises(InputError, match="turn: it is on the device meta"):
+        weights_hash(model(1j, "meta"))
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:

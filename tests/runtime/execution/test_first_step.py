@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,7 +90,8 @@ def test_parts_are_compared_with_parts() -> None:
     loss, whole = trained(model, given)
     rows = nn.Parameter(model.b.weight[2:].detach())
     rows.grad = model.b.weight.grad[2:]
-    part = Trained({"b.weight": rows}, {}, [], lambda _, whole: whole[2:])
+    shards: Any = SimpleNamespace(part=lambda _, whole: whole[2:])
+    part = Trained({"b.weight": rows}, {}, [], shards)
     check_first_step(loss, part, expected)
     rows.grad = whole.parameters["b.weight"].grad[:2]
     with pytest.raises(StagecutError, match=r"b\.weight"):

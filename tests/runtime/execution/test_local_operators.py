@@ -111,6 +111,37 @@ def test_every_signature_recombined_is_the_whole_operator(name: str) -> None:
     assert checked > 200
 
 
+ATEN = torch.ops.aten
+LOG, ONE, CLASSES, WEIGHTS = (
+    torch.randn(3, 4),
+    torch.ones(()),
+    torch.tensor([0, 2, 1]),
+    torch.rand(4),
+)
+
+
+@pytest.mark.parametrize(
+    ("operator", "args"),
+    [
+        (ATEN.nll_loss_forward, (LOG, CLASSES, WEIGHTS, 1, -100)),
+        (ATEN.nll_loss_forward, (LOG, CLASSES, None, 0, -100)),
+        (ATEN.nll_loss_backward, (ONE, LOG, CLASSES, WEIGHTS, 1, -100, WEIGHTS[CLASSES].sum())),
+        (ATEN.embedding_dense_backward, (LOG, CLASSES, 3, 1, True)),
+    ],
+    ids=str,
+)
+def test_whole_tensors_are_computed_with_all_options(operator: Any, args: tuple[Any, ...]) -> None:
+    """Options without a rule for parts: weights of classes, no reduction, counts of words."""
+    wanted = operator(*args)
+    lying = [(COPIED,)] * len(args)
+    call = Call(
+        operator._qualified_op_name.split("::")[1], operator.default, args, {}, lying, lying,
+        [tuple(one.shape) for one in tensors_of(wanted)], (2,), (0,), torch.device("cpu"),
+    )  # fmt: skip
+    for one, other in zip(tensors_of(on_all([call])[0]), tensors_of(wanted), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_off_the_cpu_is_the_cpus_kernel(causal: bool) -> None:
     """What runs where the kernel that was traced does not: compared here, on the CPU."""

@@ -21,6 +21,7 @@ from torch.nn import functional as F  # noqa: E402
 from stagecut import InputError  # noqa: E402
 from stagecut.instances import Link  # noqa: E402
 from stagecut.runtime.execution.own_loop.loop import stage_chain  # noqa: E402
+from stagecut.runtime.execution.own_loop.transport import bytes_of  # noqa: E402
 from stagecut.runtime.execution.own_loop.versions import check_two_versions, with_updates  # noqa: E402
 from stagecut.runtime.schedules import Kind, make_schedule  # noqa: E402
 from stagecut.runtime.simulate.network import HostMemory  # noqa: E402
@@ -191,6 +192,13 @@ def test_2bw_is_its_formula() -> None:
         lambda _: list(range(batches)),
     )
     check_training(done, wanted)
+
+
+def test_tensors_of_every_type_are_sent_by_their_bytes() -> None:
+    turned = torch.randn(3, 2, dtype=torch.complex64)
+    made = torch.empty(2, 3, dtype=torch.complex64)
+    bytes_of(made).copy_(bytes_of(turned.conj().T))
+    assert torch.equal(made, turned.conj().T)
 
 
 def test_2bw_wants_batches_as_long_as_the_pipeline() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+import stagecut
 from stagecut import InputError
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
@@ -56,8 +58,14 @@ def tensors(result: object) -> list[torch.Tensor]:
     return [result] if isinstance(result, torch.Tensor) else list(result)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("depth", [None, 1])
+@pytest.mark.parametrize(
+    ("name", "depth"),
+    [
+        pytest.param(name, depth, marks=[pytest.mark.slow] * ((k + bool(depth)) % 2))
+        for k, name in enumerate(MODELS)
+        for depth in (None, 1)
+    ],
+)
 def test_pieces_compute_what_the_model_computes(name: str, depth: int | None) -> None:
     model, inputs = MODELS[name]()
     alone = copy.deepcopy(model)
@@ -140,6 +148,51 @@ def test_what_a_model_returns_twice_keeps_both_places() -> None:
     found = run_pieces(split(done, contiguous(done, 2)), (x,))
     assert len(found) == 3
     assert all(map(torch.equal, found, (first, other, again)))
+
+
+class Keywords(nn.Module):
+    """Names of a module and of a parameter that Python keeps for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_module("lambda", nn.Linear(4, 4))
+        self.register_parameter("global", nn.Parameter(torch.ones(4)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.get_submodule("lambda")(x) * self.get_parameter("global")
+
+
+def test_names_may_be_keywords_of_python() -> None:
+    model, x = Keywords(), torch.randn(2, 4)
+    done = profile(model, (x,), training=True, estimate="h100")
+    assert done.traced.how == "torch.export"
+    pieces = copy.deepcopy(split(done, contiguous(done, 2)))
+    assert torch.equal(run_pieces(pieces, (x,))[0], model(x))
+
+
+class Bidirectional(nn.Module):
+    """Modules whose names are almost those of backward passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.ModuleDict({"forward_": nn.Linear(4, 4), "backward_": nn.Linear(4, 4)})
+        self.BackwardHead = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.BackwardHead(self.body["forward_"](x) + self.body["backward_"](x.flip(0)))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_names_of_modules_do_not_make_a_plan_one_for_training(
+    training: bool, tmp_path: Path
+) -> None:
+    model, x = Bidirectional(), torch.randn(2, 4)
+    done = profile(model, (x,), training=training, estimate="h100", depth=2).workload
+    plan = stagecut.solve(
+        done, done.cluster.with_counts(accelerators=1, cpus=0), stagecut.Throughput("contiguous")
+    ).plan
+    stagecut.save(plan, tmp_path / "plan.json", done)
+    assert stagecut.split_model(tmp_path / "plan.json", model, (x,)).training is training
 
 
 class Viewed(nn.Module):

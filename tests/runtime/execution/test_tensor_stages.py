@@ -20,7 +20,7 @@ from ranks import launched, on_ranks  # noqa: E402
 from stagecut.runtime.accuracy.comparison import compare_run  # noqa: E402
 from stagecut.runtime.execution.prepare import split_model, training_pieces  # noqa: E402
 from stagecut.runtime.execution.recording_file import load_recording  # noqa: E402
-from stagecut.runtime.execution.sharded.collectives import Place  # noqa: E402
+from stagecut.runtime.execution.sharded.collectives import MeshPosition  # noqa: E402
 from stagecut.runtime.execution.sharded.stage import ShardedStage  # noqa: E402
 from stagecut.runtime.schedules import Kind  # noqa: E402
 
@@ -118,14 +118,14 @@ def test_planned_shardings_are_those_of_the_layers_that_run() -> None:
     plan = solve(workload, cluster, problem).plan
     assert plan is not None
     cut = training_pieces(make_one("language")[0], done, workload, plan)
-    place = Place((2,), (0,), ("",), torch.device("cpu"))
+    place = MeshPosition((2,), (0,), ("",), torch.device("cpu"))
     assert cut.layers
     for p, layers in cut.layers.items():
-        stage = ShardedStage(cut.pieces[p], layers, cut.teams.tied, place)
+        stage = ShardedStage(cut.pieces[p], layers, cut.tensor_groups.tied, place)
         assert stage.parts.parameters.keys() == cut.pieces[p].parameters.keys()
         other = [(layer, f"{sharding} B->B") for layer, sharding in layers]
         with pytest.raises(InputError, match="profile it again"):
-            ShardedStage(cut.pieces[p], other, cut.teams.tied, place)
+            ShardedStage(cut.pieces[p], other, cut.tensor_groups.tied, place)
 
 
 def test_what_is_not_known_or_not_the_models_is_one_line(tmp_path: Path) -> None:
@@ -140,4 +140,4 @@ def test_what_is_not_known_or_not_the_models_is_one_line(tmp_path: Path) -> None
     with pytest.raises(InputError, match="does not say how its layers are split"):
         split_model(tmp_path / "plan.json", model, inputs)
     cut = training_pieces(model, profiled("vision"), workload, plan)
-    assert cut.teams.members == ((0, 1),)
+    assert cut.tensor_groups.members == ((0, 1),)

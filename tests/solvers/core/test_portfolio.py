@@ -55,7 +55,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
     def run(solver: Solver[Throughput], *beside: Solver[Throughput], **options: object) -> Result:
         given = [Strategy(function.__name__, function) for function in beside]
-        method = Method(solver, beside=lambda _task: given)
+        method = Method(solver, strategies=lambda _task: given)
         monkeypatch.setitem(METHODS["throughput"], "tested", method)
         named: dict[str, object] = {"limits": LIMITS, "workers": 1 + len(beside), **options}
         result = solve(OF.workload, OF.cluster, OF.problem, method="tested", **named)  # type: ignore[arg-type]
@@ -292,7 +292,7 @@ def test_strategies_are_solvers_that_other_processes_find(of: Task) -> None:
     posed = pose(of.workload, of.cluster, of.problem)
     best = solve(of.workload, of.cluster, of.problem, limits=LIMITS)
     assert best.objective is not None
-    beside = METHODS[posed.problem.name]["auto"].beside(posed)
+    beside = METHODS[posed.problem.name]["auto"].strategies(posed)
     assert beside
     for strategy in beside:
         search: Search[Solution] = Search(Limits(seconds=20, nodes=3), judge)

@@ -50,7 +50,7 @@ def told(result: Result) -> bool:
 def test_a_plan_without_linear_programs_says_so(method: str) -> None:
     workload = chain([1.0] * 12)
     problem = Throughput(split="noncontiguous")
-    result = solve(workload, FAST_AND_SLOW, problem, method=method, limits=Limits(nodes=20))
+    result = solve(workload, FAST_AND_SLOW, problem, method=method, limits=Limits(nodes=4))
     assert told(result)
     assert result.plan is not None
     assert result.bound > 0

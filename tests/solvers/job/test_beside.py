@@ -50,7 +50,7 @@ def annealed(
 
 def test_annealing_finds_most_optima_and_no_better_ones() -> None:
     seen = same = 0
-    for seed in range(16):
+    for seed in range(8):
         problem = INTERLEAVED if seed % 2 else PipelineJob(3, "1f1b")
         workload, cluster = case(seed, tight=seed % 3 == 0, kinds=2)
         best = least_makespan(workload, cluster, problem)
@@ -58,7 +58,7 @@ def test_annealing_finds_most_optima_and_no_better_ones() -> None:
         assert found >= best / ROUNDING, seed
         seen += math.isfinite(best)
         same += math.isfinite(best) and found <= best * ROUNDING
-    assert seen > 8
+    assert seen > 4
     assert same > seen / 2  # a chain of two kinds of devices, or of one stage, is not annealed
 
 
@@ -81,7 +81,7 @@ def test_annealing_ends_where_none_of_its_plans_is_taken(monkeypatch: pytest.Mon
 
 def test_what_annealing_cannot_keep_it_is_not_started_for() -> None:
     workload, cluster = case(4)
-    strategies = METHODS["pipeline"]["auto"].beside
+    strategies = METHODS["pipeline"]["auto"].strategies
 
     def names(problem: PipelineJob) -> list[str]:
         return [strategy.name for strategy in strategies(pose(workload, cluster, problem))]

@@ -88,11 +88,11 @@ def test_unequal_devices_are_all_used(benchmarks: Path) -> None:
     ("memory", "devices", "value"),
     [
         (2, 64, 0.12333875),
-        (2, 128, 0.0482573118),
-        (2, 512, 0.0120755538),
+        pytest.param(2, 128, 0.0482573118, marks=pytest.mark.slow),
+        pytest.param(2, 512, 0.0120755538, marks=pytest.mark.slow),
         (8, 8, 0.230978),
         (8, 32, 0.0513510889),
-        (80, 128, 0.00805324292),
+        pytest.param(80, 128, 0.00805324292, marks=pytest.mark.slow),
     ],
 )
 def test_equal_stages_are_those_of_pipers_authors(

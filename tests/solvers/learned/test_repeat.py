@@ -35,7 +35,7 @@ for problem in (Throughput(), Throughput("contiguous"), PipelineJob(4, "1f1b"), 
     workload = next(graph for graph in graphs if graph.backward.any() == trains)
     found = solve(
         workload, problem=problem, method="learned:fine-tune=1e6",
-        limits=Limits(nodes=200, seed=3),
+        limits=Limits(nodes=64, seed=3),
     )
     print(problem.name, found.objective, digest.hexdigest())
 """

@@ -32,6 +32,7 @@ from stagecut.instances import (
     topology,
 )
 from stagecut.instances.common import kernel as kernels
+from stagecut.instances.common.arrays import even_ends
 from stagecut.instances.model.layers import Layers
 from stagecut.instances.model.stage_costs import check_weights, parameter_bytes
 from stagecut.instances.topologies import random_blocks
@@ -50,7 +51,6 @@ from stagecut.solvers.mapping.annealing.costs import (
 )
 from stagecut.solvers.mapping.layouts import (
     cycle,
-    even_ends,
     first_mapping,
     layouts,
     matched,
@@ -231,9 +231,9 @@ def test_annealing_is_the_same_interpreted_and_compiled(
     target = 1.1 * float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max())
     monkeypatch.setattr(kernels, "_taken", 0)
     found = []
-    for turns in (kernels.TURNS, 0):
-        monkeypatch.setattr(kernels, "TURNS", turns)
-        monkeypatch.setattr(kernels, "TURNS_PER_BYTE", turns)
+    for turns in (kernels.ITERATIONS, 0):
+        monkeypatch.setattr(kernels, "ITERATIONS", turns)
+        monkeypatch.setattr(kernels, "ITERATIONS_PER_BYTE", turns)
         for cost in (
             violations(
                 costs,
@@ -555,7 +555,7 @@ def test_a_first_mapping_where_there_is_none() -> None:
     first_mapping(task, known)
     assert known.best is late.best
     for seconds, stages in (([1.0, 1, 1, 1], 2), ([9.0, 0, 0, 0], 3), ([0.0, 0, 0, 9], 4)):
-        ends = even_ends(np.array(seconds), stages)
+        ends = even_ends(np.cumsum(seconds), stages)
         assert ends[-1] == 4
         assert (np.diff(ends, prepend=0) > 0).all()
 

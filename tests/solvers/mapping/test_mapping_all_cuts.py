@@ -18,7 +18,7 @@ from stagecut.formulations.mapping.memory import costs_of_cut
 from stagecut.formulations.task import pose
 from stagecut.instances import DeviceMapping, topology
 from stagecut.runtime.verify.bounds.mapping import no_mapping_below
-from stagecut.solvers.mapping.joint import at_least_prices, best_cut, list_all
+from stagecut.solvers.mapping.joint import best_cut, least_stage_prices, priced_ideals
 from stagecut.solvers.mapping.layouts import runs_in_blocks
 from stagecut.solvers.mapping.partition import balanced_partition
 
@@ -29,13 +29,13 @@ ENDLESS = SimpleNamespace(should_stop=lambda: False)
 @pytest.mark.parametrize(("collective", "unlike"), [("ring", 0), ("cheapest", 0), ("ring", 1)])
 def test_no_mapping_of_any_cut_is_below_the_bound(mode: str, collective: str, unlike: int) -> None:
     near = 0
-    for seed in range(15):
+    for seed in range(6):
         workload, problem = drawn_joint(seed, mode, collective, unlike=bool(unlike))
         cluster = devices_of(problem.topology)
         task = pose(workload, cluster, problem)
-        ideals = list_all(task, ENDLESS)
+        ideals = priced_ideals(task, ENDLESS)
         assert ideals is not None
-        at_least = at_least_prices(task, ideals, partition_units(workload)[1])
+        at_least = least_stage_prices(task, ideals, partition_units(workload)[1])
         assert at_least is not None
         value, cut = best_cut(task, ideals, *at_least, 1e9, ENDLESS)
         assert cut is not None
@@ -47,7 +47,7 @@ def test_no_mapping_of_any_cut_is_below_the_bound(mode: str, collective: str, un
         assert no_mapping_below(workload, cluster, problem, 1e3 * value * (1 - 1e-9)), seed
         assert not no_mapping_below(workload, cluster, problem, optimum * (1 + 1e-6)), seed
         near += 1e3 * value >= 0.98 * optimum
-    assert near >= 5
+    assert near >= 2
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -59,8 +59,8 @@ def test_all_messages_between_stages_in_two_blocks_cross(seed: int) -> None:
     problem = DeviceMapping(blocks([3, 3], rng), 2, 3, "both", collective="ring")
     cluster = devices_of(problem.topology)
     task = pose(workload, cluster, problem)
-    ideals = list_all(task, ENDLESS)
-    at_least = at_least_prices(task, ideals, partition_units(workload)[1])
+    ideals = priced_ideals(task, ENDLESS)
+    at_least = least_stage_prices(task, ideals, partition_units(workload)[1])
     value, _ = best_cut(task, ideals, *at_least, 1e9, ENDLESS)
     optimum = least_of_all_cuts(workload, 4, problem)
     assert optimum * (1 - 5e-3) <= 1e3 * value <= optimum * (1 + 1e-9)
@@ -84,7 +84,7 @@ def test_runs_of_stages_fit_into_a_block() -> None:
     ("network", "place", "slow"),
     [
         ("gpt2-xl-training", "torus2d:8x8", 1.0),
-        ("gpt2-xl-training", "islands:8x8", 1.0),
+        pytest.param("gpt2-xl-training", "islands:8x8", 1.0, marks=pytest.mark.slow),
         ("resnet50-operators-training", "torus2d:8x8", 2.0),  # it does not begin on the fast half
     ],
 )

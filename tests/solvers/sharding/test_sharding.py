@@ -34,10 +34,10 @@ from stagecut.solvers import METHODS
 LIMITS = Limits(seconds=120, nodes=5000)
 
 
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", range(8))
 def test_elimination_and_programs_find_the_optimum(chunk: int) -> None:
-    met = cases(60 * chunk, 60, stream=18)
-    assert len(met) > 30
+    met = cases(30 * chunk, 30, stream=18)
+    assert len(met) > 10
     for workload, problem, optimum in met:
         for method in ("elimination", "milp", "auto"):
             result = solve(workload, problem=problem, method=method, limits=LIMITS)
@@ -54,10 +54,10 @@ def test_the_compact_program_states_the_same() -> None:
         assert result.objective == pytest.approx(optimum, rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize("chunk", range(2))
+@pytest.mark.parametrize("chunk", range(4))
 def test_with_a_memory_that_binds(chunk: int) -> None:
     words = set()
-    for workload, problem, _ in cases(2000 + 60 * chunk, 40, stream=18):
+    for workload, problem, _ in cases(2000 + 20 * chunk, 20, stream=18):
         free = solve(workload, problem=problem, method="elimination", limits=LIMITS).plan
         assert free is not None
         report = evaluate(workload, free.cluster, problem, free.solution)

@@ -27,7 +27,7 @@ def test_no_baseline_beats_brute_force(method: str) -> None:
     if method == "scotch" and not any(map(shutil.which, GPART)):
         pytest.skip("Scotch is not installed")
     found = 0
-    for seed in range(60):
+    for seed in range(24):
         workload, cluster = random_case(seed, max_nodes=6, max_kinds=2)
         if method in ("metis", "scotch") and not any(k.count for k in cluster.kinds if not k.host):
             continue
@@ -38,7 +38,7 @@ def test_no_baseline_beats_brute_force(method: str) -> None:
             best = best_max_load(workload, cluster, problem)
             assert result.plan.objective >= best * (1 - 1e-12)
             assert not evaluate(workload, cluster, problem, result.plan.solution).violations
-    assert found >= 20
+    assert found >= 8
 
 
 @pytest.mark.parametrize("seed", range(40))

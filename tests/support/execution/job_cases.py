@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from stagecut import InputError, Layout, StagecutError
 from stagecut.instances.costs.layout import Recompute
+from stagecut.runtime.execution import steps as rank_steps
 from stagecut.runtime.execution.job.context import divided_attention, positions_of
 from stagecut.runtime.execution.job.parallelize import ParallelizePlan, job_mesh, lines_of
 from stagecut.runtime.execution.job.run import (
@@ -240,6 +241,19 @@ def alone(
     return {"losses": losses, "norms": norms, "gradients": gradients}
 
 
+def seen_by(look: Callable[[RunningJob], None], job: RunningJob) -> RunningJob:
+    """Return a job that shows itself after each backward pass, before gradients are clipped."""
+    step = job.step
+
+    def shown(tokens: Tensor, targets: Tensor) -> float:
+        loss = step(tokens, targets)
+        look(job)
+        return loss
+
+    job.step = shown  # type: ignore[method-assign]
+    return job
+
+
 def job_rank(_rank: int, jobs: list[Job]) -> list[dict[str, Any]]:
     """Run jobs one after the other: layout fields, and options; return what `alone` does."""
     found = []
@@ -255,7 +269,7 @@ def job_rank(_rank: int, jobs: list[Job]) -> list[dict[str, Any]]:
 
         job, given = make_job(fields, options)
         chosen = RunOptions(steps=None, optimizer=adam, clip=0.05, **given)
-        run = train_job(job, batches(), chosen, on_gradients=keep)
+        run = train_job(seen_by(keep, job), batches(), chosen)
         found.append(
             {"losses": run.losses, "norms": run.norms, "gradients": gradients,
              "passes": TransformerBlock.passes}
@@ -313,9 +327,8 @@ def resumed(_rank: int, pairs: list[tuple[Job, Job]], folder: str) -> list[dict[
                 steps=None, optimizer=kept_adam, clip=0.05, resume=bool(resume),
                 checkpoint=Path(folder, str(number)), **given,
             )  # fmt: skip
-            losses = train_job(
-                job, batches(RESUMED if resume else 1), chosen, on_gradients=look
-            ).losses
+            steps = RESUMED if resume else 1
+            losses = train_job(seen_by(look, job), batches(steps), chosen).losses
             if not resume:
                 kept.append(full_state(job, optimizers))
         same = kept[0].keys() == kept[1].keys() and all(
@@ -398,13 +411,24 @@ def run_rank(rank: int, devices: int, alike: bool = True, together: bool = True)
     return seen, run.losses
 
 
-def unlike_rates(rank: int) -> str:
-    """Return why a job is refused of which each rank has a learning rate of its own."""
+def norm_of_head_before_embedding(_rank: int) -> float:
+    """Return the norm of the first step of a model that makes its tied head first."""
+    model = make_transformer(tied=True)
+    model._modules = {n: model._modules[n] for n in ("head", "embedding", "layers", "norm")}
+    job = RunningJob(model, PLAN, Layout(**BATCHES), device=rank_device())
+    job.step(*batches()[0])
+    return job.clip_gradients(1e9)
+
+
+def unlike(rank: int, what: str) -> str:
+    """Return why a job is refused of which each rank has a learning rate or device of its own."""
     layout = Layout(data=2, global_batch=BATCH, sequence=TOKENS, recipe="fp32")
+    if what == "device" and rank:
+        rank_steps.choose_device = lambda _: torch.device("meta")
     try:
         run_job(
             make_transformer, PLAN, layout, batches(), optimizer="sgd",
-            learning_rate=0.1 * (1 + rank), device=DEVICE,
+            learning_rate=0.1 * (1 + rank * (what == "rate")), device=DEVICE,
         )  # fmt: skip
     except StagecutError as error:
         return str(error)

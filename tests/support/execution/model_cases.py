@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from job_cases import whole
+from job_cases import seen_by, whole
 from torch import Tensor, nn
 
 from stagecut import Layout
@@ -190,10 +190,9 @@ def model_rank(
         model, plan = transformer(MODELS[name])
         job = RunningJob(model, plan, layout_of(fields), device=rank_device(), schedule=schedule)
         run = train_job(
-            job,
+            seen_by(keep, job),
             batches(steps),
             RunOptions(steps=None, optimizer=adam, clip=0.05, measure=True),
-            on_gradients=keep,
         )
         own = run.measured[dist.get_rank()]
         planned = collectives(MODELS[name], job.layout, own.pipeline_rank)
