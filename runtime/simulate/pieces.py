@@ -107,15 +107,19 @@ def groups_of(plan: Plan) -> tuple[list[int], tuple[int, ...]]:
     """Return the group of each node by which pieces are cut, and the order of groups in the plan.
 
     The group is the node's stage in a chain of stages of an iteration or mapping, else its device;
-    the order is of groups of one piece each, () if the plan has none.
+    the order is of groups of one piece each, () if the plan has none. InputError if it is not one
+    of the devices in use.
     """
     if isinstance(plan.solution, ReplicaPlacement):
         return plan.solution.stage.tolist(), tuple(range(len(plan.solution.slots)))
     chain = is_iteration(plan.problem) and plan.problem.split == "contiguous"
     if isinstance(plan.solution, PipelinePlacement) and chain:
         return plan.solution.stage.tolist(), tuple(range(len(plan.solution.devices)))
+    device = plan.placement.tolist()
     order = plan.solution.order if isinstance(plan.solution, Placement) else ()
-    return plan.placement.tolist(), order
+    if order and sorted(order) != sorted(set(device)):
+        raise InputError("plan: the order of its stages does not name each device in use once")
+    return device, order
 
 
 def weight_share_of(plan: Plan) -> float:
@@ -258,10 +262,12 @@ def stage_graph(
 ) -> StageGraph:
     """Return the stages of a placement with compute and memory, given their passes.
 
-    InputError if a node is on a device that does not support it.
+    InputError if a stage has no node, or a node is on a device that does not support it.
     """
     stages = passes.stages
     everything = [[*a, *b] for a, b in stages]
+    if not all(everything):
+        raise InputError("plan: a stage has no node; verify the plan")
     own = [int(device[nodes[0]]) for nodes in everything]
     compute = np.zeros((len(stages), 2))
     for s, both in enumerate(stages):
@@ -318,7 +324,7 @@ def relay_line(
     place = np.zeros(workload.n, np.int64)
     for s, both in enumerate(stages):
         place[[*both[FORWARD], *both[BACKWARD]]] = s
-    _check_line(workload, place)
+    check_chain(workload, place, "relayed: simulate without")
     waits, present, rank = line_of(count, bool(workload.backward.any()))
     receive, send = np.zeros((count, 2)), np.zeros((count, 2))
     moved = dict.fromkeys(waits, 0.0)
@@ -366,13 +372,14 @@ def _in_line(workload: Workload, stages: list[Passes], rank: Ints) -> list[Passe
         ) from None
 
 
-def _check_line(workload: Workload, place: Ints) -> None:
-    for u, v in workload.edges.tolist():
-        back = bool(workload.backward[u]), bool(workload.backward[v])
-        if (back == (False, False) and place[u] > place[v]) or (
-            back == (True, True) and place[u] < place[v]
-        ):
-            raise InputError(
-                f"relayed: node {workload.ids[v]} needs node {workload.ids[u]}, whose piece comes "
-                "later in the line of stages; simulate without"
-            )
+def check_chain(workload: Workload, stage: Ints, remedy: str) -> None:
+    """Refuse a chain, by the stage of each node, in which a node needs one of a later stage."""
+    u, v = workload.edges.T
+    back = workload.backward
+    later = np.where(back[u], stage[u] < stage[v], stage[u] > stage[v]) & (back[u] == back[v])
+    if later.any():
+        k = int(later.argmax())
+        raise InputError(
+            f"plan: node {workload.ids[v[k]]} needs node {workload.ids[u[k]]}, whose piece comes "
+            f"later in the chain of stages; {remedy}"
+        )

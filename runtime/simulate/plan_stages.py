@@ -78,7 +78,7 @@ from ..verify import latency
 from ..verify.mapping import link_table, stage_reports
 from ..verify.report import CallReport, StageReport
 from .network import HostMemory, Links, Network
-from .pieces import Passes, cut, cut_relayed, price_stages, relay_line, weight_share_of
+from .pieces import Passes, check_chain, cut, cut_relayed, price_stages, relay_line, weight_share_of
 from .stages import BACKWARD, FORWARD, StageGraph, edges_of, line_of
 
 #: Share of a layer's time for its forward pass, where the file does not say it: an assumption.
@@ -113,6 +113,7 @@ def stages_of_iteration(
     elif problem.relayed:
         graph = relay_line(workload, cluster, device, stages)
     else:
+        check_chain(workload, solution.stage, "verify the plan")
         waits, present, rank = line_of(len(stages), bool(workload.backward.any()))
         graph = price_stages(workload, cluster, device, stages, present, rank, waits)
     return replace(graph, batch=problem.batch, weight_share=problem.weight_share)
@@ -150,8 +151,8 @@ def stages_of_stream(
 ) -> StageGraph:
     """Return the stages of a plan for a stream, in O(n + m + devices).
 
-    InputError if the plan was made for another workload, or microbatches or bandwidth are not
-    known.
+    InputError if the plan was made for another workload, microbatches or bandwidth are not known,
+    or a stage has no node or too few devices.
     """
     plan.check_made_for(workload)
     layers = layers_of(workload)
@@ -169,11 +170,13 @@ def stages_of_stream(
         for v, c in zip(stage.nodes, stage.configuration, strict=True):
             forward = forward_time(workload, layers, v, c)
             compute[s] += slowdown * np.array([forward, layers.time[c] - forward])
-        first = int(solution.device[nodes[0]])
+        first = int(solution.device[nodes[0]]) if nodes else plan.cluster.size
+        needed = stage.replicas * stage.degree
+        own = [device.name for device in plan.cluster.devices[first : first + needed]]
+        if len(own) < needed:
+            raise InputError(f"plan: stage {s} has no node, or too few devices; verify the plan")
         replicas.append(tuple(range(len(names), len(names) + stage.replicas)))
-        for r in range(stage.replicas):
-            group = [first + r * stage.degree + t for t in range(stage.degree)]
-            names.append(_group_name([plan.cluster.devices[d].name for d in group]))
+        names += [_group_name(own[d : d + stage.degree]) for d in range(0, needed, stage.degree)]
     payload: dict[tuple[int, int], float] = {}
     for e, (u, v) in enumerate(workload.edges.tolist()):
         a, b = int(stage_of[u]), int(stage_of[v])

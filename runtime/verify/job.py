@@ -93,7 +93,7 @@ def _not_a_pipeline(
     count, devices = len(solution.devices), solution.devices
     used = set(solution.stage.tolist())
     if used != set(range(count)):
-        return [f"stages: every one of 0 to {count - 1} must have nodes, and no other"]
+        return [f"stages: each of 0 to {count - 1} must have a node, and there are no others"]
     broken = _not_of_schedule(problem, devices)
     if broken or problem.split != "contiguous":
         return broken

@@ -9,12 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases import random_case
+from conformance import Task, task
 from pipelines import plan_of, random_chain, random_plan
 
 import stagecut
-from stagecut import InputError, Link, Throughput
-from stagecut.instances import Latency, price
+from stagecut import InputError, Link, Plan, Throughput
+from stagecut.instances import (
+    Latency,
+    PipelinePlacement,
+    Placement,
+    Solution,
+    Stage,
+    StagePlacement,
+    price,
+)
 from stagecut.instances.model.contiguity import representatives
+from stagecut.instances.model.solution import in_stages
 from stagecut.runtime.schedules import SCHEDULES, Kind, make_schedule
 from stagecut.runtime.schedules.actions import Action
 from stagecut.runtime.simulate.network import HostMemory, Links, point_to_point, shared
@@ -258,6 +268,37 @@ def test_memory_over_time_and_what_it_consists_of() -> None:
     assert simulate_stages(stages, "2bw", 8).memory[0].versions == 100.0
     assert run.peak_memory["device 0"] == 112.0
     assert run.over_memory == []
+
+
+def test_plans_that_break_rules_are_no_exceptions() -> None:
+    """Stages without nodes, with too few devices, or on devices that the order does not name."""
+    posed = task("iteration")
+    plan = stagecut.solve(posed.workload, posed.cluster, posed.problem).plan
+    assert plan is not None
+    assert isinstance(plan.solution, PipelinePlacement)
+    stage, devices = plan.solution.stage, plan.solution.devices
+    with pytest.raises(InputError, match="a stage has no node"):
+        _simulated(posed, plan, PipelinePlacement(stage, (*devices, 0)))
+    with pytest.raises(InputError, match="comes later in the chain of stages; verify the plan"):
+        _simulated(posed, plan, PipelinePlacement(stage.max() - stage, devices))
+    posed = task("stream")
+    plan = stagecut.solve(posed.workload, posed.cluster, posed.problem).plan
+    assert plan is not None
+    assert isinstance(plan.solution, StagePlacement)
+    *first, last = plan.solution.stages
+    for wrong in (dataclasses.replace(last, replicas=9),), (last, Stage((), (), 1, 1, last.kind)):
+        with pytest.raises(InputError, match="has no node, or too few devices"):
+            _simulated(posed, plan, in_stages([*first, *wrong], posed.cluster))
+    posed = dataclasses.replace(task("throughput"), problem=Throughput("contiguous", relayed=True))
+    plan = stagecut.solve(posed.workload, posed.cluster, posed.problem).plan
+    assert plan is not None
+    assert isinstance(plan.solution, Placement)
+    with pytest.raises(InputError, match="does not name each device in use once"):
+        _simulated(posed, plan, Placement(plan.solution.device, plan.solution.order[1:]))
+
+
+def _simulated(posed: Task, plan: Plan, solution: Solution) -> None:
+    simulate(posed.workload, dataclasses.replace(plan, solution=solution))
 
 
 def test_a_byte_too_many_does_not_fit() -> None:
