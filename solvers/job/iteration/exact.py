@@ -3,15 +3,14 @@
 For each number of stages P: what divisible work says (`divisible`); then best first over sets of
 chains on the lattice of all ideals, which takes turns with annealing where stages share a device.
 They share the incumbent. The bound of the problem is the least over P. Where the lattice, or the
-list of stages, is too large, some steps of best first, and annealing, are made on chains of a few
-topological orders. `annealing` runs beside `auto`, in processes of its own.
+list of stages, is too large, best first (for a part of the time) and annealing search the chains of
+a few topological orders. `annealing` runs beside `auto`, in processes of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
 
 import numpy as np
 
@@ -37,8 +36,8 @@ ORIGIN = "paths of the schedule over chains of ideals"
 #: Most ideals that are listed.
 IDEALS = 300_000
 
-#: Steps for chains of one topological order, and the part of the time left for them at most.
-STEPS, SHARE = 50, 0.2
+#: Part of the time left for the chains of one topological order.
+SHARE = 0.2
 
 
 def chain_search(task: Task[PipelineJob], search: Search[Solution]) -> None:
@@ -96,11 +95,11 @@ def _proved(task: Task[PipelineJob], statement: Line, search: Search[Solution]) 
 
 
 def _first_chains(run: Run) -> None:
-    """Offer the chains that some steps of best first meet."""
+    """Offer the chains that best first meets in its part of the time."""
     until = run.search.part(SHARE)
     numbers = numbers_of_stages(run, prove=False)
     if numbers is not None:
-        for _ in islice(best_first(run, numbers, lambda: None), STEPS):
+        for _ in best_first(run, numbers, lambda: None):
             if until.should_stop():
                 return
 
