@@ -34,6 +34,8 @@ _BY_NUMBERS = frozenset(
     {"GuardOnDataDependentSymNode", "DataDependentOutputException", "UserError"}
     | {"DynamicOutputShapeException", "PendingUnbackedSymbolNotFound"}
 )
+#: Names that parts of a model cannot have in torch's graphs of it.
+_TAKEN = {*dir(fx.GraphModule), "meta"}.difference(dir(nn.Module))
 _PLAIN = (torch.Tensor, int, float, complex, str, bool, type(None), torch.SymInt, torch.SymFloat)
 _CONSTANT = (
     torch.Tensor, int, float, complex, str, bytes, type(None),
@@ -143,6 +145,9 @@ def on_inputs(error: BaseException, model: nn.Module) -> InputError:
 
 def why_of(error: Exception, model: nn.Module) -> str:
     """Return in one line why a model, or a module of it, cannot be exported."""
+    own = (*model.named_children(), *model.named_parameters(), *model.named_buffers())
+    if taken := _TAKEN.intersection(name for name, _ in own):
+        return f"torch's graphs themselves have the name of its {min(taken)}; rename that"
     where = fault(error, model)
     # Code in C that wants a number gets a tensor without numbers, and says so of its type.
     by_numbers = type(error).__name__ in _BY_NUMBERS or "FakeTensor" in str(error)
