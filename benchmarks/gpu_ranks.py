@@ -296,7 +296,7 @@ def rank_of(
             for name, parameter in job.named_parameters():
                 fill(name, parameter)  # what ranks send each other when they divide it is not there
             if layout.compiled:
-                for name in sorted(job.module.blocks):
+                for name in sorted(job.module.block_names):
                     job.module.get_submodule(name).compile()
             shape = (layout.microbatch, layout.sequence)
             x, y = (torch.randint(model.vocabulary, shape, device=device) for _ in range(2))

@@ -34,6 +34,8 @@ _BY_NUMBERS = frozenset(
     {"GuardOnDataDependentSymNode", "DataDependentOutputException", "UserError"}
     | {"DynamicOutputShapeException", "PendingUnbackedSymbolNotFound"}
 )
+#: Names that parts of a model cannot have in torch's graphs of it.
+_TAKEN = {*dir(fx.GraphModule), "meta"}.difference(dir(nn.Module))
 _PLAIN = (torch.Tensor, int, float, complex, str, bool, type(None), torch.SymInt, torch.SymFloat)
 _CONSTANT = (
     torch.Tensor, int, float, complex, str, bytes, type(None),
@@ -145,6 +147,9 @@ def on_inputs(error: BaseException, model: nn.Module) -> InputError:
 
 def why_of(error: Exception, model: nn.Module) -> str:
     """Return a line with the reason why a model, or a module of it, cannot be exported."""
+    own = (*model.named_children(), *model.named_parameters(), *model.named_buffers())
+    if taken := _TAKEN.intersection(name for name, _ in own):
+        return f"torch's graphs themselves have the name of its {min(taken)}; rename that"
     where = fault(error, model)
     # C code that needs a number gets a fake tensor, and names its type in the error.
     by_numbers = type(error).__name__ in _BY_NUMBERS or "FakeTensor" in str(error)

@@ -146,23 +146,24 @@ class JobStage(nn.Module):  # type: ignore[misc]  # torch does not say its type
         call: Callable[[nn.Module, nn.Module, Tensor], Tensor] | None,
     ) -> None:
         super().__init__()
-        self.positions = torch.zeros(0)
         for name, module in {**modules, **shared}.items():
             register(self, name, module)
-        self.order, self.blocks, self.call = tuple(modules), blocks, call
+        self.module_names, self.block_names, self.run_block = tuple(modules), blocks, call
+        if not hasattr(self, "positions"):  # which a module of the model may be called
+            self.positions = torch.zeros(0)
 
-    def place(self, positions: Tensor) -> None:
+    def set_positions(self, positions: Tensor) -> None:
         """Set the positions of tokens in this stage, and in its modules that have them."""
         for module in self.modules():
-            if hasattr(module, "positions"):
+            if not isinstance(getattr(module, "positions", module), nn.Module):
                 module.positions = positions
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the modules of this stage."""
-        for name in self.order:
+        for name in self.module_names:
             module = self.get_submodule(name)
-            if self.call is not None and name in self.blocks:
-                x = self.call(self, module, x)
+            if self.run_block is not None and name in self.block_names:
+                x = self.run_block(self, module, x)
             else:
                 x = module(x)
         return x
@@ -463,7 +464,7 @@ def tensor_parallel(
     }
     for name, module in divided.items():
         parent = name.rpartition(".")[0]
-        within = any(name.startswith(f"{block}.") for block in stage.blocks)
+        within = any(name.startswith(f"{block}.") for block in stage.block_names)
         rows, columns = module.get_parameter("weight").shape
         by_output = _matches(name, plan.colwise)
         size = rows if by_output or isinstance(module, nn.Embedding) else columns
@@ -475,7 +476,7 @@ def tensor_parallel(
                 input_layouts=Replicate(), output_layouts=hidden if alone else Replicate()
             )
         elif by_output and within:
-            gathered = parent not in stage.blocks
+            gathered = parent not in stage.block_names
             parents |= {parent} if gathered else set()
             styles[name] = ColwiseParallel(input_layouts=Replicate() if gathered else hidden)
         elif by_output:
@@ -487,12 +488,12 @@ def tensor_parallel(
         else:
             styles[name] = RowwiseParallel(output_layouts=hidden)
     head = plan.after[-1] if plan.after else ""
-    if layout.sequence_parallel and head in stage.order and head not in divided:
+    if layout.sequence_parallel and head in stage.module_names and head not in divided:
         raise InputError(
             f"sequence_parallel: {head} would see a part of the sequence; name it in colwise"
         )
     last = plan.before[-1] if plan.before else ""
-    if layout.sequence_parallel and last in stage.order and last not in styles:
+    if layout.sequence_parallel and last in stage.module_names and last not in styles:
         styles[last] = PrepareModuleOutput(
             output_layouts=Replicate(), desired_output_layouts=hidden, use_local_output=True
         )
@@ -501,7 +502,9 @@ def tensor_parallel(
     for parent in parents:
         parallelize_module(stage.get_submodule(parent), mesh, _Gather(layout.sequence_parallel))
     tie(stage, ties)
-    parted = [name for name in stage.order if layout.sequence_parallel and name not in plan.before]
+    parted = [
+        name for name in stage.module_names if layout.sequence_parallel and name not in plan.before
+    ]
     inside = tuple(f"{name}." for name in (*parted, *parents))
     return frozenset(
         name
@@ -512,7 +515,7 @@ def tensor_parallel(
 
 def recompute(stage: JobStage, plan: ParallelizePlan, layout: Layout, number: int) -> None:
     """Checkpoint the modules of model stage `number` whose activations the layout recomputes."""
-    names = [name for name in stage.order if name in stage.blocks]
+    names = [name for name in stage.module_names if name in stage.block_names]
     for name in names[: layout.recomputed_layers(number, len(names))]:
         block = stage.get_submodule(name)
         for what in layout.recompute:
@@ -595,8 +598,8 @@ def shard(
             fully_shard(module, mesh=within, **options)
             found |= {f"{name}.{key}" for key, _ in module.named_parameters()}
     alone = mesh.data.size() == 1  # FSDP2 then only casts to the precision of computation
-    for name in stage.order:
-        if name in stage.blocks and not alone:
+    for name in stage.module_names:
+        if name in stage.block_names and not alone:
             fully_shard(stage.get_submodule(name), mesh=mesh.data, **options)
     if not alone or precision(layout.recipe).param_dtype is not None:
         # modules outside of blocks are needed again at once

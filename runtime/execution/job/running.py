@@ -123,7 +123,7 @@ class RunningJob:
         self._positions = positions_of(layout, self.mesh.part[1])
         for number, stage in self.stages.items():
             materialize(stage, plan, self.ties, device)
-            stage.place(self._positions.to(device))
+            stage.set_positions(self._positions.to(device))
             stage.train()
             if layout.tensor > 1:
                 self._summed |= tensor_parallel(
@@ -235,7 +235,7 @@ class RunningJob:
             if self._parted:
                 stack.enter_context(loss_parallel())
             if self.mesh.context is not None:
-                needed = any(stage.blocks for stage in self.stages.values())
+                needed = any(stage.block_names for stage in self.stages.values())
                 attention = divided_attention(self.layout, self.mesh.context, needed=needed)
                 stack.enter_context(attention)
             stack.enter_context(warnings.catch_warnings())
@@ -530,6 +530,6 @@ def loss_alone(model: nn.Module, plan: ParallelizePlan, tokens: Tensor, targets:
     (names,) = stage_modules(model, plan, Layout())
     stage = make_stage(model, plan, names)
     materialize(stage, plan, ties_of(model), tokens.device)
-    stage.place(torch.arange(tokens.shape[1], device=tokens.device))
+    stage.set_positions(torch.arange(tokens.shape[1], device=tokens.device))
     with torch.no_grad():
         return float((plan.loss or cross_entropy)(stage(tokens), targets))

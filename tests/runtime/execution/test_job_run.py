@@ -52,7 +52,7 @@ from stagecut.runtime.execution.job.parallelize import (  # noqa: E402
     materialize,
     stage_modules,
 )
-from stagecut.runtime.execution.job.running import stage_ranks  # noqa: E402
+from stagecut.runtime.execution.job.running import loss_alone, stage_ranks  # noqa: E402
 
 #: Layout, options, and forward passes of blocks in a step of rank 0.
 Case = tuple[dict[str, Any], dict[str, Any], int]
@@ -370,6 +370,22 @@ def test_patterns_must_match_what_is_divided() -> None:
     for layout, axis in ((Layout(tensor=2), "tensor"), (Layout(expert=2), "expert")):
         with pytest.raises(InputError, match=f"{axis}: no module"):
             check_patterns(make_transformer(), ParallelizePlan(), layout)
+
+
+@pytest.mark.parametrize(
+    ("embedding", "blocks"), [("positions", "layers"), ("place", "blocks"), ("call", "order")]
+)
+def test_modules_may_have_any_name(embedding: str, blocks: str) -> None:
+    model = torch.nn.Module()
+    model.add_module(embedding, torch.nn.Embedding(8, 4))
+    model.add_module(blocks, torch.nn.ModuleList([torch.nn.Linear(4, 4)]))
+    model.norm, model.head = torch.nn.LayerNorm(4), torch.nn.Linear(4, 8)
+    plan = ParallelizePlan(before=(embedding,), blocks=blocks)
+    tokens = torch.arange(8).view(2, 4)
+    inner = model.get_submodule(blocks)[0](model.get_submodule(embedding)(tokens))
+    logits = model.head(model.norm(inner))
+    wanted = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+    assert loss_alone(model, plan, tokens, tokens) == pytest.approx(wanted.item())
 
 
 def test_tied_weights_are_divided_everywhere_or_nowhere() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -168,6 +169,12 @@ def test_names_may_be_keywords_of_python() -> None:
     assert done.traced.how == "torch.export"
     pieces = copy.deepcopy(split(done, contiguous(done, 2)))
     assert torch.equal(run_pieces(pieces, (x,))[0], model(x))
+
+
+def test_names_of_torchs_graphs_are_told() -> None:
+    model = nn.Sequential(OrderedDict(graph=nn.Linear(4, 4), out=nn.Linear(4, 4)))
+    done = profile(model, (torch.randn(2, 4),), training=True, estimate="h100")
+    assert "have the name of its graph; rename that" in done.traced.because
 
 
 class Bidirectional(nn.Module):
