@@ -22,7 +22,7 @@ from ..instances.common.escape import shell
 from ..instances.formats.writing import json_text, write_whole
 from ..instances.model.problem import objective_unit
 from .common import options
-from .common.console import OUT, check_outputs, file_of, need, show_count, tell_written
+from .common.console import OUT, check_outputs, file_of, need, refuse, show_count, tell_written
 from .common.pose import ProblemOptions, build, state
 
 
@@ -92,14 +92,20 @@ def export(
     if is_job_plan(plan):
         from .job import export_job
 
-        _check_options(to, {"--schedule": schedule, "--microbatches": microbatches}, ())
-        _check_options(to, {"--model": model, "--batch": batch, "--workload": workload}, ())
+        others = {
+            "--schedule": schedule, "--microbatches": microbatches, "--model": model,
+            "--batch": batch, "--workload": workload,
+        }  # fmt: skip
+        refuse(others, "not of a training job")
         export_job(Path(plan), to.value, output)
         return
     if to in (To.bridge, To.maxtext):
         raise InputError(f"{to.value}: it takes plans of training jobs alone: solve --global-batch")
-    _check_options(to, {"--schedule": schedule, "--microbatches": microbatches}, ("python", "csv"))
-    _check_options(to, {"--model": model, "--batch": batch}, ("python",))
+    if to not in (To.python, To.csv):
+        given = {"--schedule": schedule, "--microbatches": microbatches}
+        refuse(given, "only for --to python or csv")
+    if to is not To.python:
+        refuse({"--model": model, "--batch": batch}, "only for --to python")
     inputs = [plan, workload, None if model is None else file_of(model)]
     check_outputs(output, inputs=inputs)
     loaded = None if workload is None else load(workload)
@@ -123,14 +129,6 @@ def export(
     for line in notes:
         OUT.print_line(line)
     tell_written(output)
-
-
-def _check_options(to: To, given: dict[str, object], takers: tuple[str, ...]) -> None:
-    for option, value in given.items():
-        if value is not None and to.value not in takers:
-            for_which = " or ".join(takers)
-            only = f"only for --to {for_which}" if takers else "not of a training job"
-            raise InputError(f"{option}: {only}; leave it out")
 
 
 def _for_launcher(workload: Workload, plan: Plan, to: To) -> tuple[str, list[str]]:
