@@ -209,6 +209,8 @@ def _channels(one: Tensor, values: Tensor) -> Tensor:
 
 def _loss(call: Call) -> Computing:
     log, target, _, reduction, ignored = call.args
+    if all(one < 0 for one in call.read[0]):  # a loss by sample, or with weights, always is whole
+        return call.target(*call.args, **call.kwargs)
     valid, inside, place = _classes(call, log, call.read[0], target, ignored)
     picked = log.gather(1, place[:, None])[:, 0]
     loss = -torch.where(valid & inside, picked, torch.zeros_like(picked)).sum()
@@ -220,6 +222,8 @@ def _loss(call: Call) -> Computing:
 
 def _loss_backward(call: Call) -> Computing:
     gradient, log, target, _, reduction, ignored, total = call.args
+    if all(one < 0 for one in call.made[0]):
+        return call.target(*call.args, **call.kwargs)
     valid, inside, place = _classes(call, log, call.made[0], target, ignored)
     share = -gradient / total if reduction == 1 else -gradient
     rows = torch.where(valid & inside, share, torch.zeros_like(share))
@@ -249,6 +253,8 @@ def _embedding(call: Call) -> Computing:
 
 def _embedding_backward(call: Call) -> Computing:
     gradient, index, _, padding, *rest = call.args
+    if any(rest):  # by how often a word occurs: always whole
+        return call.target(*call.args, **call.kwargs)
     rows = call.local()[0]
     first = call.offset(call.made[0], 0, rows)
     here = index - first
