@@ -118,6 +118,8 @@ OTHER_ERROR = 0.05
 SAME = 1e-9
 #: Most plans listed, and most outer points looked at for the list.
 LISTED, LOOKED_AT = 10, 400
+#: Seconds for which they are looked at after a limit has ended the search, and points at once.
+AFTER_LIMIT, AT_ONCE = 1.0, 16
 
 
 #: Degrees t, c, p, d, e and e_t of a layout.
@@ -288,6 +290,7 @@ def solve_job(
         on_progress=on_progress,
     )  # fmt: skip
     programs = (search.relaxed, search.solved)
+    _consider_near(space, search)
     if search.best is None:
         return _without_plan(costs, space, search, limits, time.monotonic() - begin)
     best = min(
@@ -302,7 +305,7 @@ def solve_job(
         costs.model, costs.cluster, job, best, search.tried[best],
         min(search.least_bound, search.seconds), certificate, {"stagecut": installed("stagecut")},
     )  # fmt: skip
-    candidates = _candidates(costs, space, search)
+    candidates = _candidates(costs, search)
     most = search.seconds * (1 + SEPARABLE)
     close = [one for one in candidates if one.seconds <= most]
     close.sort(key=lambda one: (one.worst, -one.free, one.layout.pipeline, one.layout.tensor))
@@ -336,26 +339,34 @@ def _rows(search: JobSearch) -> tuple[CertificateRow, ...]:
     return tuple(rows)
 
 
-def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[JobCandidate]:
-    """Return the best known layout of each kind, the fastest first.
+def _consider_near(space: JobSpace, search: JobSearch) -> None:
+    """Judge points with even stages that their bound ruled out or left open, but may be close.
 
-    Points that only their bound ruled out, but that could be close, are judged with even stages; a
-    search for such layouts may find faster stages.
+    If a limit ended the search, this ends soon, and may find better plans than the search did.
     """
+    if search.table is None:
+        return
+    end = time.monotonic() + AFTER_LIMIT if search.stopped else np.inf
     near = np.flatnonzero(search.bound <= search.seconds * (1 + SEPARABLE))
     near = near[np.argsort(search.bound[near], kind="stable")][:LOOKED_AT]
-    judged = dict(search.tried)
-    table = search.table
-    more = [even_plan(space, table, int(point)) for point in near] if table is not None else []
-    more = [layout for layout in more if layout not in judged]
-    judged.update(zip(more, costs.judge(more).tolist(), strict=True))
+    near = near[np.isfinite(search.bound[near])]
+    for first in range(0, len(near), AT_ONCE):
+        if time.monotonic() > end:
+            break
+        points = near[first : first + AT_ONCE].tolist()
+        plans = [even_plan(space, search.table, point) for point in points]
+        search.consider([layout for layout in plans if layout not in search.tried])
+
+
+def _candidates(costs: JobCosts, search: JobSearch) -> list[JobCandidate]:
+    """Return plans by their seconds, of each kind of layout the best that is known."""
+    judged = search.tried
     best: dict[Layout, Layout] = {}
     for layout, seconds in judged.items():
         kind = replace(layout, stage_layers=(), recompute_layers=None)
         if seconds < judged.get(best.get(kind, layout), np.inf) or kind not in best:
             best[kind] = layout
-    order = sorted((layout for layout in best.values() if np.isfinite(judged[layout])),
-                   key=lambda layout: judged[layout])  # fmt: skip
+    order = sorted(best.values(), key=judged.__getitem__)
     found = []
     distinct: dict[str, Layout] = {}
     for layout in order:

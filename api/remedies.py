@@ -40,8 +40,8 @@ from .solve import solve
 
 T = TypeVar("T")
 
-#: Texts of changes of memory, by which their remedies are found.
-MORE, NO_LIMIT = "more memory", "no limit on memory"
+#: Texts of changes of memory, and of none, by which their remedies are found.
+MORE, NO_LIMIT, NOTHING = "more memory", "no limit on memory", "nothing (a further search)"
 
 #: Factors on memory and on the speed of links that are tried.
 MORE_MEMORY, FASTER = 1.25, 2.0
@@ -74,17 +74,24 @@ def remedies(workload: Workload, plan: Plan, seconds: float) -> tuple[Remedy, ..
     """Return the effects of changes of the problem; `seconds` is the time of all searches."""
     cases = list(_cases(workload, plan))
     each = replace(DEFAULT_LIMITS[plan.problem.name], seconds=seconds / max(1, len(cases)))
-    return _capped([_solved(case, plan, each) for case in cases])
+    bound = -math.inf if plan.of_given_stages else plan.bound
+    return _capped([_solved(case, plan, each) for case in cases], bound)
 
 
-def _capped(found: list[Remedy]) -> tuple[Remedy, ...]:
-    """Return remedies with the bound of unlimited memory applied to more memory."""
+def _capped(found: list[Remedy], bound: float) -> tuple[Remedy, ...]:
+    """Return remedies with the bound of unlimited memory applied to more memory, and to none.
+
+    `bound` is the plan's own, if it holds for all plans of the unchanged problem.
+    """
     free = [remedy.bound for remedy in found if remedy.change == NO_LIMIT]
     least = max(free, default=-math.inf)
-    return tuple(
-        replace(remedy, bound=max(remedy.bound, least)) if MORE in remedy.change else remedy
-        for remedy in found
-    )
+
+    def known(change: str) -> float:
+        if change == NOTHING:
+            return max(bound, least)
+        return least if MORE in change else -math.inf
+
+    return tuple(replace(one, bound=max(one.bound, known(one.change))) for one in found)
 
 
 def _solved(case: _Case, plan: Plan, limits: Limits) -> Remedy:
@@ -101,7 +108,7 @@ def _solved(case: _Case, plan: Plan, limits: Limits) -> Remedy:
 def _cases(workload: Workload, plan: Plan) -> Iterator[_Case]:
     cluster, problem = plan.cluster, plan.problem
     if plan.gap > CLOSE:
-        yield _Case("nothing (a further search)", workload, cluster, problem)
+        yield _Case(NOTHING, workload, cluster, problem)
     for k, kind in enumerate(cluster.kinds):
         if not kind.host and kind.count:
             yield _Case(

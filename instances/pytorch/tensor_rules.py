@@ -133,7 +133,6 @@ _OTHERS = 0x4E00
 LETTERS: Mapping[str, Rule] = {
     "mm": Rule.of("mk,kn->mn", [(0,), (1,)]),
     "bmm": Rule.of("bmk,bkn->bmn", [(0,), (1,)]),
-    "addmm": Rule.of("n,mk,kn->mn", [(0, 1), (0, 2)], additive=(0,)),
     "dot": Rule.of("k,k->", [(0,), (1,)]),
     "_adaptive_avg_pool2d": Rule.of("ncYX->ncHW", [(0,)]),
     "_adaptive_avg_pool2d_backward": Rule.of("ncHW,ncYX->ncYX", [(0,)]),
@@ -194,14 +193,16 @@ def signatures_of(
     if name in CONSTANTS:
         return signatures(Rule((), (_letters(len(outputs[0])),)), inputs, outputs)
     if name in LETTERS:
-        return signatures(LETTERS[name], inputs, outputs)
+        rule = LETTERS[name]
+        alike = all(len(text) == len(one) for text, one in zip(rule.inputs, inputs, strict=True))
+        return signatures(rule, inputs, outputs) if alike else None
     if name in VIEWS:
         return signatures(_view(node, inputs, outputs), inputs, outputs)
     if name in _MAKERS:
-        rule = _MAKERS[name](node, inputs, outputs)
-        return None if rule is None else signatures(rule, inputs, outputs)
+        made = _MAKERS[name](node, inputs, outputs)
+        return None if made is None else signatures(made, inputs, outputs)
     if is_pointwise(node):
-        return signatures(_pointwise(name, inputs, outputs), inputs, outputs)
+        return signatures(_pointwise(node, inputs, outputs), inputs, outputs)
     return None
 
 
@@ -219,13 +220,16 @@ def is_pointwise(node: fx.Node) -> bool:
     return (torch.Tag.pointwise in tags or name_of(node) in POINTWISE) and not random
 
 
-def _pointwise(name: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+def _pointwise(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+    name = name_of(node)
     letters = string.ascii_lowercase[: max((len(shape) for shape in outputs), default=0)]
     texts = [letters[len(letters) - len(shape) :] for shape in (*inputs, *outputs)]
     linear = LINEAR.get(name, ())
     if max((k for group in linear for k in group), default=0) >= len(inputs):
         alone = name in ("mul", "div")  # the other one is a number
         linear = ((0,),) if alone and inputs else ()
+    if node.kwargs.get("rounding_mode"):
+        linear = ()
     return Rule(tuple(texts[: len(inputs)]), tuple(texts[len(inputs) :]), linear)
 
 
@@ -360,19 +364,29 @@ def _convolution_backward(
     return Rule((out, read, weight), texts, ((0,),), apart=tuple(apart))
 
 
+def _addmm(_: fx.Node, inputs: Sequence[Shape], __: Sequence[Shape]) -> Rule:
+    added = "mn"[2 - len(inputs[0]) :]
+    return Rule.of(f"{added},mk,kn->mn", [(0, 1), (0, 2)], additive=(0,))
+
+
 def _attention(_: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule | None:
-    if any(len(shape) != 4 for shape in inputs) or inputs[0][1] != inputs[1][1]:
+    if any(len(shape) != 4 for shape in inputs[:3]) or inputs[0][1] != inputs[1][1]:
         return None
-    mask = ("bhQK",) * (len(inputs) - 3)
+    mask = [_mask(shape) for shape in inputs[3:]]
     return Rule(("bhQD", "bhKD", "bhKE", *mask), ("bhQE", _by_row(inputs[0], outputs[1])))
 
 
 def _attention_backward(_: fx.Node, inputs: Sequence[Shape], __: Sequence[Shape]) -> Rule | None:
     if any(len(shape) != 4 for shape in inputs[:5]) or inputs[1][1] != inputs[2][1]:
         return None
-    mask = ("bhQK",) * (len(inputs) - 6)
+    mask = [_mask(shape) for shape in inputs[6:]]
     read = ("bhQE", "bhQD", "bhKD", "bhKE", "bhQE", _by_row(inputs[1], inputs[5]), *mask)
     return Rule(read, ("bhQD", "bhKD", "bhKE"))
+
+
+def _mask(shape: Shape) -> str:
+    """Letters of a mask, which may lack the first axes of the scores to which it is added."""
+    return "bhQK"[4 - len(shape) :]
 
 
 def _by_row(query: Shape, statistics: Shape) -> str:
@@ -446,7 +460,7 @@ def _embedding(_: fx.Node, inputs: Sequence[Shape], __: Sequence[Shape]) -> Rule
 
 
 def _embedding_backward(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
-    if node.args[4]:  # it divides by counts of words, which parts of a batch do not know
+    if node.args[4]:  # gradients are divided by how often a word occurs in the whole batch
         return None
     letters = string.ascii_lowercase[: len(inputs[1])]
     return Rule((f"{letters}z", letters), ("vz",), ((0,),))
@@ -616,6 +630,7 @@ EXCHANGES: Mapping[str, Maker] = {
 }
 
 _MAKERS: Mapping[str, Maker] = {
+    "addmm": _addmm,
     "slice_backward": _slice_backward,
     "select_backward": _select_backward,
     "cat": _cat,

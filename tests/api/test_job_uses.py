@@ -25,7 +25,7 @@ from stagecut.instances.job.problem import TrainingJob
 from stagecut.runtime.estimate import iteration_time
 from stagecut.runtime.verify.layouts import check_job_bound
 from stagecut.solvers import Limits
-from stagecut.solvers.job.search import JobProgress
+from stagecut.solvers.job.search import JobProgress, JobSearch, search_job
 
 BASE = shipped_model("llama3.2-1b")
 MODEL = replace(BASE, name="small", blocks=BASE.blocks[:8])
@@ -144,6 +144,25 @@ def test_layouts_with_other_stages_read_differently() -> None:
     for name, values in others.items():
         texts = {describe(replace(layout, **{name: value})) for value in values}
         assert len(texts) == len(values)
+
+
+def test_no_candidate_is_better_than_the_plan_of_a_search_that_was_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stopped(*given: Any, **named: Any) -> JobSearch:
+        search = search_job(*given, **named)
+        worst = max(search.tried, key=search.tried.__getitem__)
+        search.tried, search.best = {worst: search.tried[worst]}, worst
+        search.seconds = search.tried[worst]
+        search.interrupt()
+        return search
+
+    monkeypatch.setattr("stagecut.api.job.search_job", stopped)
+    found = solve_job(MODEL, "h100:4", JOB)
+    assert found.plan is not None
+    assert len(found.candidates) > 1
+    assert found.plan.seconds == found.candidates[0].seconds
+    check_job_bound(found.plan)
 
 
 def test_two_plans_differ_in_what_was_asked_and_what_came_of_it() -> None:

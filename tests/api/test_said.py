@@ -13,7 +13,7 @@ import stagecut
 from stagecut import DeviceMesh, InputError, Limits, Link, PipelineJob, Sharding
 from stagecut.api.explain import _long_first
 from stagecut.api.gain import gain
-from stagecut.api.remedies import MORE, NO_LIMIT, Remedy, _capped
+from stagecut.api.remedies import MORE, NO_LIMIT, NOTHING, Remedy, _capped
 
 
 def test_a_mesh_that_divides_nothing_is_the_reason() -> None:
@@ -51,9 +51,12 @@ def test_more_memory_promises_no_more_than_no_limit() -> None:
         Remedy(NO_LIMIT, 10.0, 10.0),
         Remedy("one more device", 8.0, 6.0),
     ]
-    assert [remedy.bound for remedy in _capped(found)] == [10.0, 10.0, 6.0]
+    assert [remedy.bound for remedy in _capped(found, 0.0)] == [10.0, 10.0, 6.0]
     alone = [Remedy(f"25 % {MORE} (1 GiB)", 10.0, -math.inf)]
-    assert _capped(alone) == tuple(alone)
+    assert _capped(alone, 0.0) == tuple(alone)
+    again = Remedy(NOTHING, 12.0, 6.0)
+    assert [remedy.bound for remedy in _capped([*found, again], 11.0)][-1] == 11.0
+    assert [remedy.bound for remedy in _capped([*found, again], 0.0)][-1] == 10.0
 
 
 def test_a_long_first_stage_is_explained_by_few_microbatches() -> None:

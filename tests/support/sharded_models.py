@@ -114,6 +114,31 @@ class Mixture(nn.Module):
         return F.mse_loss(made, y) + even + F.mse_loss(made.index_select(0, order), x).tanh()
 
 
+class Losses(nn.Module):
+    """Losses by sample and by class, sums of products with tensors of any axes, a mask, rounding.
+
+    Words are weighted by how often they occur.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(24, 12, scale_grad_by_freq=True)
+        self.weight, self.shift = nn.Parameter(torch.randn(12, 12)), nn.Parameter(torch.randn(12))
+        self.share = 0.5 + torch.rand(12, dtype=torch.float64)
+        self.mask = torch.ones(6, 6, dtype=torch.bool).tril()
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.words(x)
+        q = h.view(*x.shape, 4, 3).transpose(1, 2)
+        h = h + F.scaled_dot_product_attention(q, q, q, self.mask).transpose(1, 2).flatten(2)
+        h = F.max_pool2d(h.sum(1)[None].expand(2, -1, -1), 1).sum(0)
+        h = torch.addmm(self.shift, h, self.weight) + torch.addmm(h, h, self.weight, alpha=2)
+        logs = h.log_softmax(-1)
+        by_class = F.nll_loss(logs, y, weight=self.share.to(h.dtype))
+        rounded = torch.div(h.detach() @ self.weight.detach(), 0.5, rounding_mode="floor").mean()
+        return F.nll_loss(logs, y, reduction="none").square().mean() + by_class + rounded * by_class
+
+
 def language(batch: int = 12) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Return a language model and its inputs."""
     torch.manual_seed(0)
@@ -141,6 +166,12 @@ def mixture(batch: int = 12) -> tuple[nn.Module, tuple[Tensor, ...]]:
     return Mixture(), (torch.randn(batch, 12), torch.randn(batch, 12), torch.randperm(batch))
 
 
+def losses(batch: int = 12) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Return a model of losses and its inputs."""
+    torch.manual_seed(5)
+    return Losses(), (torch.randint(0, 24, (batch, 6)), torch.randint(0, 12, (batch,)))
+
+
 class Towers(nn.Module):
     """Pictures and words, each with a module of its own, that are to be alike; a common scale."""
 
@@ -165,7 +196,9 @@ def towers(batch: int = 12) -> tuple[nn.Module, tuple[Tensor, ...]]:
     return Towers(), (torch.randn(batch, 3, 4, 4), torch.randint(0, 24, (batch, 4)))
 
 
-MODELS = {"language": language, "vision": vision, "odds": odds, "mixture": mixture}
+MODELS = {
+    "language": language, "vision": vision, "odds": odds, "mixture": mixture, "losses": losses
+}  # fmt: skip
 
 #: Models whose modules can be on groups of devices.
 GROUPED = {"towers": towers}

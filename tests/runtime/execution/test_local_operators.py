@@ -22,6 +22,7 @@ from torch.fx.node import map_aggregate  # noqa: E402
 from stagecut.instances import Signature  # noqa: E402
 from stagecut.instances.model.tensor_program import COPIED, PARTIAL  # noqa: E402
 from stagecut.instances.pytorch.tensor_rules import CONSTANTS, name_of  # noqa: E402
+from stagecut.instances.pytorch.tensors import tensor_arguments  # noqa: E402
 from stagecut.runtime.execution.sharded.local import Call, compute  # noqa: E402
 
 
@@ -101,11 +102,19 @@ class Slot:
     number: int
 
 
+#: Operators that are whole under some options.
+WHOLE = ("nll_loss_forward", "nll_loss_backward", "embedding_dense_backward",
+         "max_pool2d_with_indices", "max_pool2d_with_indices_backward")  # fmt: skip
+
+
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_signature_recombined_is_the_whole_operator(name: str) -> None:
     checked = 0
     for call, signature, devices in signed_calls(name, (2, 3, 4)):
-        assert signature is not None, name_of(call[0])  # an operator without a rule
+        if signature is None:  # an operator without a rule
+            assert name_of(call[0]) in WHOLE
+            count = len(tensor_arguments(call[0])), len(tensors_of(call[3]))
+            signature = Signature((COPIED,) * count[0], (COPIED,) * count[1])
         check(call, signature, devices)
         checked += 1
     assert checked > 200

@@ -35,7 +35,7 @@ from stagecut.runtime.execution.sharded.prepare import prepare_sharding  # noqa:
 
 #: Meshes on which `make test` runs a model.
 SHAPES: dict[str, list[tuple[int, ...]]] = {
-    "language": [(2, 2)], "mixture": [(2,)], "odds": [(2,)], "vision": [(2, 2)],
+    "language": [(2, 2)], "losses": [(2,)], "mixture": [(2,)], "odds": [(2,)], "vision": [(2, 2)],
 }  # fmt: skip
 
 
