@@ -27,7 +27,7 @@ from ..runtime.simulate.result import Simulation
 from ..runtime.simulate.simulator import simulate_stages
 from ..runtime.simulate.stages import chain
 from ..solvers.job.search import search_job
-from .job import UsualChoice, job_costs, judge_usual
+from .job import UsualChoice, judge_usual, plan_costs
 
 #: Fields of a layout that are explained, a decision each.
 DECISIONS = (
@@ -83,7 +83,7 @@ def explain_job(
     True
     """
     begin = time.monotonic()
-    costs = job_costs(plan.model, plan.cluster, plan.job, calibration=calibration)
+    costs = plan_costs(plan, calibration)
     space = job_space(costs.model, costs.cluster, plan.job)
     terms = costs.time(plan.layout).terms
     columns = _columns(space)
@@ -173,8 +173,15 @@ class JobDifference:
     memory: Mapping[str, float]  # bytes that the second's fullest rank takes more, the same
 
 
-def diff_jobs(one: JobPlan, two: JobPlan) -> JobDifference:
+def diff_jobs(
+    one: JobPlan,
+    two: JobPlan,
+    *,
+    calibrations: tuple[Calibration | None, Calibration | None] = (None, None),
+) -> JobDifference:
     """Return the differences of two plans: jobs as posed, layouts, seconds and bytes by term.
+
+    `calibrations` are the efficiencies that each was made with; default: the shipped ones.
 
     Examples
     --------
@@ -192,7 +199,7 @@ def diff_jobs(one: JobPlan, two: JobPlan) -> JobDifference:
     if one.cluster != two.cluster:
         asked["cluster"] = (one.cluster.kinds, two.cluster.kinds)
     asked |= _fields(one.job, two.job)
-    costs = [job_costs(plan.model, plan.cluster, plan.job) for plan in (one, two)]
+    costs = list(map(plan_costs, (one, two), calibrations))
     pairs = list(zip(costs, (one.layout, two.layout), strict=True))
     terms = [own.time(layout).terms for own, layout in pairs]
     memory = [vars(own.fullest(layout)[0]) for own, layout in pairs]
@@ -230,7 +237,7 @@ def simulate_job(plan: JobPlan, *, calibration: Calibration | None = None) -> Si
     True
     """
     layout, model = plan.layout, plan.model
-    prices = job_costs(model, plan.cluster, plan.job, calibration=calibration).prices
+    prices = plan_costs(plan, calibration).prices
     stages = stage_times(layout, prices)
     divided = RankStages.of(model, layout)
     weight = sum(one.weights for one in stages) / sum(one.backward for one in stages)

@@ -17,6 +17,7 @@ from ..formulations.job.rates import rates
 from ..formulations.job.space import JobSpace, job_space
 from ..instances import InputError, Status
 from ..instances.common.arrays import Floats, Ints
+from ..instances.common.errors import quote
 from ..instances.costs.calibration import Calibration
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
@@ -101,6 +102,21 @@ def job_costs(
     """Return the costs of a job; parameters as of `solve_job`."""
     prices = layer_prices(model, cluster, job.settings.software, calibration, measured)
     return JobCosts(prices.model, prices.cluster, job, prices)
+
+
+def plan_costs(plan: JobPlan, calibration: Calibration | None = None) -> JobCosts:
+    """Return the costs with which a plan was made.
+
+    InputError if its efficiencies were others than `calibration`, or by default the shipped ones.
+    """
+    costs = job_costs(plan.model, plan.cluster, plan.job, calibration=calibration)
+    made = costs_hash(plan.model, plan.cluster, plan.job, costs.prices.calibration)
+    if made != plan.certificate.costs:
+        raise InputError(
+            f"plan: it was made with efficiencies {quote(plan.certificate.calibration)} that are "
+            "not the given ones; give those, or solve the job again"
+        )
+    return costs
 
 
 #: Limits of a job's search, where none are given.
@@ -429,6 +445,7 @@ def what_would_help(
     >>> [one.change for one in what_would_help(found.plan)][:2]
     ['twice the memory', 'twice the network']
     """
+    plan_costs(plan, calibration)
     limits = limits or Limits(seconds=100.0, gap=1e-2)
     begin, cluster, job = time.monotonic(), plan.cluster, plan.job
     wider = with_memory(cluster, job.memory_bytes, 2.0)

@@ -20,6 +20,7 @@ from ..formulations.job.space import JobSpace, job_space
 from ..formulations.linear import Linear
 from ..instances import InputError, Status
 from ..instances.common.arrays import Floats, Ints
+from ..instances.costs.calibration import Calibration
 from ..instances.costs.layout import Layout
 from ..instances.costs.stages import stage_times
 from ..instances.job.plan import JobPlan
@@ -28,7 +29,7 @@ from ..solvers.core.compiled_model import compile_model, write_model
 from ..solvers.core.milp_driver import STATED_OBJECTIVE, IntegerProgram, solve_program
 from ..solvers.core.other_solvers import check_solver
 from .formulation import CHANGED
-from .job import JOB_LIMITS, JobCosts, job_costs
+from .job import JOB_LIMITS, JobCosts, plan_costs
 from .model_state import described, rows_kept
 
 if TYPE_CHECKING:
@@ -51,13 +52,15 @@ class StagesResult:
     notes: tuple[str, ...] = ()  # what happened besides
 
 
-def job_formulation(plan: JobPlan) -> JobFormulation:
+def job_formulation(plan: JobPlan, *, calibration: Calibration | None = None) -> JobFormulation:
     """State the program of a job's stages, with the other fields of the layout as in a plan.
 
     Parameters
     ----------
     plan
         Of a job, by `solve`, with more than one pipeline rank.
+    calibration
+        Efficiencies that it was made with; default: the shipped ones.
 
     Returns
     -------
@@ -67,7 +70,8 @@ def job_formulation(plan: JobPlan) -> JobFormulation:
     Raises
     ------
     InputError
-        If the plan has no pipeline, or is not of the job's declared space.
+        If the plan has no pipeline, is not of the job's declared space, or was made with other
+        efficiencies.
 
     Examples
     --------
@@ -81,7 +85,7 @@ def job_formulation(plan: JobPlan) -> JobFormulation:
     >>> f.solve().layout.stage_layers
     (5, 11)
     """
-    costs = job_costs(plan.model, plan.cluster, plan.job)
+    costs = plan_costs(plan, calibration)
     space = job_space(plan.model, plan.cluster, plan.job)
     if plan.layout.pipeline == 1:
         raise InputError("job formulation: a plan without a pipeline has no stages to choose")

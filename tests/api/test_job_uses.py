@@ -13,6 +13,7 @@ import pytest
 import stagecut.api.job
 from stagecut.api.explain_job import OF_PIPELINES, diff_jobs, explain_job, simulate_job
 from stagecut.api.job import job_costs, solve_job, what_would_help
+from stagecut.api.job_formulation import job_formulation
 from stagecut.api.job_front import front
 from stagecut.commands.show.job import print_difference, print_explanation, print_front
 from stagecut.instances import InputError
@@ -96,8 +97,8 @@ def test_each_decision_is_worth_what_a_search_without_it_says(fixed: dict[str, A
 
 def test_another_schedule_is_one_of_a_pipeline() -> None:
     """A plan on one pipeline rank decides the pipeline otherwise, not schedule or chunks."""
-    plan = plan_of(pipeline=2, chunks=2, schedules=("interleaved",))
-    why = explain_job(replace(plan, job=JOB), seconds=1e-6)
+    plan, wider = plan_of(pipeline=2, chunks=2, schedules=("interleaved",)), plan_of()
+    why = explain_job(replace(wider, layout=plan.layout), seconds=1e-6)
     found = {one.field: one.layout for one in why.decisions}
     assert (single := found["pipeline"]) is not None
     assert single.pipeline == 1
@@ -178,11 +179,18 @@ def test_two_plans_differ_in_what_was_asked_and_what_came_of_it() -> None:
     assert not any((same.asked, same.layout, same.terms, same.memory))
 
 
-def test_the_estimate_of_a_result_is_by_the_costs_of_its_search() -> None:
+def test_the_costs_of_a_result_are_those_of_its_search_and_no_others() -> None:
     table = replace(calibration("h100", JOB.settings.software), step=0.5)
     found = solve_job(MODEL, "h100:4", replace(JOB, pipeline=1), calibration=table)
     assert found.plan is not None
     assert found.estimate.seconds == pytest.approx(found.plan.seconds, rel=1e-9)
+    for use in (explain_job, simulate_job, job_formulation, what_would_help):
+        with pytest.raises(InputError, match="made with efficiencies"):
+            use(found.plan)
+    same = diff_jobs(found.plan, found.plan, calibrations=(table, table))
+    assert not any((same.asked, same.layout, same.terms, same.memory))
+    with pytest.raises(InputError, match="made with efficiencies"):
+        diff_jobs(found.plan, found.plan)
     changes = what_would_help(found.plan, Limits(gap=0.1), calibration=table)
     assert all(one.seconds > 0.5 * table.step for one in changes)
 

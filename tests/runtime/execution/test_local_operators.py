@@ -121,12 +121,8 @@ def test_every_signature_recombined_is_the_whole_operator(name: str) -> None:
 
 
 ATEN = torch.ops.aten
-LOG, ONE, CLASSES, WEIGHTS = (
-    torch.randn(3, 4),
-    torch.ones(()),
-    torch.tensor([0, 2, 1]),
-    torch.rand(4),
-)
+LOG, ONE = torch.linspace(-2, 1, 12).reshape(3, 4), torch.ones(())
+CLASSES, WEIGHTS = torch.tensor([0, 2, 1]), torch.tensor([0.5, 0.25, 0.75, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -137,7 +133,7 @@ LOG, ONE, CLASSES, WEIGHTS = (
         (ATEN.nll_loss_backward, (ONE, LOG, CLASSES, WEIGHTS, 1, -100, WEIGHTS[CLASSES].sum())),
         (ATEN.embedding_dense_backward, (LOG, CLASSES, 3, 1, True)),
     ],
-    ids=str,
+    ids=("weights", "by sample", "gradient", "embedding"),
 )
 def test_whole_tensors_are_computed_with_all_options(operator: Any, args: tuple[Any, ...]) -> None:
     """Options without a rule for parts: weights of classes, no reduction, counts of words."""
