@@ -32,7 +32,7 @@ faster.)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -82,19 +82,18 @@ def first_bounds(
     count = len(space)
     seconds, excess = np.zeros(count), np.zeros(count)
     rates, shown = _with_transfers(space, rates, prices)
-    outside = _outside_schedule(space, rates, prices)
-    outside = replace(outside, hooks=outside.hooks * shown, waits=outside.waits * shown)
+    outside, hooks, waits = _outside_schedule(space, rates, prices)
+    hooks, waits = hooks * shown, waits * shown
     for group in _groups(space, np.arange(count)):
         if stopped():
             break
         schedule = space.schedules[space.schedule[group[0]]]
         excess[group] = _excess(space, rates, group)
         ranks = _of_ranks(space, rates, int(group[0]))
-        each = OutsideSchedule(
-            *(part[group] for part in (outside.seconds, outside.hooks, outside.waits))
+        seconds[group] = _work(
+            space, ranks, group, excess[group], schedule, hooks[group], waits[group]
         )
-        seconds[group] = _work(space, ranks, group, excess[group], schedule, each)
-    return np.where(np.isfinite(excess), (seconds + outside.seconds) * (1 - MARGIN), np.inf)
+    return np.where(np.isfinite(excess), (seconds + outside) * (1 - MARGIN), np.inf)
 
 
 def points_that_fit(space: JobSpace, rates: Rates, points: Ints) -> Ints:
@@ -237,14 +236,15 @@ def _work(
     group: Ints,
     excess: Floats,
     schedule: JobSchedule,
-    outside: OutsideSchedule,
+    hooks: Floats,
+    waits: Floats,
 ) -> Floats:
     """Return a lower bound on the seconds of a schedule's passes, for points that share it."""
     (on, sort), s = ranks, space.setting[group]
     p, m = int(space.pipeline[group[0]]), int(space.microbatches[group[0]])
     there = on[0].count > 0
     count = on[0].count[there]
-    layers, again, ends = _seconds(on, s, there, outside.hooks)
+    layers, again, ends = _seconds(on, s, there, hooks)
     least, most = _forward_parts(layers, again, ends)
     layout = space.layout(int(group[0]))
     last = layout.stage_ranks[-1]
@@ -262,7 +262,7 @@ def _work(
         found = least @ count + more + (forced[:, sort] * factor).min(axis=1)
         return np.asarray(found + of_ends[:, 0] * factor[:, 0] + of_ends[:, 1] * factor[:, last])
 
-    busiest = mixed(np.full((len(group), p), m / p)) + m / p * outside.waits
+    busiest = mixed(np.full((len(group), p), m / p)) + m / p * waits
     if p == 1:
         return np.asarray(busiest)
     alone = (both @ count)[:, sort]  # seconds of a rank that has all layers
@@ -337,17 +337,14 @@ def _alike(alone: Floats, counted: Floats, sorts: int) -> Floats:
     return np.asarray(share / share.sum(axis=1)[:, None])
 
 
-@dataclass(frozen=True, eq=False)
-class OutsideSchedule:
-    """Lower bounds on seconds of an iteration outside the passes of layers; shape (points,)."""
+def _outside_schedule(
+    space: JobSpace, rates: Rates, prices: LayerPrices
+) -> tuple[Floats, Floats, Floats]:
+    """Return lower bounds on seconds outside the passes of layers, those of a mean rank; (points,).
 
-    seconds: Floats  # seconds outside the schedule
-    hooks: Floats  # seconds of a sharded optimizer, per layer and backward pass
-    waits: Floats  # seconds of all stages for sharded weights, per microbatch
-
-
-def _outside_schedule(space: JobSpace, rates: Rates, prices: LayerPrices) -> OutsideSchedule:
-    """Return lower bounds on the seconds of traffic and optimizer, those of a mean rank."""
+    They are of traffic and optimizer step per iteration, of a sharded optimizer per layer and
+    backward pass, and of all stages' waits for sharded weights per microbatch.
+    """
     in_v = np.array([schedule in V_SCHEDULES for schedule in space.schedules])
     columns = (
         np.stack([own[space.setting] for own in space.columns.values()]),
@@ -383,7 +380,7 @@ def _outside_schedule(space: JobSpace, rates: Rates, prices: LayerPrices) -> Out
         # The step is shortest if weights are distributed so that all ranks take equally long.
         seconds[k] = costs.constant + traffic + float(held @ (1 / (1 / costs.step).mean(axis=0)))
         hooks[k] = min(layer_hooks(layout, one) for one in on)
-    return OutsideSchedule(seconds[place], hooks[place], waits[place])
+    return seconds[place], hooks[place], waits[place]
 
 
 def _least(lines: Floats, held: Floats) -> float:

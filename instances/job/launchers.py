@@ -319,9 +319,7 @@ def _passes(known: LauncherSettings, layout: Layout) -> _Refusal:
         return f"graphs: {layout.graphs}", _listed(known.graphs)
     if layout.order not in known.orders:
         return f"order: {', '.join(layout.order)}", " or ".join(map(", ".join, known.orders))
-    if layout.pipeline == 1:
-        return None
-    if layout.schedule not in known.schedules:
+    if layout.pipeline > 1 and layout.schedule not in known.schedules:
         return f"schedule: {layout.schedule}", _listed(known.schedules)
     return None
 

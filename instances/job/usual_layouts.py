@@ -177,11 +177,12 @@ def usual_layouts(
     tensor parallelism in the node, pipeline across 1 8 1
     """
     common = replace(on_one_device(base), shard_group=0, mtp_stage=-1)
+    within = divisors(min(WIDEST, cluster.per_node))  # tensor degrees in a node
     rules = [
-        ("ZeRO-3 over all devices", _sharded(common, cluster)),
+        ("ZeRO-3 over all devices", _sharded(common, cluster, within)),
         (
             "tensor parallelism in the node, pipeline across",
-            _pipelines(common, model, cluster, _tensor_degrees(cluster)[::-1], 1),
+            _pipelines(common, model, cluster, within[::-1], 1),
         ),
         ("Megatron-Bridge's guide", _by_size(common, model, cluster)),
         ("ZeRO-1 in a pipeline (DeepSpeed)", _pipelines(common, model, cluster, [1], 2)),
@@ -220,22 +221,17 @@ def _first(
     return UsualLayout(name, None, reason)
 
 
-def _sharded(common: Layout, cluster: TrainingCluster) -> Iterator[Layout]:
+def _sharded(common: Layout, cluster: TrainingCluster, tensors: Sequence[int]) -> Iterator[Layout]:
     """Yield layouts of FSDP or DeepSpeed's ZeRO-3: sharded weights, microbatches as large as fit.
 
     If the batch has too few sequences for so many replicas, or memory is short, the smallest
     sufficient tensor degree follows.
     """
-    for tensor in _tensor_degrees(cluster):
+    for tensor in tensors:
         whole = replace(_divided(common, cluster, tensor, 1), zero=3)
         for recompute in (_NOTHING, FULL):
             for size in _microbatches(whole):
                 yield replace(whole, microbatch=size, recompute=recompute)
-
-
-def _tensor_degrees(cluster: TrainingCluster) -> list[int]:
-    """Return the tensor degrees within a node that the rules try, increasing."""
-    return divisors(min(WIDEST, cluster.per_node))
 
 
 def _pipelines(

@@ -44,13 +44,8 @@ class StageList:
     #: Shape (2, N): least forward and backward compute of the units in each ideal.
     ahead: Floats
 
-    @property
-    def size(self) -> int:
-        """Number of stages."""
-        return len(self.start)
-
-    def keep(self, which: Bools | Ints) -> StageList:
-        """Return the list of some of the stages, by mask or by number."""
+    def keep(self, which: Bools) -> StageList:
+        """Return the list of some of the stages, by mask."""
         return StageList(
             self.lattice, self.start[which], self.end[which],
             self.forward[:, which], self.backward[:, which],
