@@ -24,12 +24,14 @@ was not decided in time is resumed, a lower one looks at the open leaves alone, 
 begins with all leaves.
 
 Only boundaries and rings to which few pairs between blocks are admitted are in the program. For the
-others P or A is *estimated* by the largest cost at which few pairs would be admitted.
+others P or A is *estimated* by the largest cost at which few pairs would be admitted. If stages of
+the first completed mapping exceed the threshold, their boundaries join the program, and the
+threshold is tested again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Generic, Literal
 
@@ -42,17 +44,17 @@ from ...formulations.mapping.bound import (
     fitting,
     pair_upper_bounds,
 )
-from ...formulations.mapping.costs import MappingCosts
+from ...formulations.mapping.costs import MappingCosts, stage_times
 from ...formulations.mapping.message_program import MessageProgram, message_program
 from ...formulations.mapping.ring_program import RingProgram, cells_of, cuts, orders
 from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.highs import run_highs
 from ..core.search import Clock, S, Search
 from .annealing.anneal_kernel import anneal, state_of
-from .annealing.costs import sampled_splits, violations
+from .annealing.costs import descend, sampled_splits, violations
 from .layouts import matched
 from .methods import ANNEALING
-from .parameters import FIRST_STEPS, PROGRAMS, REPAIR_COLD, REPAIR_COOL
+from .parameters import FIRST_STEPS, ORDER_STEPS, PROGRAMS, REPAIR_COLD, REPAIR_COOL
 from .state import MappingState
 
 
@@ -85,12 +87,16 @@ def bottleneck_programs(mapping: MappingState) -> None:
             if search.seconds > begun + given or width <= least_width * low:
                 return
             threshold = min(low * (1 + step), (low + min(high, mapping.objective_s)) / 2)
-            verdict, devices = branch_on_splits(
-                relaxation, leaves, threshold, PROGRAMS.share * left
-            )
+            seconds = min(PROGRAMS.share * left, begun + given - search.seconds)
+            verdict, devices = branch_on_splits(relaxation, leaves, threshold, seconds)
             refuted = verdict is Verdict.INFEASIBLE
             if devices:
-                _repair_at_margins(mapping, devices, threshold)
+                slots = _completed_slots(mapping, devices)
+                violated = _offer_in_order(mapping, slots, threshold) if trades else []
+                repaired = _repair_at_margins(mapping, slots, threshold)
+                if violated and not repaired and not relaxation.wanted:
+                    relaxation.wanted.update(violated)
+                    continue
             if refuted:
                 step *= 2
             else:
@@ -99,14 +105,23 @@ def bottleneck_programs(mapping: MappingState) -> None:
             mapping.raise_bound(bound, "messages and rings of bottlenecks (HiGHS)")
 
 
-def _repair_at_margins(mapping: MappingState, devices: dict[int, Ints], threshold: float) -> None:
-    """Complete devices by stage to mappings, repaired at targets above the threshold in seconds."""
-    slots = _completed_slots(mapping, devices)
+def _offer_in_order(mapping: MappingState, slots: Ints, threshold: float) -> list[int]:
+    """Offer a mapping with better orders; return its boundaries of stages above the threshold."""
+    costs, steps = mapping.costs, ORDER_STEPS * slots.size
+    seed, sends_to = mapping.search.limits.seed, matched(costs, slots)
+    slots, sends_to = descend(costs, slots, sends_to, steps, seed, orders_only=True)
+    mapping.offer(slots, sends_to)
+    return np.flatnonzero(stage_times(costs, slots, sends_to)[:-1] > threshold).tolist()
+
+
+def _repair_at_margins(mapping: MappingState, slots: Ints, threshold: float) -> bool:
+    """Repair a mapping at targets above the threshold in seconds; return whether one is met."""
     for margin in PROGRAMS.margins:
         target = threshold * (1 + margin)
         if mapping.search.should_stop() or target > mapping.objective_s:
-            return
+            return True
         _repair(mapping, slots, target)
+    return False
 
 
 def _completed_slots(mapping: MappingState, rows: dict[int, Ints]) -> Ints:
@@ -211,6 +226,8 @@ class CombinedRelaxation(Generic[S]):
     costs: MappingCosts
     lower_bounds: LowerBounds
     block: Ints  # (D,): block of each device, by `find_blocks`
+    # boundaries that are in the program even with twice as many admitted pairs as others may have
+    wanted: set[int] = field(default_factory=set)
 
     @cached_property
     def _apart(self) -> Bools:
@@ -246,9 +263,10 @@ class CombinedRelaxation(Generic[S]):
             inside = (cell[:, None] == cell[None, :]) & able
             ring_times[s] = costs.ring_costs(s).max(where=inside, initial=0.0)
         messages = message_program(boundaries, fits, self.block, costs.replicas, rings)
+        pair_costs = _pair_costs(costs, rings, messages, slack)
         while not clock.should_stop():
             outcome = run_highs(
-                rings.rows.build(),
+                rings.rows.build(pair_costs),
                 self.search,
                 on_incumbent=lambda _: True,
                 seconds=clock.seconds_left,
@@ -309,11 +327,31 @@ class CombinedRelaxation(Generic[S]):
             able &= fits[s + 1 if of_boundary else s][None, :]
             np.fill_diagonal(able, False)
             crossing = pair_costs[able & self._apart]
-            if len(crossing) <= most:
+            if len(crossing) <= (2 * most if of_boundary and s in self.wanted else most):
                 found[s] = able
             else:
                 estimates[s] = np.partition(crossing, most)[most]
         return found, estimates
+
+
+def _pair_costs(
+    costs: MappingCosts, rings: RingProgram, messages: MessageProgram, slack: Floats
+) -> Floats:
+    """Return the objective: the costs of pairs of stages with both P and A, relative to the slack.
+
+    Any solution will do, but one of cheap pairs has P + A within the slack more often, and if not,
+    branching on it refutes more.
+    """
+    objective = np.zeros(len(rings.rows.upper))
+    both = costs.boundary.any(axis=1) & costs.ring.any(axis=1) & (slack > 0)
+    for s, (a, c) in messages.pairs.items():
+        if both[s]:
+            objective[messages.sent[s]] = costs.boundary_costs(s)[a, c] / slack[s]
+    for ring in rings.rings:
+        if both[ring.stage]:
+            pair_costs = costs.ring_costs(ring.stage)[ring.a, ring.c]
+            objective[ring.link] = pair_costs / slack[ring.stage]
+    return objective
 
 
 def _devices(rings: RingProgram, messages: MessageProgram, x: Floats) -> dict[int, Ints]:

@@ -121,7 +121,7 @@ TIME_POWER = 8
 DESCENT_STEPS, DESCENT_HEATS = 100_000, (0.0, 0.1, 0.3, 1.0)
 #: Rounds of annealing between two series of descents.
 ROUNDS_BETWEEN_DESCENTS = 2
-#: Steps per device for improving the orders of stages for other all-reduces than rings.
+#: Steps per device of descents that improve the orders of stages alone.
 ORDER_STEPS = 50
 
 # Other methods (exact.py, busiest_link.py, joint.py)

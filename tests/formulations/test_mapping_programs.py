@@ -81,9 +81,10 @@ def test_messages_and_rings_against_brute_force(
     for seed in range(first, first + 33):
         _, problem, costs, optimum = small_case(seed, mode)
         block, lower_bounds = blocks_for(seed, costs), stage_lower_bounds(costs)
-        relaxation = CombinedRelaxation(clock(), costs, lower_bounds, block)
         rings_only = problem.collective == "ring"
-        for most in (0.6, 1e9):
+        every = set(range(costs.stages))
+        for most, wanted in ((0.6, set[int]()), (0.6, every), (1e9, every)):
+            relaxation = CombinedRelaxation(clock(), costs, lower_bounds, block, wanted)
             monkeypatch.setattr(bottleneck_stages, "PROGRAMS", replace(PROGRAMS, pairs=most))
             at, found = optimum * (1 + 1e-8), []
             verdict, devices = branch_on_splits(relaxation, all_splits(costs.stages), at, 60.0)
@@ -109,6 +110,28 @@ def test_messages_and_rings_against_brute_force(
                 refuted += 1
                 read += sum(optimal_solution(costs, optimum, *each) for each in found)
     assert min(refuted, read, lower_refuted) > 2
+
+
+def test_boundaries_of_stages_above_a_threshold_join_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workload = stages_of(np.random.default_rng(6), 4, free=False)
+    problem = DeviceMapping(topology("random_blk_1:24@seed=3"), 4, 6, collective="ring")
+    asked: list[tuple[float, set[int]]] = []
+
+    def branch(
+        relaxation: CombinedRelaxation[object], _leaves: object, threshold: float, _seconds: float
+    ) -> tuple[Verdict, dict[int, Ints]]:
+        asked.append((threshold, set(relaxation.wanted)))
+        return Verdict.FEASIBLE, {0: np.arange(6)}
+
+    monkeypatch.setattr(bottleneck_stages, "branch_on_splits", branch)
+    monkeypatch.setattr(bottleneck_stages, "_offer_in_order", lambda *_: [1])
+    monkeypatch.setattr(bottleneck_stages, "_repair_at_margins", lambda *_: False)
+    solve(workload, problem=problem, limits=Limits(nodes=2), workers=1)
+    (first, none), (again, added), (lower, _), *_ = asked
+    assert (none, added) == (set(), {1})
+    assert again == first > lower
 
 
 def optimal_solution(
