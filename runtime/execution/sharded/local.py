@@ -46,7 +46,7 @@ class Call:
     """
 
     kind: str
-    target: Callable[..., Any]
+    target: Any  # the overload of ATen's operator
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     read: Sequence[Property]
@@ -96,6 +96,8 @@ def compute(call: Call) -> Computing:
         args[3] = None if args[3] is None else [args[0].shape[1]]
         if args[9] > 1:
             args[9] = args[9] * args[2].shape[0] // _whole_filters(call, 2)
+    if args and isinstance(args[0], Tensor) and call.target._schema.is_mutable:
+        args[0] = args[0].contiguous()  # zeros in place of what is elsewhere take no memory
     result = call.target(*args, **call.kwargs)
     return _shared(call, result)
 

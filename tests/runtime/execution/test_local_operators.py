@@ -171,3 +171,13 @@ def test_attention_off_the_cpu_is_the_cpus_kernel(causal: bool) -> None:
     again = found(later, gradient, q, k, v, made, rows, 0.0, causal)
     for one, other in zip(again, wanted, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_operators_in_place_write_into_zeros_of_what_is_elsewhere() -> None:
+    """A device without a share of partial sums has zeros that take no memory."""
+    values = torch.ones(4, 3)
+    call = Call(
+        "mul", torch.ops.aten.mul_.Tensor, (torch.zeros(()).expand(4, 3), values), {},
+        [(PARTIAL,), (COPIED,)], [(PARTIAL,)], [(4, 3)], (2,), (1,), torch.device("cpu"),
+    )  # fmt: skip
+    assert torch.equal(on_all([call])[0], torch.zeros(4, 3))
