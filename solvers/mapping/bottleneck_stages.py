@@ -92,10 +92,10 @@ def bottleneck_programs(mapping: MappingState) -> None:
             refuted = verdict is Verdict.INFEASIBLE
             if devices:
                 slots = _completed_slots(mapping, devices)
-                violated = _offer_in_order(mapping, slots, threshold) if trades else []
+                over = _offer_in_order(mapping, slots, threshold) if trades else []
                 repaired = _repair_at_margins(mapping, slots, threshold)
-                if violated and not repaired and not relaxation.wanted:
-                    relaxation.wanted.update(violated)
+                if over and not repaired and not relaxation.wanted:
+                    relaxation.wanted.update(over)
                     continue
             if refuted:
                 step *= 2
@@ -106,12 +106,17 @@ def bottleneck_programs(mapping: MappingState) -> None:
 
 
 def _offer_in_order(mapping: MappingState, slots: Ints, threshold: float) -> list[int]:
-    """Offer a mapping with better orders; return its boundaries of stages above the threshold."""
+    """Offer a mapping in its best orders if no stage exceeds the threshold; return those that do.
+
+    A mapping above the threshold is left to the repair: annealing finds better ones on its own.
+    """
     costs, steps = mapping.costs, ORDER_STEPS * slots.size
     seed, sends_to = mapping.search.limits.seed, matched(costs, slots)
     slots, sends_to = descend(costs, slots, sends_to, steps, seed, orders_only=True)
-    mapping.offer(slots, sends_to)
-    return np.flatnonzero(stage_times(costs, slots, sends_to)[:-1] > threshold).tolist()
+    over: list[int] = np.flatnonzero(stage_times(costs, slots, sends_to) > threshold).tolist()
+    if not over:
+        mapping.offer(slots, sends_to)
+    return over
 
 
 def _repair_at_margins(mapping: MappingState, slots: Ints, threshold: float) -> bool:
