@@ -74,7 +74,7 @@ def test_the_verifier_is_brute_force(case: tuple[Workload, Cluster], problem: Th
 @pytest.mark.parametrize("split", Split)
 @pytest.mark.parametrize("method", METHODS["throughput"])
 def test_throughput(method: str, split: str) -> None:
-    @examples(10)
+    @examples(20)
     @given(placed(), throughputs(split))  # type: ignore[arg-type]
     def check(case: tuple[Workload, Cluster], problem: Throughput) -> None:
         agree(*case, problem, method, best_max_load(*case, problem))
@@ -84,7 +84,7 @@ def test_throughput(method: str, split: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS["latency"])
 def test_latency(method: str) -> None:
-    @examples(8)
+    @examples(15)
     @given(placed(max_nodes=5), latencies())
     def check(case: tuple[Workload, Cluster], problem: Latency) -> None:
         agree(*case, problem, method, least_latency(*case, problem))
