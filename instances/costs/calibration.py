@@ -184,6 +184,13 @@ class Calibration:
     fitted: str = ""  # runs on which the table was fitted, in words
     rows: tuple[str, ...] = ()  # these runs by source and number
 
+    def pass_time(self, device: float, host: float) -> float:
+        """Return the seconds of a pass that takes so many seconds of the device and the host."""
+        if host <= 0 or device <= 0:
+            return max(device, host, 0.0)
+        longer, q = max(device, host), self.sharpness
+        return float(longer * (1 + (min(device, host) / longer) ** q) ** (1 / q))
+
 
 #: Device families whose tables replace a missing one, in this order.
 _NEAREST = ("h100", "a100", "b200", "v100")

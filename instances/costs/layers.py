@@ -92,7 +92,7 @@ class LayerTime:
     # forward, backward: whole passes; `backward` includes `weights` and recomputation
     forward: float
     backward: float
-    weights: float  # seconds of the backward pass that compute gradients of weights
+    weights: float  # seconds of the backward pass for gradients of weights
     # seconds by term, with recomputation and host; they sum to the two passes
     terms: tuple[tuple[str, float], ...]
     # seconds of the forward and of the backward pass in which collectives keep only peer links
@@ -282,8 +282,7 @@ def core_attention(at: Setting, attention: Attention, cross: int = 0) -> LayerPa
     key, value = attention.key_width, attention.value_width
     precision = at.wide
     if layout.fused_attention:
-        every = cross or masks_window(attention, layout)
-        visible = seen if every else attention.visible(seen)
+        visible = seen if cross or masks_window(attention, layout) else attention.visible(seen)
         operations = 2 * layout.microbatch * heads * rows * visible * (key + value)
         forward = fused_attention(operations, False, device, precision, reach)
         backward = fused_attention(2.5 * operations, True, device, precision, reach)
@@ -478,9 +477,8 @@ def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
     if (longer := at.calibration.passes) != 1.0:
         parts = [_lengthened(part, longer) if part.term in COMPUTED else part for part in parts]
     again = [(part, recomputed(part, at.layout)) for part in parts]
-    forward = sum(part.forward for part in parts)
-    inputs = sum(part.inputs for part in parts)
-    weights = sum(part.weights for part in parts)
+    each = [(part.forward, part.inputs, part.weights) for part in parts]
+    forward, inputs, weights = map(sum, zip(*each, strict=True)) if each else (0.0, 0.0, 0.0)
     repeated = sum(share * part.forward for part, share in again)
     kernels = [_issued(part, at) for part in parts]
     issued, issued_behind = (host * sum(one[k] for one in kernels) for k in (0, 1))
@@ -497,9 +495,18 @@ def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
     terms["recomputation"] = repeated
     wait = sum(part.wait for part in parts)
     waits = wait + sum(share * part.wait for part, share in again)
-    ahead = _both(forward - wait, issued + placed, at) + wait
+    ahead = at.calibration.pass_time(forward - wait, issued + placed) + wait
     work = inputs + weights + repeated
-    backward = _both(work - waits, issued_behind + issued_again + placed + placed_again, at) + waits
+    issued_behind += issued_again + placed + placed_again
+    backward = at.calibration.pass_time(work - waits, issued_behind)
+    # Launches limit each half of a backward pass: half of a product's are of weights' gradients.
+    own = host * sum(one[1] for part, one in zip(parts, kernels, strict=True) if part.weights) / 2
+    halves = (
+        at.calibration.pass_time(weights, own),
+        at.calibration.pass_time(work - waits - weights, issued_behind - own),
+    )
+    weights = backward * halves[0] / sum(halves) if any(halves) else 0.0
+    backward += waits
     terms["host"] = ahead - forward + backward - work
     busy = [0.0] * 6
     for part, share in again:
@@ -522,15 +529,6 @@ def _issued(part: LayerPart, at: Setting) -> tuple[float, float]:
         return 0.0, 0.0
     behind = part.backward_kernels
     return part.kernels, 2 * part.kernels if behind is None else behind
-
-
-def _both(device: float, host: float, at: Setting) -> float:
-    """Return the seconds of a pass that takes `device` and `host` seconds of each."""
-    if host <= 0 or device <= 0:
-        return max(device, host, 0.0)
-    q = at.calibration.sharpness
-    longer = max(device, host)
-    return float(longer * (1 + (min(device, host) / longer) ** q) ** (1 / q))
 
 
 @dataclass(frozen=True)
@@ -634,12 +632,11 @@ class LayerPrices:
                 at = Setting(shorter, self.cluster, self.calibration)
             priced.append(tuple(block_parts(at, block, model.hidden, encoded)))
         blocks = tuple(add_up(parts, plain) for parts in priced)
-        head = add_up(list(head_parts(model, plain)), plain)
-        mtp = add_up(
-            [linear(plain, "mtp", model.hidden, 2 * model.hidden), *head_parts(model, plain)], plain
-        )
-        embedding = add_up(list(embedding_parts(model, plain)), plain)
-        return PricedParts(tuple(priced), LayerTimes(blocks, blocks, embedding, head, mtp))
+        last = tuple(head_parts(model, plain))
+        joined = linear(plain, "mtp", model.hidden, 2 * model.hidden)
+        ends = tuple(embedding_parts(model, plain)), last, (joined, *last)
+        times = LayerTimes(blocks, blocks, *(add_up(parts, plain) for parts in ends))
+        return PricedParts(tuple(priced), times)
 
 
 def _on_several(each: tuple[LayerPrices, ...]) -> LayerPrices:

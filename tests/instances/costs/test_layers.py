@@ -114,6 +114,26 @@ def test_a_slow_host_is_the_floor() -> None:
     assert graphs[1] > 1.5 * graphs[2]
 
 
+@pytest.mark.parametrize("host", [0.0, 1e-5, 1e-4])
+def test_faster_devices_make_neither_half_of_a_backward_pass_slower(host: float) -> None:
+    """Zero-bubble schedules run both halves apart; the host's launches limit either."""
+    device, table = CLUSTER.accelerator, Calibration(host=host)
+    faster = (
+        replace(device, bandwidth=2 * device.bandwidth),
+        replace(device, peak={precision: 2 * peak for precision, peak in device.peak.items()}),
+    )
+    for model in (LLAMA, DEEPSEEK):
+        own = block(replace(BASE, sequence=512), model, table)
+        for one in faster:
+            nodes = (replace(CLUSTER.nodes[0], accelerator=one),)
+            prices = LayerPrices(model, replace(CLUSTER, nodes=nodes), table)
+            new = prices.times(replace(BASE, sequence=512)).blocks[-1]
+            assert new.backward <= own.backward
+            assert new.weights <= own.weights * (1 + 1e-9)
+            rest = own.backward - own.weights
+            assert new.backward - new.weights <= rest * (1 + 1e-9)
+
+
 def test_strides_follow_the_order_of_axes() -> None:
     """Tensor-parallel ranks are neighbours unless another order is given."""
     layout = Layout(tensor=4, context=2, data=8, pipeline=2)
