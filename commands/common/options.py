@@ -137,7 +137,7 @@ GlobalBatch = Annotated[
 ]
 SequenceTokens = Annotated[
     int | None,
-    typer.Option(help="Tokens per sequence of a job; default: the model's positions, else 4096."),
+    typer.Option(help="Tokens per sequence of a job; default: the model's or 4096."),
 ]
 
 # The devices
@@ -161,7 +161,7 @@ TimeLimit = Annotated[
 ]
 Gap = Annotated[
     float | None,
-    typer.Option(help="Stop at this gap; default: 0.01 or less; of training jobs 0.001."),
+    typer.Option(help="Stop at this gap; default: 0.01 or less; of jobs 0.001."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
 
