@@ -40,11 +40,11 @@ from .policy import (
     log_probabilities,
 )
 
-#: Fine-tuning: placements of a batch that are imitated, and learning rate.
+#: Number of placements of a batch that fine-tuning imitates, and its learning rate.
 ELITE, LEARNING_RATE = 8, 1e-3
 
-#: Fine-tuning: batches with one step each, and steps for each later batch. More steps are better if
-#: many batches are drawn, and worse if few are.
+#: Batches of fine-tuning with one step each, and steps for each later batch. More steps are better
+#: if many batches are drawn, and worse if few are.
 FIRST, STEPS = 10, 4
 
 
@@ -67,10 +67,10 @@ class FineTuning:
             self._optimiser.step()
 
 
-#: Imitation: copies of an example in one update, each with its own target.
+#: Copies of an example in one update of imitation, each with its own target.
 COPIES = 4
 
-#: Imitation: largest target of an example, relative to its objective, less 1.
+#: Largest target of an imitated example, relative to its objective, less 1.
 TARGET_SLACK = 0.1
 
 
