@@ -339,7 +339,7 @@ def mapping() -> list[str]:
         *table("topology | p2p | all-reduce | both", rows),
         "![time and memory of mapping over devices](mapping_growth.png)",
         "",
-        f"Cells of one seed with both terms and a longer limit, of an older revision: {inside} of "
+        f"Cells of one seed with both terms after 60 CPU s: {inside} of "
         f"{len(small)} up to 256 devices are within 1 %, the largest gap is "
         f"{max(number(row['gap_percent']) for row in small):.2g} %. Beyond: {larger}. "
         f"After 2 CPU s a cell, 6 with both terms, {proved} of {cells} were proved. Cut and mapped "
