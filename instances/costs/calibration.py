@@ -160,7 +160,7 @@ class Calibration:
     hooks: float = 0.0
     # seconds of an iteration outside layers and optimizer: loss, clipping, logging
     step: float = 0.0
-    # exponent q with which `layers.add_up` combines the times of device and host; the larger, the
+    # exponent q with which `pass_time` combines the times of device and host; the larger, the
     # closer the result is to their maximum
     sharpness: float = 4.0
     # further host seconds, in each pass, of a linear layer that tensor-parallel ranks divide:
@@ -185,7 +185,12 @@ class Calibration:
     rows: tuple[str, ...] = ()  # these runs by source and number
 
     def pass_time(self, device: float, host: float) -> float:
-        """Return the seconds of a pass that takes so many seconds of the device and the host."""
+        """Return the seconds of a pass, (d^q + h^q)^(1/q) of those of the device and of the host.
+
+        That is nearly the maximum if the two differ much, and more if they are close, since the
+        host then takes longer to issue some kernels than the device to run them, and less for
+        others.
+        """
         if host <= 0 or device <= 0:
             return max(device, host, 0.0)
         longer, q = max(device, host), self.sharpness

@@ -468,17 +468,17 @@ def checkpointed_modules(parts: Sequence[LayerPart], layout: Layout) -> int:
 def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
     """Return the passes of a list of parts, limited by the device and by the host's launches.
 
-    A pass takes (d^q + h^q)^(1/q), with d seconds of the device and h of the host: nearly the
-    maximum if the two differ much, and more if they are close, since the host then takes longer to
-    issue some kernels than the device to run them, and less for others.
+    The host also limits either half of a backward pass, whose seconds are divided between gradients
+    of inputs and of weights in proportion to what each half would take alone.
     """
     host = 0.0 if at.layout.graphs is Graphs.ITERATION else at.calibration.host
     divided = at.calibration.divided if at.layout.tensor > 1 and host else 0.0
     if (longer := at.calibration.passes) != 1.0:
         parts = [_lengthened(part, longer) if part.term in COMPUTED else part for part in parts]
     again = [(part, recomputed(part, at.layout)) for part in parts]
-    each = [(part.forward, part.inputs, part.weights) for part in parts]
-    forward, inputs, weights = map(sum, zip(*each, strict=True)) if each else (0.0, 0.0, 0.0)
+    forward = sum(part.forward for part in parts)
+    inputs = sum(part.inputs for part in parts)
+    weights = sum(part.weights for part in parts)
     repeated = sum(share * part.forward for part, share in again)
     kernels = [_issued(part, at) for part in parts]
     issued, issued_behind = (host * sum(one[k] for one in kernels) for k in (0, 1))
@@ -499,7 +499,7 @@ def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
     work = inputs + weights + repeated
     issued_behind += issued_again + placed + placed_again
     backward = at.calibration.pass_time(work - waits, issued_behind)
-    # Launches limit each half of a backward pass: half of a product's are of weights' gradients.
+    # Half of the launches of a product's backward pass are of weights' gradients.
     own = host * sum(one[1] for part, one in zip(parts, kernels, strict=True) if part.weights) / 2
     halves = (
         at.calibration.pass_time(weights, own),
