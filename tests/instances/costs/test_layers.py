@@ -9,7 +9,7 @@ import pytest
 from stagecut.instances.costs.calibration import Calibration
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.description import ModelDescription
-from stagecut.instances.costs.layers import LayerPrices, LayerTime
+from stagecut.instances.costs.layers import LayerPrices, LayerTime, Setting, core_attention
 from stagecut.instances.costs.layout import (
     RECIPES,
     ContextKind,
@@ -93,6 +93,32 @@ def test_more_devices_per_layer_of_experts() -> None:
     assert many["products"] < few["products"]
     hidden = block(replace(BASE, expert=64, overlap=Overlap(experts=True)), DEEPSEEK)
     assert dict(hidden.terms)["experts"] < 0.2 * many["experts"]
+
+
+def test_dispatch_is_slowed_by_links_above_leaf_switches() -> None:
+    """To 15 of 16 nodes, through links of an eighth of their cards' bandwidth."""
+    network = replace(CLUSTER.network, leaf=8, oversubscription=8.0)
+    slowed = LayerPrices(DEEPSEEK, replace(CLUSTER, network=network), DEVICE)
+    layout = replace(BASE, expert=128)
+    times = [
+        dict(prices.times(layout).blocks[-1].terms)["experts"]
+        for prices in (LayerPrices(DEEPSEEK, CLUSTER, DEVICE), slowed)
+    ]
+    assert times[1] == pytest.approx(8 * times[0], rel=0.05)
+
+
+def test_windows_save_time_where_kernels_leave_out_what_they_hide() -> None:
+    """Of a 16th of the sequence: 31 / 256 of the causal mask's scores, or all of both triangles."""
+    attention = LLAMA.blocks[0].attention
+    assert attention is not None
+    narrow = replace(attention, window=BASE.sequence // 16)
+    times = {}
+    for software in ("megatron", "stagecut"):
+        at = Setting(replace(BASE, software=software), CLUSTER, DEVICE)
+        whole, windowed = (core_attention(at, one).forward for one in (attention, narrow))
+        times[software] = windowed / whole
+    assert times["megatron"] == pytest.approx(31 / 256, rel=0.05)
+    assert times["stagecut"] == pytest.approx(2, rel=0.05)
 
 
 def test_narrow_products_are_faster_and_casts_are_not_free() -> None:
