@@ -269,11 +269,12 @@ def _parts(workload: Workload, plan: Plan, load: Load) -> Iterator[str]:
 
 def _waiting(load: Load, report: Report, problem: PipelineJob, unit: str) -> Iterator[str]:
     waits = report.objective - load.busy
+    schedule = "the schedule given" if problem.order else problem.schedule
     if waits > 1e-9 * report.objective:
         yield (
             f"The other {show_time(waits, unit)} ({show_percent(waits / report.objective, 0)}) it "
             f"waits while the pipeline of {show_count(problem.batch, 'microbatch')} under "
-            f"{problem.schedule} fills and drains; more microbatches, or another schedule "
+            f"{schedule} fills and drains; more microbatches, or another schedule "
             "(solve --schedule all), make that share smaller."
         )
 

@@ -116,7 +116,7 @@ def export(
             )
         text, notes = _python(plan, loaded, model, batch, schedule, microbatches, output)
     elif loaded is None:
-        raise InputError(f"--workload: {to.value} needs what the plan was made for; name its file")
+        raise InputError(f"--workload: {to.value} needs what the plan was made for; name it")
     else:
         loaded, made = load_plan_with_form(plan, loaded)
         if to is To.dtensor:

@@ -165,7 +165,8 @@ class Simulation(Summarised):
         For schedules that repeat a round of work it is the interval between repetitions of the
         slowest action, far from start and end; for others, such as GPipe, the time that further
         microbatches add to the makespan; for a schedule that is not one of `SCHEDULES`, and so
-        cannot be made longer, the interval in the middle of it.
+        cannot be made longer, the interval in the middle of it, or the work of the busiest device
+        per microbatch if that is more.
         """
         return steady_state(self)
 
@@ -426,7 +427,7 @@ def steady_state(run: Simulation) -> float:
     round_robin = math.lcm(*(len(ring) for ring in run.stages.replicas))
     if last - first < round_robin:
         return run.makespan / m
-    return _spacing(run, first, last, round_robin)
+    return max(_spacing(run, first, last, round_robin), float(run.busy.max()) / m)
 
 
 def _spacing(run: Simulation, first: int, last: int, repeat: int) -> float:

@@ -218,3 +218,9 @@ def test_mixed_whole_and_split_backwards() -> None:
     run = simulate_stages(chain([1.0, 1.0], [2.0, 2.0]), schedule)
     assert run.ends[1].tolist() == [2.0, 3.0, 4.0, 6.0, 7.0]
     assert run.starts[0].tolist() == [0.0, 1.0, 3.0, 6.0]
+
+
+def test_no_schedule_takes_less_per_microbatch_than_its_busiest_device() -> None:
+    rows = "0F0,0F1,0F2,0B0,0F3,0B1,,0B2,,0B3\n,1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n"
+    run = simulate_stages(chain([4.0, 3.0], [8.0, 5.0]), read_csv(rows))
+    assert run.time_per_sample >= 12.0
