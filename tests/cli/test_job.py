@@ -213,6 +213,8 @@ def test_a_plan_is_not_written_into_a_table(
         ("h100", "gpus=8:x", "write a number"),
         ("h100", "gpus=0", "write a number"),
         ("h100:8x8", "gpus=8", "PER_NODE"),
+        ("h100+a100", "gpus=8", "one NAME"),
+        ("h100", "gpus=12", "write h100:4 for nodes of 4"),
         ("h100:8", "price=2", "of a front alone"),
         ("h100", "price=cheap", "it must be a number"),
         ("h100", "price=-1", "0 or above"),
