@@ -621,7 +621,7 @@ def jobs() -> list[str]:
     found[-1] += (
         f" Calculon's search of its own space takes {min(faster):.0f} to {max(faster):.0f} times "
         f"as long as the one here, and its layouts are {min(behind):.1f} to {max(behind):.1f} % "
-        f"behind ([cases](validation.md)). {two_kinds()}"
+        f"behind ([cases](validation.md#beside-other-estimators)). {two_kinds()}"
     )
     return [*found, "", *random_jobs()]
 
