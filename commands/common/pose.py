@@ -509,7 +509,9 @@ def choose_network(
     if name not in NETWORKS:
         raise InputError(f"--network: {name!r} is not one of {', '.join(NETWORKS)}")
     if name == "topology" and own != name:
-        raise InputError(f"--network topology: the plan is for {plan.problem.name}, not mapped")
+        raise InputError(
+            f"--network topology: the plan is for {plan.problem.name}, not mapped; use another"
+        )
     link = None if bandwidth is None else Link(latency, parse_rate(bandwidth, "--bandwidth"))
     if sharing is not None and name != "bus":
         raise InputError("--sharing: it is the bus's; leave it out, or add --network bus")

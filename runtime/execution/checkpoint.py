@@ -262,7 +262,7 @@ def merge_checkpoint(folder: str | Path) -> dict[str, Tensor]:
     >>> import stagecut
     >>> stagecut.merge_checkpoint("kept")
     Traceback (most recent call last):
-    stagecut.instances.common.errors.InputError: kept: no such folder
+    stagecut.instances.common.errors.InputError: kept: no such folder; check the path
     """
     path = Path(folder)
     try:
@@ -270,11 +270,11 @@ def merge_checkpoint(folder: str | Path) -> dict[str, Tensor]:
     except (OSError, ValueError):  # no name that a folder could have
         there = False
     if not there:
-        raise InputError(f"{str(folder)[:200]}: no such folder")
+        raise InputError(f"{str(folder)[:200]}: no such folder; check the path")
     if not (path / MANIFEST).exists() and not path.name.startswith("step-"):
         found = checkpoints(path)
         if not found:
-            raise InputError(f"{path}: it holds no checkpoint")
+            raise InputError(f"{path}: it holds no checkpoint; name the folder that a run wrote")
         path = found[-1]
     checkpoint = read_checkpoint(path)
     held, names = checkpoint.contents(), checkpoint.manifest.state_dict
