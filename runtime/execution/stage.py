@@ -198,16 +198,14 @@ def mean_loss(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
 def register(root: nn.Module, name: str, value: nn.Module | torch.Tensor) -> None:
     """Register a module, parameter or buffer in `root` under a name such as ``layers.0.weight``."""
     *path, leaf = name.split(".")
-    for part in path:
-        if part not in root._modules:
-            root.add_module(part, nn.Module())
-        root = root.get_submodule(part)
+    for part in path:  # not by `add_module`, which refuses names of attributes of `root`
+        root = root._modules.setdefault(part, nn.Module())
     if isinstance(value, nn.Module):
-        root.add_module(leaf, value)
+        root._modules[leaf] = value
     elif isinstance(value, nn.Parameter):
-        root.register_parameter(leaf, value)
+        root._parameters[leaf] = value
     else:
-        root.register_buffer(leaf, value)
+        root._buffers[leaf] = value
 
 
 def named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -219,13 +217,10 @@ def named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def place(module: fx.GraphModule, device: torch.device) -> None:
     """Move a piece to a device, with the tensors that its graph creates."""
     module.to(device)
-    for each in module.modules():  # operators under autocast are in graphs of their own
+    for each in module.modules():  # of operators under autocast and recomputed layers, too
         if not isinstance(each, fx.GraphModule):
             continue
         for n in each.graph.nodes:
             if isinstance(n.kwargs.get("device"), torch.device):
                 n.kwargs = {**n.kwargs, "device": device}
-            within = getattr(n.target, "module", None)  # of a layer that is computed again
-            if isinstance(within, fx.GraphModule):
-                place(within, device)
         each.recompile()

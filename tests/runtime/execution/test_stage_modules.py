@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 
@@ -155,3 +156,37 @@ def test_what_is_made_under_autocast_is_made_on_the_device_of_the_stage() -> Non
     prepared = stagecut.split_model(plan, model, (x,), workload=workload)
     (stage,) = stagecut.stage_modules(prepared, torch.device("meta"))
     assert stage(x.to("meta")).device.type == "meta"
+
+
+def test_parts_of_a_model_may_have_the_names_of_a_stage_s_attributes() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.number, self.takes = nn.Linear(16, 16), nn.BatchNorm1d(16)
+            self.gives = nn.Parameter(torch.ones(16))
+            self.register_buffer("plan_device", torch.ones(16))
+            self.last = nn.ModuleDict({"number": nn.Linear(16, 16), "unused": nn.Linear(2, 2)})
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.takes(self.number(x)).relu() * self.gives + self.plan_device
+            return self.last["number"](x)
+
+    torch.manual_seed(0)
+    model, x = Named(), torch.randn(8, 16)
+    kind = stagecut.DeviceKind("gpu", 2, times="accelerator", link=stagecut.Link(0.0, 1e18))
+    planned = stagecut.plan(
+        model, x, devices=stagecut.Cluster((kind,)), estimate="h100",
+        problem=stagecut.PipelineJob(4), limits=stagecut.Limits(nodes=1000),
+    )  # fmt: skip
+    first, second = planned.stages(copy.deepcopy(model))
+    assert (first.number, second.number) == (0, 1)
+    assert first.gives[0].shape == second.takes[0].shape == (8, 16)
+    found = second(*first(x))
+    torch.testing.assert_close(found, model(x))
+    merged = {**first.state_dict(), **second.state_dict()}
+    model.load_state_dict(merged)
+    model.eval()
+    for stage in (first, second):
+        stage.load_state_dict(stage.state_dict())
+        stage.eval()
+    torch.testing.assert_close(second(*first(x)), model(x))

@@ -12,6 +12,7 @@ from typing import Any  # noqa: E402
 from execution_models import MODELS  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 from training_run_cases import (  # noqa: E402
     MICROBATCHES,
     alone,
@@ -25,6 +26,7 @@ from training_run_cases import (  # noqa: E402
 from stagecut import InputError  # noqa: E402
 from stagecut.instances import StagePlacement  # noqa: E402
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
+from stagecut.runtime.execution.own_loop.versions import Weights  # noqa: E402
 from stagecut.runtime.execution.prepare import training_pieces  # noqa: E402
 from stagecut.runtime.execution.stage import StageRunner  # noqa: E402
 from stagecut.runtime.execution.stage_modules import stage_modules  # noqa: E402
@@ -96,7 +98,7 @@ def test_layers_that_recompute_keep_their_inputs_only() -> None:
         plan = plan_of(workload, (1,), recompute=recompute)
         cut = training_pieces(MODELS["gpt"]()[0], done, workload, plan)
         (piece,) = cut.pieces
-        layers = [n for n in piece.module.graph.nodes if getattr(n.target, "recomputes", False)]
+        layers = [n for n in piece.module.graph.nodes if n.target is checkpoint]
         assert len(layers) == (workload.n // 2 if recompute == "some" else 0)
         assert cut.recompute == ({0} if recompute is True else set())
         saved: list[int] = []
@@ -111,3 +113,28 @@ def test_layers_that_recompute_keep_their_inputs_only() -> None:
             runner.forward(0, inputs)
         kept[recompute] = sum(saved)
     assert kept[True] < kept["some"] < kept[False]
+
+
+def test_layers_recompute_with_the_version_of_their_microbatch() -> None:
+    (inputs, *_) = microbatches("gpt")
+    found = []
+    for recompute in (False, "some"):
+        done = profiled.__wrapped__("gpt")  # whose weights change here
+        workload = workload_of(done)
+        plan = plan_of(workload, (1,), recompute=recompute)
+        (piece,) = training_pieces(MODELS["gpt"]()[0], done, workload, plan).pieces
+        weights = Weights(piece.module, 1)
+        runner = StageRunner(replace(piece, module=weights), True, True)
+        weights.begin(0, None)
+        runner.forward(0, inputs)
+        optimizer = torch.optim.SGD(piece.module.parameters(), lr=1.0)
+        for parameter in piece.module.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        weights.step(optimizer)  # before the backward pass
+        weights.resume(0)
+        runner.backward(0)
+        weights.collect(0)
+        found.append(weights.rounds[0])
+    assert found[0].keys() == found[1].keys()
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(found[1][name], gradient)
