@@ -14,8 +14,8 @@ import msgspec
 
 from ...instances import InputError
 from ...instances.common.errors import prefix_errors, quote
+from ...instances.common.units import LARGEST
 from ...instances.formats.source import (
-    LARGEST,
     RECORDING,
     SHARDED_RECORDING,
     Amount,
