@@ -79,7 +79,7 @@ class StageRunner:
     def forward(self, j: int, inputs: Sequence[torch.Tensor]) -> Tensors:
         """Run microbatch `j` forward and return the outputs, without their history.
 
-        The last stage keeps the loss in `losses` and the model's outputs in `results`.
+        The last stage keeps the loss in `losses`, and of an inference the outputs in `results`.
         """
         with self._during(Kind.F, j), torch.set_grad_enabled(self.training):
             leaves = tuple(
@@ -92,7 +92,8 @@ class StageRunner:
                 outputs = self.piece.module(*leaves)
             sent = tuple(t.detach() for t in outputs)
             if self.last:
-                self.results[j] = sent
+                if not self.training:  # where outputs, such as logits, would outlive their pass
+                    self.results[j] = sent
                 loss = mean_loss(outputs)
                 self.losses[j] = loss.detach()
                 outputs = (loss / self.microbatches,)
