@@ -75,6 +75,7 @@ class StageRunner:
         values = self.piece.values
         self._takes_grad = [values[name].grad and self.training for name in self.piece.inputs]
         self._gives_grad = [values[name].grad and self.training for name in self.piece.outputs]
+        self._recomputes = self.recompute or _recomputes(self.piece.module)
 
     def forward(self, j: int, inputs: Sequence[torch.Tensor]) -> Tensors:
         """Run microbatch `j` forward and return the outputs, without their history.
@@ -116,13 +117,13 @@ class StageRunner:
     def backward_inputs(self, j: int, gradients: Sequence[torch.Tensor | None] = ()) -> Tensors:
         """Compute the gradients of the inputs of microbatch `j`, and return them.
 
-        A stage that recomputes runs the whole backward pass: two halves would each compute its
-        activations again.
+        A stage that recomputes, if only in parts, runs the whole backward pass: in halves it would
+        compute its activations again for each of its weights.
         """
         with self._during(Kind.I, j):
             flight = self.in_flight[j]
             roots, given = self._roots(flight, gradients)
-            if self.recompute:
+            if self._recomputes:
                 if roots:
                     torch.autograd.backward(roots, given)
             else:
@@ -181,6 +182,12 @@ class StageRunner:
         except RuntimeError as error:
             why = first_line(error)
             raise StagecutError(f"piece {self.piece.index}: {action} failed: {why}") from error
+
+
+def _recomputes(module: nn.Module) -> bool:
+    """Whether layers of a piece, or code of the model in it, compute their activations again."""
+    nodes = module.graph.nodes if isinstance(module, fx.GraphModule) else ()
+    return any(n.target is checkpoint or getattr(n.target, "recomputes", False) for n in nodes)
 
 
 def mean_loss(outputs: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -12,6 +12,7 @@ from typing import Any  # noqa: E402
 from execution_models import MODELS  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from training_run_cases import (  # noqa: E402
     MICROBATCHES,
@@ -138,3 +139,29 @@ def test_layers_recompute_with_the_version_of_their_microbatch() -> None:
     assert found[0].keys() == found[1].keys()
     for name, gradient in found[0].items():
         torch.testing.assert_close(found[1][name], gradient)
+
+
+class _Products(TorchDispatchMode):
+    """Number of matrix products of forward passes."""
+
+    count = 0
+
+    def __torch_dispatch__(self, call: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += call is torch.ops.aten.addmm.default
+        return call(*args, **(kwargs or {}))
+
+
+def test_layers_recompute_once_in_a_split_backward_pass() -> None:
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)) for _ in range(4))
+    )
+    x = torch.randn(4, 8)
+    done = profile(model, (x,), training=True, estimate="h100", depth=1)
+    plan = plan_of(workload := workload_of(done), (1, 1), recompute="some")
+    cut = training_pieces(model, done, workload, plan)
+    first, last = (StageRunner(piece, s == 1, True) for s, piece in enumerate(cut.pieces))
+    last.forward(0, first.forward(0, (x,)))
+    with _Products() as products:
+        last.backward_inputs(0)
+        last.backward_weights(0)
+    assert products.count == 1, "of one layer of two, up to the inputs of its last product"
