@@ -15,9 +15,11 @@ from execution_models import MODELS  # noqa: E402
 from odd_models import CASES as ODD  # noqa: E402
 from plan_workers import loop_of_the_page, own_training_loop, planned_with_torch, refused  # noqa: E402
 from ranks import on_ranks  # noqa: E402
+from torch import distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
 import stagecut  # noqa: E402
+from stagecut.runtime.execution.gradients import clip_norm  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -190,3 +192,15 @@ def test_parts_of_a_model_may_have_the_names_of_a_stage_s_attributes() -> None:
         stage.load_state_dict(stage.state_dict())
         stage.eval()
     torch.testing.assert_close(second(*first(x)), model(x))
+
+
+def test_complex_gradients_are_clipped_by_both_of_their_parts() -> None:
+    weight = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    weight.grad = torch.tensor([3.0 + 4.0j, 0.0])
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        norm = clip_norm({"weight": weight}, {"weight": frozenset([0])}, 1.0)
+    finally:
+        dist.destroy_process_group()
+    assert float(norm) == 5.0
+    assert float(weight.grad.abs().norm()) == pytest.approx(1.0)
