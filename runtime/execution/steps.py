@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from ...instances import InputError, StagecutError
+from ...instances.common.units import show_count
 from ...instances.pytorch.tracing.traced import loss_of, tensors
 from ..measure.group import choose_device, process_group, threads_per_process
 from .checkpoint import Trained, save
@@ -117,6 +118,11 @@ def take_steps(
         while options.steps is None or done < options.steps:
             batch = list(islice(items, count))
             if len(batch) < count:
+                if batch and not done:
+                    raise InputError(
+                        f"inputs: {show_count(len(batch), 'microbatch')}, and {count} are taken at "
+                        "a time: give more, or ask for fewer steps or microbatches"
+                    )
                 break
             compare = None if training.check is None or steps else training.check(batch)
             begun = time.perf_counter()
