@@ -98,7 +98,8 @@ class ParallelizePlan:
         their sequences. Default: ``block(hidden)``.
     loss
         Function that returns the mean loss of a microbatch from logits, which it must not change in
-        place, and targets; default: the cross-entropy, computed where the vocabulary is divided
+        place, and targets; a batch's is the mean of these. Default: the mean cross-entropy of the
+        batch's tokens but those of target -100, computed where the vocabulary is divided
         (`torch.distributed.tensor.parallel.loss_parallel`).
     initialize
         Function that fills a parameter, ``initialize(name, parameter)``. With it the model, but for
@@ -294,6 +295,9 @@ def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> N
         for pattern in getattr(plan, field_name):
             if not any(_matches(name, (pattern,)) for name in names):
                 raise InputError(f"{field_name}: no module of the model matches {pattern}")
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise InputError(f"{name}: jobs add up no sparse gradients; make it with sparse=False")
     for tied in ties_of(model) if layout.tensor > 1 else ():
         divided = {_matches(module := name.rpartition(".")[0], linear): module for name in tied}
         if len(divided) > 1:
@@ -341,7 +345,7 @@ def stage_modules(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> li
             f"stage_layers: {len(counts)} counts of {sum(counts)} layers; the layout has "
             f"{layout.stages} model stages, and the model {len(names)} layers"
         )
-    run = (*plan.before, plan.blocks, *plan.after, *plan.shared)
+    run = (*plan.before, plan.blocks, *plan.after)
     for name, _ in model.named_parameters():
         if not any(name.startswith(f"{module}.") for module in run):
             raise InputError(

@@ -20,6 +20,7 @@ from job_cases import (  # noqa: E402
     BATCH,
     PAIRS,
     PIPELINE,
+    PLACED,
     PLAN,
     RESUMED,
     SHARDED,
@@ -27,12 +28,15 @@ from job_cases import (  # noqa: E402
     alone,
     collectives,
     evaluated,
+    frozen,
     groups,
+    ignoring,
     job_rank,
     killed,
     make_transformer,
     norm_of_head_before_embedding,
     of_two_microbatches,
+    partly_ignored,
     random_numbers_kept,
     resumed,
     resumed_by_another_batch,
@@ -245,6 +249,35 @@ def test_a_batch_is_evaluated_by_forward_passes_alone(schedule: str) -> None:
         assert again == pytest.approx(first, rel=1e-6)
 
 
+#: Layouts that divide microbatches, sequences, words, or layers.
+IGNORING: tuple[dict[str, Any], ...] = (
+    {"data": 2, "zero": 2, "microbatch": 2},
+    {"context": 2, "context_kind": "all-gather"},
+    {"tensor": 2},
+    {"pipeline": 2},
+)
+
+
+def test_ignored_targets_count_for_no_layout() -> None:
+    """Microbatches and parts of sequences have unequal numbers of the others, or none."""
+    x, y = partly_ignored()
+    model = make_transformer()
+    model.placed = True
+    loss = torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+    wanted = [loss.item(), loss.item(), norm.item()]
+    assert loss_alone(make_transformer(), PLACED, x, y) == pytest.approx(loss.item(), rel=1e-5)
+    for of_rank in on_ranks(2, ignoring, IGNORING):
+        for found in of_rank:
+            assert found == pytest.approx(wanted, rel=1e-5)
+
+
+def test_weights_without_gradients_stay() -> None:
+    for found in on_ranks(2, frozen, {"tensor": 2, "sequence_parallel": True}):
+        assert all(found)
+
+
 def ran_whole() -> tuple[float, ...]:
     """Return the losses of the last pair's layout without an interruption."""
     losses: tuple[float, ...] = on_ranks(2, job_rank, [(SHARDED, {})])[0][0]["losses"]
@@ -434,9 +467,12 @@ def test_mistakes_in_the_names_of_modules_are_refused() -> None:
     misspelt = replace(PLAN, rowwise=(*PLAN.rowwise, "layers.*.attention.output"))
     with pytest.raises(InputError, match=r"rowwise: no module of .* layers.\*.attention.output"):
         check_patterns(model, misspelt, Layout())
-    forgotten = replace(PLAN, after=PLAN.after[:1])
-    with pytest.raises(InputError, match=r"head.weight: the plan runs no module with this param"):
-        stage_modules(model, forgotten, Layout())
+    for given in ({"after": PLAN.after[:1]}, {"after": PLAN.after[:1], "shared": ("head",)}):
+        with pytest.raises(InputError, match=r"head.weight: the plan runs no module with this"):
+            stage_modules(model, replace(PLAN, **given), Layout())
+    model.embedding.sparse = True
+    with pytest.raises(InputError, match="embedding: jobs add up no sparse gradients"):
+        check_patterns(model, PLAN, Layout())
 
 
 def test_schedules_say_where_model_stages_are() -> None:

@@ -420,6 +420,42 @@ def norm_of_head_before_embedding(_rank: int) -> float:
     return job.clip_gradients(1e9)
 
 
+def partly_ignored() -> tuple[Tensor, Tensor]:
+    """Return a batch of which many targets are ignored, of some microbatches all."""
+    (x, y), *_ = batches(1)
+    y = y.clone()
+    y[:3], y[5, 2:] = -100, -100
+    return x, y
+
+
+def ignoring(_rank: int, cases: list[dict[str, Any]]) -> list[tuple[float, float, float]]:
+    """Return of jobs on such a batch: loss evaluated, loss of a step, norm of gradients."""
+    found = []
+    for fields in cases:
+        job, _ = make_job(fields, {"placed": True})
+        batch = partly_ignored()
+        found.append((job.evaluate(*batch), job.step(*batch), job.clip_gradients(1e9)))
+    return found
+
+
+def frozen(_rank: int, fields: dict[str, Any]) -> list[bool]:
+    """Return whether norms without gradients stay as they are where others are added up."""
+    model = make_transformer()
+    norms = [part for part in model.modules() if isinstance(part, nn.RMSNorm)]
+    for part in norms:
+        part.requires_grad_(False)
+    job = RunningJob(model, PLAN, Layout(**{**BATCHES, **fields}), device=rank_device())
+    before = {name: whole(p).detach().clone() for name, p in job.named_parameters()}
+    decaying = [torch.optim.AdamW(job.parameter_groups(s), weight_decay=0.1) for s in job.stages]
+    job.step(*batches()[0])
+    for optimizer in decaying:
+        optimizer.step()
+    return [
+        bool(torch.equal(before[name], whole(p)) == (not p.requires_grad))
+        for name, p in job.named_parameters()
+    ]
+
+
 def unlike(rank: int, what: str) -> str:
     """Return why a job is refused of which each rank has a learning rate or device of its own."""
     layout = Layout(data=2, global_batch=BATCH, sequence=TOKENS, recipe="fp32")
