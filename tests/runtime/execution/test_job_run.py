@@ -26,6 +26,7 @@ from job_cases import (  # noqa: E402
     SHARDED,
     TOKENS,
     alone,
+    attended,
     collectives,
     evaluated,
     frozen,
@@ -40,12 +41,13 @@ from job_cases import (  # noqa: E402
     random_numbers_kept,
     resumed,
     resumed_by_another_batch,
-    ring,
     run_rank,
     unlike,
 )
 from ranks import DEVICE, launched, on_ranks  # noqa: E402
 
+from stagecut.instances.costs.activations import mask_bytes  # noqa: E402
+from stagecut.instances.costs.description import Attention  # noqa: E402
 from stagecut.instances.costs.layout import axis_stride  # noqa: E402
 from stagecut.runtime.execution.checkpoint_folder import checkpoints  # noqa: E402
 from stagecut.runtime.execution.job.parallelize import (  # noqa: E402
@@ -199,11 +201,17 @@ def test_tensor_parallelism_moves_what_megatron_does() -> None:
     }  # fmt: skip
 
 
-def test_ring_attention_is_that_to_whole_sequences() -> None:
+@pytest.mark.parametrize("kind", ["ring", "all-gather"])
+def test_attention_to_parts_is_that_to_whole_sequences(kind: str) -> None:
     cases = [(True, 4, 6), (True, 2, 6), (True, 2, 4), (False, 4, 6), (False, 1, 3)]
-    for errors in on_ranks(4, ring, cases):
-        assert len(errors) == len(cases)
-        assert max(errors) < (1e-5 if DEVICE == "cpu" else 3e-2)
+    layout = Layout(context=4, context_kind=kind, sequence=16, software="stagecut", recipe="fp32")
+    for of_rank in on_ranks(4, attended, kind, cases):
+        assert len(of_rank) == len(cases)
+        for (causal, heads, width), (error, masks) in zip(cases, of_rank, strict=True):
+            assert error < (1e-5 if DEVICE == "cpu" else 3e-2)
+            said = mask_bytes(Attention(4, heads, 6, causal=causal), layout)
+            if width == 6:  # else the CPU's kernel keeps scores
+                assert 4 * sum(masks) == said  # of two calls that have the same
 
 
 #: Pairs that `make test` leaves out: both layouts of each are in another pair, too.
