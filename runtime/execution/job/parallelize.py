@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -40,17 +41,27 @@ from ....instances import InputError
 from ....instances.common.units import show_count
 from ....instances.costs.hardware import NumberFormat
 from ....instances.costs.layout import (
-    OFFLOAD,
+    ContextKind,
     Layout,
     Recipe,
     Recompute,
+    check_axes,
     check_batch,
     check_degrees,
 )
+from ....instances.job.launchers import LAUNCHERS, refusal
 from ..stage import register
-from .context import positions_of
-from .experts import check_experts, divide_experts
+from .experts import divide_experts
 
+#: What jobs run: more than is planned for them.
+_RUN = replace(
+    LAUNCHERS["stagecut"],
+    context=frozenset(ContextKind),
+    zero_in_pipeline=LAUNCHERS["stagecut"].zero,
+    recompute=frozenset(Recompute),
+    recompute_by_stage=True,
+    orders=frozenset(permutations(Layout.order)),
+)
 #: Dimension of a hidden state that runs over the tokens of a sequence.
 SEQUENCE_DIM = 1
 
@@ -217,8 +228,8 @@ class JobMesh:
 def job_mesh(layout: Layout, device: str) -> JobMesh:
     """Return the mesh of all ranks; all of them call this.
 
-    Raises InputError if another number of processes runs than the layout's, or its order of axes is
-    not possible.
+    Raises InputError if another number of processes runs than the layout's, or context-parallel
+    ranks would not be neighbours among those of the same weights.
     """
     if dist.get_world_size() != layout.devices:
         raise InputError(
@@ -226,8 +237,6 @@ def job_mesh(layout: Layout, device: str) -> JobMesh:
             f"{show_count(layout.devices, 'device')}: start {layout.devices}"
         )
     shards = layout.shards
-    if layout.replicas % shards:
-        raise InputError(f"shard_group: {shards} does not divide {layout.replicas} replicas")
     sizes = {
         "tensor": layout.tensor, "pipeline": layout.pipeline,
         "replicate": layout.replicas // shards, "shard": shards,
@@ -239,8 +248,6 @@ def job_mesh(layout: Layout, device: str) -> JobMesh:
             raise InputError(f"order: {', '.join(layout.order)}; put data behind context")
         del order[at]
     nearest = [n for axis in order for n in (("shard", "replicate") if axis == "data" else (axis,))]
-    if set(nearest) != set(sizes):
-        raise InputError(f"order: {', '.join(layout.order)}; name tensor, data and pipeline")
     axes = tuple(reversed(nearest))  # from distant ranks to neighbouring ones
     shape = tuple(sizes[axis] for axis in axes)
     made = JobMesh(dist.init_device_mesh(device, shape, mesh_dim_names=axes))
@@ -273,16 +280,11 @@ def lines_of(mesh: DeviceMesh, *axes: str) -> list[list[int]]:
 
 
 def check_runs(layout: Layout) -> None:
-    """Raise InputError if jobs do not run a layout, with the value that they run."""
-    check_degrees(layout)
-    check_experts(layout)
-    for name in OFFLOAD:
-        if getattr(layout, name):
-            raise InputError(f"{name}: {getattr(layout, name):g}; jobs run with 0 here")
-    check_batch(layout)
-    for part in range(layout.context):
-        positions_of(layout, part)
-    precision(layout.recipe)
+    """Raise InputError if jobs do not run a layout, with what they run."""
+    for check in (check_degrees, check_axes, check_batch):
+        check(layout)
+    if found := refusal(_RUN, layout):
+        raise InputError(f"{found[0]}; jobs run with {found[1]} here")
 
 
 def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> None:
@@ -318,16 +320,10 @@ def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> N
 def precision(recipe: Recipe) -> MixedPrecisionPolicy:
     """Return the precision in which FSDP2 gathers weights and reduces gradients.
 
-    Weights and moments stay in 32 bits on the rank that updates them. Raises InputError if products
-    are in another precision than 32 bits or bfloat16.
+    Weights and moments stay in 32 bits on the rank that updates them.
     """
     if recipe.compute == NumberFormat.FP32:
         return MixedPrecisionPolicy()
-    if recipe.compute != NumberFormat.BF16:
-        raise InputError(
-            f"recipe: {recipe.name} computes in {recipe.compute.value}; jobs run in fp32 or bf16 "
-            "here; export the layout"
-        )
     reduced = torch.float32 if recipe.reduce_bytes == 4 else torch.bfloat16
     return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced)
 
