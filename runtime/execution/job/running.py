@@ -35,7 +35,7 @@ from ...schedules import make_schedule
 from ...simulate.stages import chain
 from ..checkpoint import ModelState, Trained
 from ..gradients import scale_to_norm, sums_over
-from ..guard.identity import layout_hash, weights_hash
+from ..guard.identity import layout_hash, random_hash, weights_hash
 from ..torch_pipelining import NeighbourStage, evaluate_forward, order_runtime
 from .context import copied_heads, divided_attention, positions_of
 from .experts import local_part
@@ -117,6 +117,9 @@ class RunningJob:
         if not any(p.is_meta for p in model.parameters()):  # which `initialize` fills alike
             remedy = "draw them from one seed, or give initialize"
             check_alike(weights_hash(model), "model's weights", remedy)
+        if layout.tensor > 1 and any(isinstance(part, nn.Dropout) for part in model.modules()):
+            remedy = "seed all ranks alike: tensor-parallel ranks drop the same elements"
+            check_alike(random_hash(), "random numbers", remedy)
         placed = stage_ranks(self.schedule, layout)
         own = [s for s, rank in enumerate(placed) if rank == self.mesh.rank("pipeline")]
         self.ties = ties_of(model)

@@ -462,13 +462,21 @@ def frozen(_rank: int, fields: dict[str, Any]) -> list[bool]:
 
 
 def unlike(rank: int, what: str) -> str:
-    """Return why a job is refused of which each rank has a learning rate or device of its own."""
-    layout = Layout(data=2, global_batch=BATCH, sequence=TOKENS, recipe="fp32")
+    """Return why a job is refused of which each rank has a rate, a device or seed of its own."""
+    layout = Layout(tensor=2, global_batch=BATCH, sequence=TOKENS, recipe="fp32")
+
+    def make() -> Transformer:
+        model = make_transformer()
+        if what == "seed":
+            model.layers[0].mlp_norm = nn.Sequential(nn.LayerNorm(WIDTH), nn.Dropout(0.1))
+            torch.manual_seed(rank)
+        return model
+
     if what == "device" and rank:
         rank_steps.choose_device = lambda _: torch.device("meta")
     try:
         run_job(
-            make_transformer, PLAN, layout, batches(), optimizer="sgd",
+            make, PLAN, layout, batches(), optimizer="sgd",
             learning_rate=0.1 * (1 + rank * (what == "rate")), device=DEVICE,
         )  # fmt: skip
     except StagecutError as error:
