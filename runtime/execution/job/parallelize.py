@@ -288,7 +288,7 @@ def check_runs(layout: Layout) -> None:
 
 
 def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> None:
-    """Raise InputError if a pattern matches no module, or none one that the layout divides."""
+    """Raise InputError if a pattern matches no module, or jobs cannot divide one as it says."""
     names = [name for name, _ in model.named_modules()]
     linear = (*plan.colwise, *plan.rowwise)
     if layout.tensor > 1 and not any(_matches(name, linear) for name in names):
@@ -307,6 +307,13 @@ def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> N
                 f"{divided[False]}: it has the weight of {divided[True]}, which the plan divides; "
                 "name both in colwise or rowwise"
             )
+    for first, *others in ties_of(model) if layout.replicas > 1 else ():
+        for other in others:  # FSDP2 divides the weights of each block, and all others, together
+            if _block(first, plan) != _block(other, plan):
+                raise InputError(
+                    f"{other}: another block has its weight, as {first}; jobs share weights of "
+                    "blocks without data and context parallelism alone"
+                )
     if layout.expert > 1 and not any(_matches(name, plan.experts) for name in names):
         raise InputError("expert: no module of the model matches experts of the plan")
     for what in layout.recompute - {Recompute.FULL, Recompute.OPERATORS}:
@@ -315,6 +322,12 @@ def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> N
                 f"recompute: {what.value} is no module of the model by the plan; name it in its "
                 "recomputed"
             )
+
+
+def _block(name: str, plan: ParallelizePlan) -> str:
+    """Return the name of the block that a parameter is in; empty if it is in none."""
+    inside = name.removeprefix(f"{plan.blocks}.")
+    return "" if inside == name else inside.partition(".")[0]
 
 
 def precision(recipe: Recipe) -> MixedPrecisionPolicy:

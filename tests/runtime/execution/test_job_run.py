@@ -447,6 +447,15 @@ def test_tied_weights_are_divided_everywhere_or_nowhere() -> None:
         check_patterns(model, plan, Layout(tensor=2))
 
 
+def test_weights_of_several_blocks_are_not_divided() -> None:
+    model = make_transformer(tied=True)
+    check_patterns(model, PLAN, Layout(data=2))
+    model.layers[2].mlp = model.layers[0].mlp
+    check_patterns(model, PLAN, Layout(pipeline=2))
+    with pytest.raises(InputError, match=r"layers.2.mlp.gate.weight: another block has its weight"):
+        check_patterns(model, PLAN, Layout(data=2))
+
+
 def test_buffers_of_a_model_on_the_meta_device_keep_their_numbers() -> None:
     plan = replace(PLAN, initialize=lambda _, parameter: parameter.zero_())
     for device in ("cpu", "meta"):
