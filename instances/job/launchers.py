@@ -186,6 +186,7 @@ _STAGECUT = LauncherSettings(
     recompute=frozenset(Recompute)
     - {Recompute.CORE_ATTENTION, Recompute.MLA_UP_PROJECTION, Recompute.MOE_ACTIVATION},
     recompute_some=True,
+    recompute_by_stage=True,
     copies_key_heads=False,
     even_vocabulary=True,
     windows_in_context=False,

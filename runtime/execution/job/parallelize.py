@@ -59,7 +59,6 @@ _RUN = replace(
     context=frozenset(ContextKind),
     zero_in_pipeline=LAUNCHERS["stagecut"].zero,
     recompute=frozenset(Recompute),
-    recompute_by_stage=True,
     orders=frozenset(permutations(Layout.order)),
 )
 #: Dimension of a hidden state that runs over the tokens of a sequence.
