@@ -186,6 +186,7 @@ _STAGECUT = LauncherSettings(
     recompute=frozenset(Recompute)
     - {Recompute.CORE_ATTENTION, Recompute.MLA_UP_PROJECTION, Recompute.MOE_ACTIVATION},
     recompute_some=True,
+    recompute_by_stage=True,
     copies_key_heads=False,
     even_vocabulary=True,
     windows_in_context=False,
@@ -271,8 +272,7 @@ def runs(launcher: str, layout: Layout, model: ModelDescription | None = None) -
     known = LAUNCHERS.get(launcher)
     if known is None:
         raise InputError(f"launcher: {quote(launcher)} is not one of {', '.join(LAUNCHERS)}")
-    found = _passes(known, layout) or _division(known, layout)
-    found = found or _kept(known, layout, None if model is None else model.layers)
+    found = refusal(known, layout, None if model is None else model.layers)
     if found is not None:
         return f"{found[0]}; {launcher} has {found[1]}"
     return None if model is None else undivided(launcher, layout, model)
@@ -309,6 +309,15 @@ def layers_away(part: float, layers: int) -> int:
 
 #: A layout's setting that a launcher does not support, and those it supports; None: it runs all.
 _Refusal = tuple[str, str] | None
+
+
+def refusal(known: LauncherSettings, layout: Layout, layers: int | None = None) -> _Refusal:
+    """Return the setting of a layout that a launcher lacks, and those it has, of `layers` layers.
+
+    None if it has all; without `layers`, numbers of layers are not checked.
+    """
+    found = _passes(known, layout) or _division(known, layout)
+    return found or _kept(known, layout, layers)
 
 
 def _passes(known: LauncherSettings, layout: Layout) -> _Refusal:

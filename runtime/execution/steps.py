@@ -187,7 +187,8 @@ def by_one_process(
             loss = loss.reshape(()) / len(microbatches)
             loss.backward()
             total += loss.item()
-    found = {name: x.grad for name, x in alone.named_parameters() if x.grad is not None}
+    gradients = ((name, x.grad) for name, x in alone.named_parameters())
+    found = {name: x.to_dense() for name, x in gradients if x is not None}
     return FirstStep(total, found)
 
 
@@ -213,7 +214,7 @@ def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None
         if whole is None or not parameter.requires_grad:
             continue
         wanted = whole if trained.shards is None else trained.shards.part(name, whole)
-        found = torch.zeros_like(wanted) if parameter.grad is None else parameter.grad
+        found = torch.zeros_like(wanted) if parameter.grad is None else parameter.grad.to_dense()
         error = _norm(found - wanted) / max(_norm(wanted), floor)
         tolerance = COARSE if wanted.element_size() < 4 else TOLERANCE
         if not error <= tolerance:

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from ....instances.model.tensor_program import PARTIAL, Property, local_shape
 from ....instances.pytorch.tensor_rules import CONSTANTS
+from ..job.context import copied_heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,9 +292,11 @@ def _attention_backward(call: Call) -> Any:
 def _attended(call: Call, given: Sequence[Tensor], causal: Sequence[bool]) -> Tensor:
     query, key, value = given
     mask, scale = call.kwargs.get("attn_mask"), call.kwargs.get("scale")
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=any(causal), scale=scale
-    )
+    with copied_heads():
+        return F.scaled_dot_product_attention(
+            query, key, value, mask, is_causal=any(causal), scale=scale,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )  # fmt: skip
 
 
 _EXCHANGING: Mapping[str, Callable[[Call], Computing]] = {

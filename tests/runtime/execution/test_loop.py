@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
-from loop_workers import gradients, layers, microbatch, momentum, schedule_of, train  # noqa: E402
+from loop_workers import (  # noqa: E402
+    gradients,
+    layers,
+    microbatch,
+    momentum,
+    schedule_of,
+    sparse_gradients,
+    train,
+)
 from ranks import on_ranks  # noqa: E402
 from torch.func import functional_call  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -257,3 +265,10 @@ def test_updates_of_replicas_never_deadlock(data: st.DataObject) -> None:
         for d in ranks[s]:
             steps = [a.microbatch for a in updated[d] if a[:2] == (s, Kind.STEP)]
             assert sorted(steps) == list(range(schedule.microbatches // r))
+
+
+def test_sparse_gradients_of_replicas_are_added_up_and_clipped() -> None:
+    """Rank 0 sees words 1, 1 and 2, rank 1 each by one higher; their rows have two elements."""
+    for total, norms in on_ranks(2, sparse_gradients):
+        assert total.tolist() == [[0, 0], [2, 2], [3, 3], [1, 1]]
+        assert norms == pytest.approx([math.sqrt(10), math.sqrt(28)])
