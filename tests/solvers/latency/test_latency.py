@@ -14,7 +14,7 @@ from cases import random_case
 import stagecut
 from stagecut import Cluster, DeviceKind, Latency, Limits, Workload, accelerators_and_cpus
 from stagecut.formulations.latency import graph as latency_module
-from stagecut.formulations.latency.execute_kernel import execute, flatten, slots_of
+from stagecut.formulations.latency.execute_kernel import call_slots, execute, flatten
 from stagecut.formulations.latency.graph import latency_graph
 from stagecut.formulations.task import pose
 from stagecut.instances import CallPlacement
@@ -66,7 +66,7 @@ def test_searches_execute_calls_as_the_verifier_does(seed: int) -> None:
         call = np.where(host[device], -1, draw.integers(0, 2, workload.n))
         plan = CallPlacement(device, call)
         report = evaluate(workload, cluster, task.problem, plan)
-        last = execute(flat, *slots_of(task, graph, plan))[0]
+        last = execute(flat, *call_slots(task, graph, plan))[0]
         if not report.violations:
             assert last == pytest.approx(report.objective, rel=1e-12)
 
