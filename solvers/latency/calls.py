@@ -70,7 +70,7 @@ def several_calls(
         )
     if math.prod(c + 1 for c in counts) > MOST_CODES or should_stop():
         return
-    kernel = kernel_graph(task, free, counts, paths, divided=divided)
+    kernel = kernel_graph(task, free, counts, paths, search.objective, divided=divided)
     proved, most = max(search.bound, 0.0), latency_ceiling(task, graph)
     with search.phase("solve"):
         while not should_stop() and search.gap > OPTIMAL_GAP:

@@ -30,7 +30,7 @@ from ...formulations.task import Task
 from ...formulations.throughput.infeasible import memories, why_infeasible
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import CallPlacement, Latency, Solution
-from ...instances.common.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints, summable
 from ..core.search import Search
 from . import labels_kernel as col
 from .bound import PathBound, cut_data, heavy_paths, path_bound
@@ -99,7 +99,7 @@ def solve_one_call(
     proved = max((path.value for path in paths), default=0.0)
     if math.prod(c + 1 for c in counts) > MOST_CODES:
         return
-    kernel = kernel_graph(task, graph, counts, paths)
+    kernel = kernel_graph(task, graph, counts, paths, search.objective)
     most = latency_ceiling(task, graph)
     while not should_stop() and search.objective > proved * (1 + 2 * MARGIN):
         target = min(next_target(proved, most), search.objective)
@@ -291,11 +291,15 @@ def kernel_graph(
     graph: LatencyGraph,
     counts: Sequence[int],
     bounds: Sequence[PathBound],
+    limit: float,
     *,
     chained: bool = False,
     divided: bool = False,
 ) -> Graph:
-    """Return the arrays for the kernel, with `counts` calls of each kind.
+    """Return the arrays for the kernel, with `counts` calls of each kind, for plans below a limit.
+
+    Transfers are rounded down to a grid on which sums are exact, as those of outputs that do not
+    leave a call are subtracted again; no larger ones than twice the limit matter.
 
     `chained` allows only the prefixes of one topological order of the units; if `divided`, a colour
     may be divided over the two calls of an accelerator.
@@ -343,7 +347,7 @@ def kernel_graph(
         lists=np.array(lists, np.int64),
         compute=graph.unit_compute,
         memory=memory,
-        transfer=np.ascontiguousarray(graph.transfer[:, nodes]),
+        transfer=np.ascontiguousarray(summable(np.minimum(graph.transfer, 2 * limit))[:, nodes]),
         time=np.stack([graph.cpu, _depths(task, graph)], axis=1)[nodes],
         capacity=room_of(graph.capacity_bytes),
         group_size=np.bincount(group[tied], minlength=most),

@@ -39,7 +39,7 @@ def linear(task: Task[Latency], search: Search[Solution]) -> None:
     first_plans(task, search)
     graph = latency_graph(task, whole_colours=True)
     counts = [min(int(c), graph.size) for c in graph.count]
-    kernel = kernel_graph(task, graph, counts, [], chained=True)
+    kernel = kernel_graph(task, graph, counts, [], search.objective, chained=True)
     # only plans better than the incumbent are of use
     _, _, steps = run_label_dp(kernel, search.objective, search.should_stop, single=True)
     if steps is not None:
