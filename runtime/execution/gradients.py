@@ -44,7 +44,8 @@ class GradientSums:
             together.setdefault(key, []).append(parameters[name])
         for (ranks, dtype), group in sorted(together.items(), key=lambda item: str(item[0])):
             present = torch.tensor([p.grad is not None for p in group]).to(group[0].device, dtype)
-            parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in group]
+            grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in group]
+            parts = [x.to_dense() for x in grads]  # those of embeddings may be sparse
             counts, *sums = sums_over([present, *parts], self.groups[ranks])
             for parameter, count, total in zip(group, counts.tolist(), sums, strict=True):
                 parameter.grad = total.clone() if count else None
@@ -71,7 +72,7 @@ def clip_norm(
     rank = dist.get_rank()
     here = {name: x.grad for name, x in parameters.items() if x.grad is not None}
     norms = [
-        torch.linalg.vector_norm(gradient, dtype=torch.float32)
+        torch.linalg.vector_norm(gradient.to_dense(), dtype=torch.float32)
         for name, gradient in here.items()
         if rank == min(holders[name])
     ]
