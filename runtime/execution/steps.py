@@ -38,7 +38,8 @@ FLOOR = 1e-2
 #: Likely reasons of a first step that differs from that of one process.
 _WRONG = (
     "the plan's execution is wrong for this model, or it draws random numbers (dropout), which "
-    "differ between the stages of a pipeline, and between operators and modules on a GPU"
+    "differ between the stages of a pipeline, and between operators and modules on a GPU, or it "
+    "remembers microbatches, of which each replica sees its own"
 )
 
 

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
-from loop_workers import gradients, layers, microbatch, momentum, schedule_of, train  # noqa: E402
+from loop_workers import (  # noqa: E402
+    gradients,
+    layers,
+    microbatch,
+    momentum,
+    schedule_of,
+    sparse_gradients,
+    train,
+)
 from ranks import on_ranks  # noqa: E402
 from torch.func import functional_call  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -244,3 +252,9 @@ def test_updates_of_replicas_never_deadlock(data: st.DataObject) -> None:
         for d in ranks[s]:
             steps = [a.microbatch for a in updated[d] if a[:2] == (s, Kind.STEP)]
             assert sorted(steps) == list(range(schedule.microbatches // r))
+
+
+def test_sparse_gradients_are_added_up() -> None:
+    for total, norm in on_ranks(2, sparse_gradients):
+        assert total.tolist() == [[1, 1], [1, 1], [4, 4]]
+        assert norm == pytest.approx(20**0.5)  # of both ranks together

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from stagecut.instances import Link
 from stagecut.instances.operator_graph import TensorValue
+from stagecut.runtime.execution.gradients import GradientSums, clip_norm
 from stagecut.runtime.execution.own_loop.loop import Loop, stage_chain
 from stagecut.runtime.execution.split import PieceModule
 from stagecut.runtime.schedules import Schedule, make_schedule
@@ -125,3 +126,14 @@ def train(_: int, schedule: Schedule, ranks: list[list[int]], per_batch: int | N
 def momentum(parameters: Any) -> torch.optim.Optimizer:
     """Return an optimizer with state."""
     return torch.optim.SGD(parameters, lr=0.2, momentum=0.9)
+
+
+def sparse_gradients(rank: int) -> tuple[torch.Tensor, float]:
+    """Return the sum over ranks of a sparse gradient, and this rank's norm before."""
+    weight = nn.Parameter(torch.zeros(3, 2))
+    F.embedding(torch.tensor([rank, 2, 2]), weight, sparse=True).sum().backward()
+    own = {"weight": frozenset({rank})}
+    norm = float(clip_norm({"weight": weight}, own, 100.0))
+    GradientSums({"weight": frozenset({0, 1})}).add_up({"weight": weight})
+    assert weight.grad is not None
+    return weight.grad, norm
