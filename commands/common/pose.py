@@ -51,9 +51,9 @@ from ...instances.formats.source import PLAN, read_source
 from ...instances.job.plan import is_job_plan
 from ...instances.model.completed import complete
 from ...instances.model.placement_rules import NO_RULES, PlacementRules
-from ...instances.model.problem import suggested_cluster
+from ...instances.model.problem import suggested_cluster, usual_problem
 from ...instances.model.schedule import given_order
-from .console import ERR, file_of, parse_bytes, refuse, show_bytes
+from .console import ERR, file_of, parse_bytes, parse_rate, refuse, show_bytes
 from .options import NETWORKS
 
 if TYPE_CHECKING:
@@ -96,6 +96,11 @@ class ProblemOptions:
     schedule: str | None = None
     mesh: str | None = None
     launcher: str | None = None  # of ``--for``
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """Bytes of ``--memory``; None where not given."""
+        return None if self.memory is None else parse_bytes(self.memory, "--memory")
 
     @property
     def given(self) -> dict[str, bool]:
@@ -169,14 +174,13 @@ def state(
 
 def _usual_problem(workload: Workload, requested: ProblemOptions, settings: Table) -> str:
     """Return the name of a workload's default problem under the options."""
-    if workload.layers is not None:
-        return "pipeline"
-    if workload.program is not None:
-        return "sharding"
+    usual = usual_problem(workload)
+    if usual != "throughput":
+        return usual
     schedule = requested.schedule or settings.get("schedule")
     given = isinstance(schedule, str) and names_file(schedule)
     if requested.microbatches is None and "microbatches" not in settings and not given:
-        return "throughput"
+        return usual
     if workload.backward.any():
         return "pipeline"
     raise InputError(
@@ -195,7 +199,7 @@ def _fields_of_options(requested: ProblemOptions, name: str) -> Table:
     if "topology" in known:
         said["topology"] = requested.cluster
     if "memory_bytes" in known:
-        said["memory_bytes"] = parse_bytes(requested.memory, "--memory")
+        said["memory_bytes"] = requested.memory_bytes
     said = {key: value for key, value in said.items() if value is not None}
     for key in said:
         if key not in known:
@@ -317,8 +321,7 @@ def build(
     if statement.device_field:
         _refuse_devices(statement, requested)
         if isinstance(problem, DeviceMapping) and requested.memory is not None:
-            size = parse_bytes(requested.memory, "--memory")
-            each = np.full(problem.topology.size, size, np.float64)
+            each = np.full(problem.topology.size, requested.memory_bytes, np.float64)
             problem = replace(problem, topology=replace(problem.topology, memory_bytes=each))
         return complete(workload, problem), problem, None
     cluster = choose_cluster(
@@ -326,7 +329,7 @@ def build(
         requested.cluster,
         requested.accelerators,
         requested.cpus,
-        parse_bytes(requested.memory, "--memory"),
+        requested.memory_bytes,
         statement.name,
     )
     workload = complete(workload, problem, cluster)
@@ -464,21 +467,16 @@ def choose_cluster(
     return cluster.with_counts(accelerators, cpus, memory_bytes)
 
 
-def choose_ties(
-    workload: Workload, tied: Tied | None, problem: str, microbatches: object
-) -> Workload:
-    """Return the workload with its tied weights in the requested form.
-
-    Copies are reduced once in an iteration, so their all-reduce is shared by its microbatches.
-    """
+def choose_ties(workload: Workload, problem: str, microbatches: object) -> Workload:
+    """Return the workload whose tied weights are all-reduced once in an iteration."""
     from ...instances.model.tied_weights import are_copied, tied_as
 
     iteration = problem == "pipeline" and workload.layers is None
-    if tied is None and not (iteration and are_copied(workload)):
+    if not (iteration and are_copied(workload)):
         return workload
-    if not (iteration and isinstance(microbatches, int)):  # what is no number is refused later
+    if not isinstance(microbatches, int):  # what is no number is refused later
         microbatches = 1
-    return tied_as(workload, tied or Tied.COPIES, microbatches)
+    return tied_as(workload, Tied.COPIES, microbatches)
 
 
 def choose_network(
@@ -501,8 +499,7 @@ def choose_network(
         raise InputError(f"--network: {name!r} is not one of {', '.join(NETWORKS)}")
     if name == "topology" and own != name:
         raise InputError(f"--network topology: the plan is for {plan.problem.name}, not mapped")
-    speed = parse_bytes(bandwidth, "--bandwidth")
-    link = None if speed is None else Link(latency, speed)
+    link = None if bandwidth is None else Link(latency, parse_rate(bandwidth, "--bandwidth"))
     if sharing is not None and name != "bus":
         raise InputError("--sharing: it is the bus's; leave it out, or add --network bus")
     if isinstance(usual, Links) and name == "topology":
@@ -581,8 +578,8 @@ def parse_link(text: str) -> Link:
     """
     latency, colon, bandwidth = text.partition(":")
     with suppress(InputError):
-        if colon and (speed := parse_bytes(bandwidth, "--mesh")):
-            return Link(parse_seconds(latency, "--mesh"), speed)
+        if colon:
+            return Link(parse_seconds(latency, "--mesh"), parse_rate(bandwidth, "--mesh"))
     raise InputError(f"--mesh: {text!r} is no link; write for example 10us:25GB/s")
 
 

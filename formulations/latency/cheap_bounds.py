@@ -13,7 +13,7 @@ share the work: T ≥ Σ_v p_v / n.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -41,20 +41,23 @@ def latency_cheap_bounds(task: Task[Latency]) -> Iterator[tuple[float, str]]:
         yield share * (1 - PROOF_MARGIN), "total work over all devices"
     room = float((costs.capacity_bytes[own] * costs.count[own]).sum())
     for weight in (best, np.where(np.isinf(slow), best, slow)):
-        path = _heaviest_path(task, weight)
+        path = heaviest_path(task.workload.order, task.workload.successors, weight)
         value = _along(fast[path], slow[path], costs.memory_bytes[path], room)
         yield value, "critical path"
 
 
-def _heaviest_path(task: Task[Latency], weight: Floats) -> Ints:
-    """Return the nodes of the path of greatest weight, first to last."""
-    workload = task.workload
-    total, towards = weight.copy(), np.full(workload.n, -1)
-    for v in reversed(workload.order):
-        for w in workload.successors[v]:
-            if weight[v] + total[w] > total[v]:
-                total[v], towards[v] = weight[v] + total[w], w
-    path = [int(total.argmax())]
+def heaviest_path(
+    order: Sequence[int], successors: Sequence[Sequence[int]], weight: Floats
+) -> Ints:
+    """Return the path of greatest weight from a source to a sink, given a topological order."""
+    total, towards = weight.copy(), np.full(len(weight), -1)
+    source = np.ones(len(weight), np.bool_)
+    for u in reversed(order):
+        for v in successors[u]:
+            source[v] = False
+            if towards[u] < 0 or weight[u] + total[v] > total[u]:
+                total[u], towards[u] = weight[u] + total[v], v
+    path = [int(np.where(source, total, -1.0).argmax())]
     while towards[path[-1]] >= 0:
         path.append(int(towards[path[-1]]))
     return np.array(path)

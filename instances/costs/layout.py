@@ -12,7 +12,7 @@ from itertools import groupby
 
 from ..common.choices import Choice, choose
 from ..common.errors import InputError, quote
-from ..common.units import MOST_COUNT, check_count, show_count
+from ..common.units import MOST_COUNT, check_count, divisors, show_count
 from ..model.schedule import V_CHUNKS
 from .description import Attention, ModelDescription
 from .hardware import NumberFormat, TrainingCluster
@@ -541,10 +541,6 @@ def check_profiled(model: ModelDescription, layout: Layout) -> None:
         raise InputError(f"recompute: of {model.name} whole layers alone; take full or none")
 
 
-def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, MOST_LISTED + 1) if number % d == 0]
-
-
 def _take(degrees: list[int]) -> str:
     """Return the end of an error message, which names the allowed degrees."""
     return f"take one of {', '.join(map(str, degrees))}" if degrees[1:] else "take 1"
@@ -559,13 +555,13 @@ def check_experts(model: ModelDescription, layout: Layout) -> None:
         if count % layout.expert:
             raise InputError(
                 f"expert: {layout.expert} does not divide {count} experts of {model.name}; "
-                f"{_take(_divisors(count))}"
+                f"{_take(divisors(count, MOST_LISTED))}"
             )
     for block in model.layer_types:
         if block.experts is not None and block.experts.width % layout.expert_tensor:
             raise InputError(
                 f"expert_tensor: {layout.expert_tensor} does not divide an expert's width "
-                f"{block.experts.width}; {_take(_divisors(block.experts.width))}"
+                f"{block.experts.width}; {_take(divisors(block.experts.width, MOST_LISTED))}"
             )
 
 

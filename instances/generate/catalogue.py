@@ -147,6 +147,8 @@ def generate(name: str) -> Workload:
             raise InputError(f"{name}: {quote(item)} is no option; use {', '.join(NAMED)} as KEY=…")
         if NAMED[key] and not (value.isascii() and value.isdigit() and len(value) < 10):
             raise InputError(f"{name}: {key}: {quote(value)} is not a whole number")
+        if key in options:
+            raise InputError(f"{name}: {key} is given twice; leave one out")
         options[key] = int(value) if NAMED[key] else value
     return build(plain, **options)
 

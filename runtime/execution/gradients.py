@@ -72,8 +72,8 @@ def clip_norm(
     rank = dist.get_rank()
     here = {name: x.grad for name, x in parameters.items() if x.grad is not None}
     norms = [
-        torch.linalg.vector_norm(gradient.to_dense(), dtype=torch.float32)
-        for name, gradient in here.items()
+        torch.linalg.vector_norm((x.abs() if x.is_complex() else x).to_dense(), dtype=torch.float32)
+        for name, x in here.items()
         if rank == min(holders[name])
     ]
     square = torch.stack(norms).square().sum() if norms else torch.zeros((), device=rank_device())

@@ -39,6 +39,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...formulations.latency.cheap_bounds import heaviest_path
 from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import hypergraph
@@ -69,20 +70,14 @@ class PathBound:
 def cut_data(task: Task[Latency], graph: LatencyGraph) -> CutData:
     """Return units, nets and memories as arrays for minimum cuts."""
     nets = hypergraph(task, graph.unit_of)
-    pin_start = np.concatenate([[0], np.cumsum([len(pins) for pins in nets.pins])])
-    pins = np.array([u for unit in nets.pins for u in unit], dtype=np.int64)
-    of_unit: list[list[int]] = [[] for _ in range(graph.size)]
-    for e, units in enumerate(nets.pins):
-        for u in units:
-            of_unit[u].append(e)
-    kinds = list(graph.kinds)
+    pin_start, pins, net_start, nets_of = nets.incidence
     return CutData(
         compute=graph.unit_compute,
-        weight=np.ascontiguousarray(nets.weight.sum(axis=1)[kinds]),
-        pin_start=pin_start.astype(np.int64),
+        weight=np.ascontiguousarray(nets.weight.sum(axis=1)[list(graph.kinds)]),
+        pin_start=pin_start,
         pins=pins,
-        net_start=np.concatenate([[0], np.cumsum([len(e) for e in of_unit])]).astype(np.int64),
-        nets=np.array([e for unit in of_unit for e in unit], dtype=np.int64),
+        net_start=net_start,
+        nets=nets_of,
         memory=graph.unit_memory,
         capacity=room_of(graph.capacity_bytes),
         tie=graph.group,
@@ -272,30 +267,12 @@ def heavy_paths(graph: LatencyGraph, count: int = 3) -> list[Ints]:
     for i in range(count + 1):
         if i == count:
             weight = graph.by_unit(cpu)
-        path = _heaviest(graph, weight)
+        path = heaviest_path(range(graph.size), graph.successors, weight)
         if not any(np.array_equal(path, other) for other in paths):
             paths.append(path)
         weight = weight.copy()
         weight[path] *= 0.1
     return paths
-
-
-def _heaviest(graph: LatencyGraph, weight: Floats) -> Ints:
-    """Return the path of greatest weight, as units."""
-    total = weight.copy()
-    towards = np.full(graph.size, -1)
-    for u in reversed(range(graph.size)):
-        for v in graph.successors[u]:
-            if weight[u] + total[v] > total[u] or towards[u] < 0:
-                total[u] = weight[u] + total[v]
-                towards[u] = v
-    starts = [u for u in range(graph.size) if not graph.predecessors[u]]
-    at = max(starts, key=lambda u: (total[u], -u))
-    path = [at]
-    while towards[at] >= 0:
-        at = int(towards[at])
-        path.append(at)
-    return np.array(path, dtype=np.int64)
 
 
 def path_cpu(task: Task[Latency], graph: LatencyGraph, path: Ints) -> Floats:

@@ -22,8 +22,6 @@ transfers, each for every number of other devices. The largest T that fails is t
 
 from __future__ import annotations
 
-import math
-
 import networkx as nx
 import numpy as np
 
@@ -32,7 +30,7 @@ from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....formulations.throughput.whole_bytes import room_of
 from ....instances import Solution, Throughput
-from ....instances.common.arrays import Floats, Ints
+from ....instances.common.arrays import Floats, Ints, summable
 from ...core.search import Clock, Search
 from ..dp import knapsack
 from .bound_kernels import extend_intervals
@@ -74,7 +72,7 @@ class _CriticalPath:
         self._units = by_after, start, before
         self._nets = shape.unit_ptr, shape.unit_nets, net_first, net_last
         weight = np.minimum(graph.weight.sum(axis=1)[kinds], 2 * longest)
-        weight = np.ascontiguousarray(_summable(weight))
+        weight = np.ascontiguousarray(summable(weight))
         self._costs = np.minimum(time, 2 * longest), graph.memory_bytes, weight
 
     def refutes(self, limit: float, clock: Clock) -> bool | None:
@@ -125,13 +123,6 @@ def raise_by_critical_path(
             search.raise_bound(low * (1 - PROOF_MARGIN), ORIGIN)
         else:
             high = middle
-
-
-def _summable(numbers: Floats) -> Floats:
-    """Return numbers rounded down to a grid of powers of two, on which any sum of them is exact."""
-    exponent = math.frexp(float(numbers.sum()))[1]
-    step = math.ldexp(1.0, max(exponent - 52, -1022))
-    return np.asarray(np.floor(numbers / step) * step)
 
 
 def _places(graph: Hypergraph, work: Floats) -> tuple[Ints, Ints, int]:

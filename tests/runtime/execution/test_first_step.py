@@ -140,3 +140,25 @@ def test_a_wrong_imaginary_part_of_a_gradient_is_told() -> None:
     weight.grad = right.conj().resolve_conj()
     with pytest.raises(StagecutError, match="gradient of w is off by"):
         check_first_step(1.0, held, expected)
+
+
+def test_a_part_that_is_frozen_in_another_mode_stays_so() -> None:
+    model, given = Net(), batch()
+    model.drop.eval()
+    expected = by_one_process(model, given, HERE)
+    check_first_step(*trained(model, given), expected)
+
+
+def test_products_in_16_bits_leave_gradients_of_32_bits_coarse() -> None:
+    model, given = Net(), batch()
+    model.drop.eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = by_one_process(model, given, HERE)
+        loss, held = trained(model, given)
+    gradient = model.b.weight.grad
+    assert gradient is not None
+    gradient *= 1.01
+    check_first_step(loss, held, expected)
+    gradient *= 1.1
+    with pytest.raises(StagecutError, match=r"gradient of b\.weight is off by"):
+        check_first_step(loss, held, expected)
