@@ -72,6 +72,7 @@ class LauncherSettings:
     dispatchers: frozenset[Dispatcher] = frozenset({Dispatcher.ALL_TO_ALL})
     capacity: bool = False  # whether experts can drop tokens
     graphs: frozenset[Graphs] = frozenset({Graphs.NONE})  # kernels that recorded graphs can launch
+    compiled: bool = True  # whether modules can be compiled (`torch.compile`)
     # mtp_in_pipeline, encoder_in_pipeline: whether it supports multi-token prediction in a
     # pipeline, and can divide a model with encoder and decoder into stages
     mtp_in_pipeline: bool = True
@@ -182,6 +183,7 @@ _STAGECUT = LauncherSettings(
     zero_in_pipeline=frozenset({0, 1}),
     sharded_groups=frozenset({1, 2, 3}),
     sequence_parallel=True,
+    compiled=False,
     context=frozenset({ContextKind.ALL_GATHER, ContextKind.ALL_TO_ALL}),
     recompute=frozenset(Recompute)
     - {Recompute.CORE_ATTENTION, Recompute.MLA_UP_PROJECTION, Recompute.MOE_ACTIVATION},
@@ -321,11 +323,13 @@ def refusal(known: LauncherSettings, layout: Layout, layers: int | None = None) 
 
 
 def _passes(known: LauncherSettings, layout: Layout) -> _Refusal:
-    """Return an unsupported precision, graph recording, order of axes or schedule."""
+    """Return an unsupported precision, recording, compilation, order of axes or schedule."""
     if layout.recipe.compute not in known.formats:
         return f"recipe: products in {layout.recipe.compute}", _listed(known.formats)
     if layout.graphs not in known.graphs:
         return f"graphs: {layout.graphs}", _listed(known.graphs)
+    if layout.compiled and not known.compiled:
+        return "compiled: True", "False"
     if layout.order not in known.orders:
         return f"order: {', '.join(layout.order)}", " or ".join(map(", ".join, known.orders))
     if layout.pipeline > 1 and layout.schedule not in known.schedules:

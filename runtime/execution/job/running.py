@@ -323,7 +323,7 @@ class RunningJob:
             if isinstance(gradient, DTensor):
                 axes = zip(gradient.device_mesh.shape, gradient.placements, strict=True)
                 copies //= math.prod(size for size, lies in axes if not lies.is_replicate())
-            square += local_part(gradient).float().square().sum() / copies
+            square += local_part(gradient).abs().float().square().sum() / copies  # of both parts
         own = [local_part(p.grad) for _, p in self.named_parameters() if p.grad is not None]
         with self._within("norm"):
             return float(scale_to_norm(own, square, max_norm))

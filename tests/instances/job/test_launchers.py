@@ -103,6 +103,7 @@ REFUSED = [
         "order: tensor, context, p",
     ),
     ("stagecut", {"graphs": "iteration"}, "graphs: iteration"),
+    ("stagecut", {"compiled": True}, "compiled: True"),
     ("stagecut", {"data": 4, "expert": 4, "dispatcher": "hierarchical"}, "dispatcher: hier"),
     ("torchtitan", {"data": 4, "expert": 4, "expert_capacity": 1.0}, "expert_capacity: 1"),
     ("accelerate", {"tensor": 2, "data": 2}, "zero: 0 beside tensor or context"),
