@@ -340,7 +340,9 @@ def plan_of(model: str | None, path: Path) -> JobPlan:
     except InputError:  # a graph of operators, for one
         same = False
     if not same:
-        raise InputError(f"{path}: it is a plan of {plan.model.name}, not of {model}")
+        raise InputError(
+            f"{path}: it is a plan of {plan.model.name}, not of {model}; leave {model} out"
+        )
     return plan
 
 

@@ -81,6 +81,10 @@ OPTIONS = {
 }
 
 
+#: Field that has no default → an example of it in messages.
+EXAMPLES = {"mesh": ", such as 4@10us:25GB/s", "topology": ", such as torus2d:4x8"}
+
+
 @dataclass(frozen=True)
 class ProblemOptions:
     """Options of the problem and its devices; None where not given."""
@@ -312,7 +316,8 @@ def build(
     for key in required_fields(kind):
         if key not in fields:
             option = OPTIONS.get(key, f"--set {key}=…")
-            raise InputError(f"{option}: {statement.name} needs it; say its {key}")
+            example = EXAMPLES.get(key, "")
+            raise InputError(f"{option}: {statement.name} needs it; say its {key}{example}")
     rules, placed = fields.get("placement_rules"), None
     if isinstance(rules, dict) and isinstance(rules.get("fixed"), str):
         placed = rules["fixed"]
@@ -392,7 +397,7 @@ def limits_of(
     given = dict(statement.others.get(LIMITS, {}))
     for option, key, value in (("--time-limit", "seconds", seconds), ("--gap", "gap", gap)):
         if value is not None:
-            given = merged(given, {key: value}, option, statement.file)
+            given = merged(given, {key: value}, option, statement.file or "--set")
     exact = {"cheap_gap": None} if "gap" in given else {}
     usual = {**asdict(DEFAULT_LIMITS[statement.name]), **exact}
     return make_record(
@@ -413,7 +418,7 @@ def load_workload(name: str) -> Workload:
             model = shipped_model(name)
         except InputError:
             raise error from None
-        if Path(name).exists():
+        if Path(name).exists() or "@" in name:
             raise
     raise InputError(
         f"--global-batch: it is missing; {model.name} is a model, and planned as a training job: "
@@ -446,10 +451,16 @@ def choose_cluster(
         cluster = suggested_cluster(workload, problem) if path is None else load_cluster(path)
     except InputError as error:
         from ...instances.costs.clusters import training_cluster
+        from ...instances.topologies import RANDOM, REGULAR
 
         try:
             training_cluster(str(path))
         except InputError:
+            if not Path(str(path)).exists() and str(path).partition(":")[0] in (*REGULAR, *RANDOM):
+                raise InputError(
+                    f"--cluster: {path} is a topology, of --problem mapping; for {problem} give "
+                    "--accelerators, or a cluster file"
+                ) from None
             raise error from None
         raise InputError(
             f"--cluster: {path} is of training jobs, which --global-batch asks for; for "
@@ -498,7 +509,9 @@ def choose_network(
     if name not in NETWORKS:
         raise InputError(f"--network: {name!r} is not one of {', '.join(NETWORKS)}")
     if name == "topology" and own != name:
-        raise InputError(f"--network topology: the plan is for {plan.problem.name}, not mapped")
+        raise InputError(
+            f"--network topology: the plan is for {plan.problem.name}, not mapped; use another"
+        )
     link = None if bandwidth is None else Link(latency, parse_rate(bandwidth, "--bandwidth"))
     if sharing is not None and name != "bus":
         raise InputError("--sharing: it is the bus's; leave it out, or add --network bus")

@@ -50,10 +50,10 @@ def parse_bytes(text: str, option: str) -> float:
     >>> parse_bytes("16GiB", "--memory"), parse_bytes("1e9", "--memory")
     (17179869184.0, 1000000000.0)
     """
-    match = _SIZE.fullmatch(text.strip())
-    if not match or match[5]:
+    size = _bytes_of(text, per_second=False)
+    if size is None:
         raise InputError(f"{option}: {quote(text)}; write a size such as 16GiB, 80GB or 1e9")
-    return _bytes_of(match)
+    return size
 
 
 def parse_rate(text: str, option: str) -> float:
@@ -66,25 +66,29 @@ def parse_rate(text: str, option: str) -> float:
     >>> parse_rate("400Gb/s", "--bandwidth"), parse_rate("25e9", "--bandwidth")
     (50000000000.0, 25000000000.0)
     """
-    match = _SIZE.fullmatch(text.strip())
-    rate = _bytes_of(match) if match and (match[5] or not match[4]) else 0.0
+    rate = _bytes_of(text, per_second=True)
     if not rate:
         raise InputError(f"{option}: {quote(text)}; write a rate such as 400Gb/s or 50GB/s")
     return rate
 
 
-def _bytes_of(match: re.Match[str]) -> float:
-    """Return the bytes, or bytes per second, of a number with its unit."""
+def _bytes_of(text: str, *, per_second: bool) -> float | None:
+    """Return the bytes, or bytes per second, of a number with its unit; None if it is no such."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        return None
     number, prefix, binary, unit, rate = match.groups(default="")
+    if unit and bool(rate) != per_second:
+        return None
     size = float(number) * float(1024 if binary else 1000) ** " kmgtp".index(prefix.lower() or " ")
     bits = unit == "bit" or (unit == "b" and rate and prefix == prefix.upper())
-    return size / 8 if bits else size
+    return size / (8 if bits else 1) if size <= LARGEST else None
 
 
 def parse_seconds(text: str, option: str) -> float:
     """Return the seconds that a text such as ``5us`` states; InputError if it states none."""
     match = _TIME.fullmatch(text.strip())
-    if not match:
+    if not match or float(match[1]) > LARGEST:
         raise InputError(f"{option}: {quote(text)}; write a time such as 5us")
     return float(match[1]) * TIME_UNITS[match[2].replace("µ", "u") or "s"]
 

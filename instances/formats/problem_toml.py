@@ -101,7 +101,9 @@ def read_setting(text: str) -> Table:
         found = _in_braces(attempt)
         if found and value:
             return found
-    raise InputError(f"{quote(text)} sets no field; write FIELD=VALUE, such as overlap=true")
+    raise InputError(
+        f"{quote(text)} sets no field, or one twice; write FIELD=VALUE, such as overlap=true"
+    )
 
 
 def _quoted(value: str) -> str:

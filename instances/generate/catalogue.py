@@ -139,9 +139,9 @@ def generate(name: str) -> Workload:
     >>> generate("resnet50-training@microbatches=2").n
     288
     """
-    plain, _, tail = name.partition("@")
+    plain, at, tail = name.partition("@")
     options: dict[str, Any] = {}
-    for item in tail.split(",") if tail else ():
+    for item in tail.split(",") if at else ():
         key, _, value = item.partition("=")
         if key not in NAMED or not value:
             raise InputError(f"{name}: {quote(item)} is no option; use {', '.join(NAMED)} as KEY=…")

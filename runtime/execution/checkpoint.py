@@ -263,15 +263,15 @@ def merge_checkpoint(folder: str | Path) -> dict[str, Tensor]:
     >>> import stagecut
     >>> stagecut.merge_checkpoint("kept")
     Traceback (most recent call last):
-    stagecut.instances.common.errors.InputError: kept: no such folder
+    stagecut.instances.common.errors.InputError: kept: no such folder; check the path
     """
     path = Path(folder)
     if not os.path.isdir(path):  # unlike `Path`, it takes names that no folder could have
-        raise InputError(f"{str(folder)[:200]}: no such folder")
+        raise InputError(f"{str(folder)[:200]}: no such folder; check the path")
     if not (path / MANIFEST).exists() and not path.name.startswith("step-"):
         found = checkpoints(path)
         if not found:
-            raise InputError(f"{path}: it holds no checkpoint")
+            raise InputError(f"{path}: it holds no checkpoint; name the folder that a run wrote")
         path = found[-1]
     checkpoint = read_checkpoint(path)
     held, names = checkpoint.contents(), checkpoint.manifest.state_dict

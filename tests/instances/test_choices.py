@@ -85,6 +85,7 @@ def test_texts_become_the_choices_that_they_name(
         (lambda: Assumptions(bandwidth="fast"), 'bandwidth is "fast"; it must be a number'),
         (lambda: parse_bytes("16iB", "memory"), 'memory: "16iB"; write a size'),
         (lambda: parse_bytes("16GB/s", "memory"), 'memory: "16GB/s"; write a size'),
+        (lambda: parse_bytes("1e400", "memory"), 'memory: "1e400"; write a size'),
         (lambda: parse_rate("25GB", "network"), 'network: "25GB"; write a rate'),
         (lambda: parse_rate("0GB/s", "network"), 'network: "0GB/s"; write a rate'),
     ],
