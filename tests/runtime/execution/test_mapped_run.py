@@ -86,6 +86,6 @@ def test_replicas_take_asynchronous_schedules_and_their_recordings_no_report() -
     model, inputs = MODELS["mlp"]()
     prepared = split_model(plan, model, inputs, workload=done.workload)
     assert all(scheduled(prepared, "2bw", 8).of(rank) for rank in range(4))
-    recording = RunRecording(plan.fingerprint, plan.placement.tolist(), "gpipe", 4, ())
+    recording = RunRecording(plan.workload_fingerprint, plan.placement.tolist(), "gpipe", 4, ())
     with pytest.raises(InputError, match="its recording is compared with nothing"):
         compare_run(done.workload, plan, recording)
