@@ -235,6 +235,12 @@ def test_one_choice_needs_no_brackets() -> None:
     stated = {"global_batch": 8, "schedules": "gpipe", "recompute": "mlp", "launcher": "any"}
     job = make_record(TrainingJob, stated)
     assert job == TrainingJob(8, launcher="any", schedules=("gpipe",), recompute=({"mlp"},))
+    assert job == TrainingJob(8, launcher="any", schedules="gpipe", recompute="mlp")
+    with pytest.raises(
+        stagecut.InputError, match=r'recompute: "mlp"; give sets of modules: {"mlp"}'
+    ):
+        TrainingJob(8, recompute=["mlp", "moe"])
+    assert TrainingJob(8, zero=[0, 1]) == TrainingJob(8, zero=(0, 1))
 
 
 def test_what_no_plan_is_of_is_told(
