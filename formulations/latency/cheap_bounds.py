@@ -13,12 +13,13 @@ share the work: T ≥ Σ_v p_v / n.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from ...instances import Latency
-from ...instances.common.arrays import Floats, Ints
+from ...instances.common.arrays import Floats
+from ..digraph import heaviest_path
 from ..task import Task
 from ..throughput.certificate import PROOF_MARGIN
 
@@ -44,23 +45,6 @@ def latency_cheap_bounds(task: Task[Latency]) -> Iterator[tuple[float, str]]:
         path = heaviest_path(task.workload.order, task.workload.successors, weight)
         value = _along(fast[path], slow[path], costs.memory_bytes[path], room)
         yield value, "critical path"
-
-
-def heaviest_path(
-    order: Sequence[int], successors: Sequence[Sequence[int]], weight: Floats
-) -> Ints:
-    """Return the path of greatest weight from a source to a sink, given a topological order."""
-    total, towards = weight.copy(), np.full(len(weight), -1)
-    source = np.ones(len(weight), np.bool_)
-    for u in reversed(order):
-        for v in successors[u]:
-            source[v] = False
-            if towards[u] < 0 or weight[u] + total[v] > total[u]:
-                total[u], towards[u] = weight[u] + total[v], v
-    path = [int(np.where(source, total, -1.0).argmax())]
-    while towards[path[-1]] >= 0:
-        path.append(int(towards[path[-1]]))
-    return np.array(path)
 
 
 def _along(fast: Floats, slow: Floats, memory_bytes: Floats, room: float) -> float:

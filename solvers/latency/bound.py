@@ -39,7 +39,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...formulations.latency.cheap_bounds import heaviest_path
+from ...formulations.digraph import heaviest_path
 from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import hypergraph
@@ -109,8 +109,6 @@ def path_bound(
     cpu = path_cpu(task, graph, path)
     ends = path_transfer(task, graph, path)
     inner = _inside_colours(graph.group[path])
-    if inner is None:
-        inner = np.zeros(size + 1, np.bool_)
     tied = graph.group[path] >= 0
     need = np.where(tied, data.tie_memory[graph.group[path]], data.memory[path])
     need[1:][inner[1:size]] = 0.0  # a colour counts once
@@ -118,12 +116,6 @@ def path_bound(
     scratch = new_scratch(data)
     for a in range(size):
         load[a, a:] = 0.0 if should_stop() else _weak_row(a, path, graph.reach, data, ends)
-
-    def sharpen(a: int, b: int) -> None:
-        if not exact[a, b] and load[a, b] < np.inf:
-            cut = least_of_interval(a, b, path, graph.reach, data, scratch)
-            load[a, b] = max(load[a, b], cut)
-        exact[a, b] = True
 
     largest, rounds = float(data.capacity.max(initial=0.0)), 0
     while True:
@@ -136,16 +128,18 @@ def path_bound(
         if not rough or quickly or should_stop():
             return PathBound(path, load, rest, value)
         for a, b in rough:
-            sharpen(a, b)
+            cut = least_of_interval(a, b, path, graph.reach, data, scratch)
+            load[a, b] = max(load[a, b], cut)
+            exact[a, b] = True
         rounds += 1
 
 
-def _inside_colours(colour: Ints) -> Bools | None:
-    """Return, shape (L+1,), whether i−1 and i share a colour; None if one is not contiguous."""
+def _inside_colours(colour: Ints) -> Bools:
+    """Return, shape (L+1,), whether i−1 and i share a colour; none do if one is not contiguous."""
     inner = np.zeros(len(colour) + 1, np.bool_)
     inner[1:-1] = (colour[1:] == colour[:-1]) & (colour[1:] >= 0)
     runs = colour[~inner[:-1] & (colour >= 0)]
-    return inner if len(np.unique(runs)) == len(runs) else None
+    return inner & (len(np.unique(runs)) == len(runs))
 
 
 def _chosen(

@@ -28,11 +28,9 @@ from ..core.search import Clock, Search
 from . import dp_kernel as kernel
 from .dp_kernel import LatticeLanes, LatticeSteps, LatticeTable, OpenStates
 
-#: Pairs of ideals between two polls of the clock: some hundredths of a second.
+#: Pairs of ideals between two polls of the clock, and pairs of ideals and pins handled together:
+#: some hundredths of a second.
 SLICE = 500_000
-
-#: Ideals whose cut nets are counted together.
-AT_ONCE = 4096
 
 #: Relative widening of what devices can hold, so that rounding excludes no plan.
 SLACK = 1e-9
@@ -155,8 +153,9 @@ def _cuts(lattice: Lattice, nets: Incidence, weight: Floats) -> Floats:
     """Return the weight, (E, C), of the nets that each ideal splits, shape (N, C)."""
     cuts = np.zeros((lattice.size, weight.shape[1]))
     pins = np.diff(nets.net_ptr)
-    for first in range(0, lattice.size if len(pins) else 0, AT_ONCE):
-        some = slice(first, first + AT_ONCE)
+    count = 1 + SLICE // max(1, len(nets.net_pins))
+    for first in range(0, lattice.size if len(pins) else 0, count):
+        some = slice(first, first + count)
         bits = np.unpackbits(lattice.members[some].view(np.uint8), axis=1, bitorder="little")
         held = np.add.reduceat(bits[:, nets.net_pins], nets.net_ptr[:-1], axis=1, dtype=np.int64)
         cuts[some] = ((held > 0) & (held < pins)) @ weight

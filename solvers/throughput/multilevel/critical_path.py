@@ -25,6 +25,7 @@ from __future__ import annotations
 import networkx as nx
 import numpy as np
 
+from ....formulations.digraph import heaviest_path
 from ....formulations.task import Task
 from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
@@ -129,16 +130,9 @@ def _places(graph: Hypergraph, work: Floats) -> tuple[Ints, Ints, int]:
     """Return g and f of each unit, and the length L of the path with the most work."""
     order = graph.digraph()
     topological = list(nx.topological_sort(order))
-    best, came = work.copy(), np.full(graph.size, -1)
-    for v in topological:
-        for u in order.predecessors(v):
-            if came[v] < 0 or best[u] + work[v] > best[v]:
-                best[v], came[v] = best[u] + work[v], u
-    path = [int(best.argmax())] if graph.size else []
-    while path and came[path[-1]] >= 0:
-        path.append(int(came[path[-1]]))
+    path = heaviest_path(topological, graph.successors, work)
     before, after = np.full(graph.size, -1), np.full(graph.size, len(path))
-    before[path] = after[path] = np.arange(len(path))[::-1]
+    before[path] = after[path] = np.arange(len(path))
     for v in topological:
         before[v] = max([before[v], *(before[u] for u in order.predecessors(v))])
     for v in reversed(topological):
