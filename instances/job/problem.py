@@ -66,8 +66,8 @@ class TrainingJob:
     schedules
         Allowed orders of passes; default: the launcher's.
     recompute
-        Allowed sets of recomputed modules, or one module; default: those of the launcher. With ``full``, stages
-        recompute only as many layers as they must, or none.
+        Allowed sets of recomputed modules, or one module; default: those of the launcher. With
+        ``full``, stages recompute only as many layers as they must, or none.
     recipe
         Precision and bytes per parameter; default: the launcher's recipe.
     offload_activations, offload_weights, offload_optimizer
