@@ -230,7 +230,8 @@ def _nodes_of(text: str, kind: str) -> tuple[_Entry, int, int]:
     """Return entry, devices per node and number of nodes of a kind such as h100:8x16."""
     name, colon, size = kind.rpartition(":")
     match = re.fullmatch(r"(\d{1,8})(?:[x×](\d{1,8}))?", size.strip())
-    if not colon or not match or int(match[1]) < 1 or int(match[2] or 1) < 1:
+    counted = re.match(r"\d+\s*[x×]", name)  # 8xh100:1, or 8xh100 with a number to be planned
+    if not colon or counted or not match or int(match[1]) < 1 or int(match[2] or 1) < 1:
         raise InputError(f"cluster {quote(text)}: write NAME:PER_NODExNODES, such as h100:8x16")
     entry = _find(name)
     first = int(match[1])

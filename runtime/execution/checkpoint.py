@@ -7,6 +7,7 @@ them. `checkpoint_folder.py` writes and reads the files.
 from __future__ import annotations
 
 import copy
+import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -265,11 +266,7 @@ def merge_checkpoint(folder: str | Path) -> dict[str, Tensor]:
     stagecut.instances.common.errors.InputError: kept: no such folder; check the path
     """
     path = Path(folder)
-    try:
-        there = path.is_dir()
-    except (OSError, ValueError):  # no name that a folder could have
-        there = False
-    if not there:
+    if not os.path.isdir(path):  # unlike `Path`, it takes names that no folder could have
         raise InputError(f"{str(folder)[:200]}: no such folder; check the path")
     if not (path / MANIFEST).exists() and not path.name.startswith("step-"):
         found = checkpoints(path)

@@ -140,7 +140,8 @@ def main():
     torch.manual_seed(0)  # every rank makes the same model, and keeps its stages
     made = {call}
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    model.train(TRAINING)
+    if model.training != TRAINING:
+        model.train(TRAINING)
     data = microbatches(tuple(made_up()) if inputs is None else inputs)
 
     replica, ranks = next((r, ranks) for r, ranks in enumerate(PIPELINES) if RANK in ranks)

@@ -7,6 +7,7 @@ import socket
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -201,6 +202,26 @@ def test_small_constants_are_written_and_large_ones_refused() -> None:
         script_of(Odd(300), inputs, [0, 1])
     with pytest.raises(InputError, match="is a single number"):
         script_of(Odd(5), (torch.randn(2, 4), torch.tensor(1.0)), [0, 1])
+
+
+def test_parts_of_a_model_may_have_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.number, self.takes, self.stage = (nn.Linear(4, 4) for _ in range(3))
+            self.gives = nn.Parameter(torch.ones(4))
+            self.register_buffer("plan_device", torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.stage(self.takes(self.number(x)).relu() * self.gives + self.plan_device)
+
+    model, x = Named(), torch.randn(2, 4)
+    text = script_of(model, (x,), [0, 1], factory="typing:Any", call="Any")
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")):
+        monkeypatch.setenv(name, value)
+    made: dict[str, Any] = {"__name__": "script"}
+    exec(text, made)
+    torch.testing.assert_close(made["Stage1"](model)(*made["Stage0"](model)(x))[0], model(x))
 
 
 @pytest.mark.parametrize(

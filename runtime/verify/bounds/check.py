@@ -29,6 +29,7 @@ from ....instances import (
     without_links,
 )
 from ....instances.common.errors import quote
+from ....instances.common.units import show_time
 from ....instances.formats.plan_json import PriceCertificate, ShardingCertificate, read_certificate
 from ....instances.model.workload import kept_bytes
 from ..verify import CLAIM_TOLERANCE
@@ -109,7 +110,7 @@ def _check_without_certificate(workload: Workload, plan: Plan) -> BoundCheck:
     if not plan.bound <= proved * (1 + CLAIM_TOLERANCE):
         raise UncheckedError(
             f"bound: not checked: {source}, without a certificate that can be checked; rely on "
-            f"{proved!r}, which follows from the workload alone"
+            f"{show_time(proved, workload.time_unit)}, which follows from the workload alone"
         )
     return BoundCheck(plan.bound, proved, plan.bound)
 
