@@ -143,9 +143,9 @@ def _inside_colours(colour: Ints) -> Bools:
 
 
 def _chosen(
-    choice: Ints, taken: Ints, middles: list[Ints], start: int | None = None
+    choice: Ints, taken: Ints, middles: list[Ints], start: int | None
 ) -> list[tuple[int, int]]:
-    """Return the intervals that attain D[1][start]; by default, those that attain any D[i][x]."""
+    """Return the intervals that attain D[1][start], or any D[i][x] if `start` is None."""
     groups: set[tuple[int, int, int]] = set()
     if start is None:
         at = np.nonzero(choice >= 0)
