@@ -133,7 +133,10 @@ def run_command(arguments: Sequence[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands, and none named
             ERR.print_line(text)
         else:
-            ERR.print_line(f"error: {one_line(text)}", style="red")
+            vague = text.startswith(("Missing", "No such command", "Got unexpected"))
+            remedy = f"; see {error.ctx.command_path} --help" if vague and error.ctx else ""
+            text = one_line(text).removesuffix(".") if remedy else one_line(text)
+            ERR.print_line(f"error: {text}{remedy or _field_of(error)}", style="red")
         return BAD_INPUT
     except OSError as error:  # of the machine: a full disk, no folder for temporary files
         where = "" if error.filename is None else f"{error.filename}: "
@@ -146,6 +149,22 @@ def run_command(arguments: Sequence[str]) -> int:
         return BAD_INPUT
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+
+
+#: Options of `estimate` → the fields that fix them where a job is planned.
+_JOB_FIELDS = {
+    "--tp": "tensor", "--cp": "context", "--pp": "pipeline", "--dp": "data", "--ep": "expert",
+    "--chunks": "chunks", "--zero": "zero", "--microbatch": "microbatch", "--recipe": "recipe",
+    "--recompute": "recompute",
+}  # fmt: skip
+
+
+def _field_of(error: Any) -> str:
+    """Return a hint for an option of `estimate` that `solve` takes as a field; else empty."""
+    field = _JOB_FIELDS.get(getattr(error, "option_name", ""))
+    if field is None or error.ctx is None or error.ctx.info_name not in ("solve", "compare"):
+        return ""
+    return f"; to fix it in a training job, say --set {field}=…"
 
 
 def _leave(code: int) -> None:

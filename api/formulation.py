@@ -634,7 +634,10 @@ class _Model:
         if not self.own_objective:
             return result
         bound = max(0.0, result.bound) + self.least
-        note = f"objective {self.objective.name}: {value + self.least:.6g}, at least {bound:.6g}"
+        note = (
+            f"objective {self.objective.name}: {value + self.least:.6g}, at least {bound:.6g} "
+            "(in the units of the model)"
+        )
         by_definition = self._verify(result.plan.solution)
         plan = replace(result.plan, objective=by_definition, bound=-math.inf, certificate={})
         return replace(

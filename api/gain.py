@@ -130,7 +130,10 @@ def _reason(
         if is_iteration(task.problem)
         else float(task.workload.memory_bytes.sum())
     )
-    if needed > task.costs.capacity_bytes[fastest]:
+    capacity = float(task.costs.capacity_bytes[fastest])
+    if needed > capacity * task.costs.count[fastest]:
+        return "the devices of the fastest kind together do not have the memory for all of it"
+    if needed > capacity:
         return (
             "no device of the fastest kind has the memory for all of it, and sharing the work "
             "costs what it saves"

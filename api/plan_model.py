@@ -128,6 +128,7 @@ class PlannedModel(Summarised):
     def report(self) -> str:
         """Return the plan as text: a table of devices, and a few lines."""
         unit, stages = self.workload.time_unit, self._stage_numbers()
+        order = {name: k for k, name in enumerate(stages)}  # by their first stages
         loads = loads_of(self.plan.problem, self.checked)
         rows = [
             (
@@ -139,7 +140,7 @@ class PlannedModel(Summarised):
                 show_bytes(load.memory_bytes),
                 show_bytes(load.capacity_bytes),
             )
-            for load in sorted(loads, key=lambda load: stages.get(load.name, "~"))
+            for load in sorted(loads, key=lambda load: order.get(load.name, len(order)))
             if load.nodes
         ]
         idle = [load.name for load in loads if not load.nodes]
@@ -203,7 +204,7 @@ class PlannedModel(Summarised):
         if gained is not None and math.isfinite(gained.speed_up):
             facts["speed-up"] = gained.text(unit)
         if all(math.isinf(kind.memory_bytes) for kind in plan.cluster.kinds):
-            facts["memory"] = "not limited here (memory_bytes sets a limit)"
+            facts["memory"] = "not limited here (as devices, give a Cluster with limits)"
         return facts
 
     def _stage_numbers(self) -> dict[str, str]:

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from ..instances.costs.description import ModelDescription
 
 
+#: Field of the layout → its option, where that has another name.
+SHORT = {"tensor": "--tp", "pipeline": "--pp", "data": "--dp", "context": "--cp", "expert": "--ep"}
+
+
 def estimate(
     model: Annotated[
         str,
@@ -138,9 +142,13 @@ def estimate(
         "sequence_parallel": tensor > 1,
         "software": Software.FSDP if zero == 3 else Software.MEGATRON,
     }
+    more: Table = {}
     for text in settings or ():
-        chosen = merged(chosen, read_setting(text), "--set {}", "the command's options")
-    layout = make_record(Layout, {**usual, **chosen})
+        more = merged(more, read_setting(text), "--set {}", "--set")
+    for name in [one for one in more if one in chosen]:
+        option = SHORT.get(name, f"--{name.replace('_', '-')}")
+        raise InputError(f"--set {name}: {option} gives it; write {option} in its place")
+    layout = make_record(Layout, {**usual, **chosen, **more})
     found = price(described, layout, machines, measured=measured)
     if plot is not None:
         from ..runtime.pictures.style import save_picture
@@ -168,8 +176,11 @@ def _modules(text: str) -> list[Recompute]:
     return [Recompute.of("--recompute", word) for word in words]
 
 
-def print_estimate(found: Estimate) -> None:
-    """Print seconds by term, then bytes by term of the ranks that differ."""
+def print_estimate(found: Estimate, allowed: float | None = None) -> None:
+    """Print seconds by term, then bytes by term of the ranks that differ.
+
+    `allowed` are the bytes of each device that may be used; None: all.
+    """
     from ..instances.costs.activations import fused
     from ..instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 
@@ -199,9 +210,11 @@ def print_estimate(found: Estimate) -> None:
     if len(found.cluster.nodes) > 1:
         memory.add_row("of", *(f"{found.memory_limits[rank] / 2**30:.2f}" for rank in ranks))
     OUT.print(memory)
-    most = found.memory[found.fullest].needed
-    verdict = "it fits" if found.fits else "it does not fit"
-    OUT.print_line(f"{verdict}: {show_bytes(most)} needed, of {show_bytes(found.memory_limit)}")
+    limits = [min(limit, allowed or limit) for limit in found.memory_limits]
+    free, rank = min((limit - found.memory[k].needed, k) for k, limit in enumerate(limits))
+    verdict = "it fits" if free >= 0 else "it does not fit"
+    of = show_bytes(limits[rank]) + (" allowed" if limits[rank] < found.memory_limits[rank] else "")
+    OUT.print_line(f"{verdict}: {show_bytes(found.memory[rank].needed)} needed, of {of}")
     if found.nearly_full:
         why = "PyTorch's allocator may slow down a device that is so full"
         if fused(layout):

@@ -183,6 +183,8 @@ def run(
         OUT.print_wrapped(
             f"{checkpoint}: nothing is left; give more --steps than it has, and inputs"
         )
+    if check and done:
+        OUT.print_wrapped("checked: loss and gradients of the first step are those of one process")
     if len(done) < steps and not resume:
         OUT.print_wrapped(f"the inputs ended after {show_count(len(done), 'step')}")
     tell_written(record)

@@ -89,7 +89,7 @@ def print_result(found: JobResult) -> None:
         f"bound: no layout of the declared space takes less than {plan.bound:.4g} s "
         f"(gap {show_percent(plan.gap)}); of {sum(points.values()):,}: {ruled}"
     )
-    print_estimate(found.estimate)
+    print_estimate(found.estimate, plan.job.memory_bytes)
     table = _layouts("layouts that differ", "layout", ("s", "behind", "worst s", "free"))
     for one in found.candidates:
         table.add_row(
@@ -209,7 +209,7 @@ def print_difference(found: JobDifference, names: tuple[str, str]) -> None:
     for column in table.columns[1:]:
         column.no_wrap = False
     for name, pair in {**found.asked, **found.layout}.items():
-        table.add_row(name, *map(_shown, pair))
+        table.add_row(name, *(_shown(name, value) for value in pair))
     table.add_row("s per iteration", *(f"{seconds:.4g}" for seconds in found.seconds))
     OUT.print(table)
     if not (found.terms or found.memory):
@@ -224,14 +224,14 @@ def print_difference(found: JobDifference, names: tuple[str, str]) -> None:
     OUT.print(terms)
 
 
-def _shown(value: object) -> str:
-    """Return a field of a job or layout as text: choices by their names."""
+def _shown(name: str, value: object) -> str:
+    """Return a field of a job or layout as text: choices by their names, memory with its unit."""
     plain = to_plain(value)
     if plain is None:
         return "not given"
     if isinstance(plain, (list, tuple)):
-        return ", ".join(map(_shown, plain)) or "none"
-    return str(plain)
+        return ", ".join(_shown(name, one) for one in plain) or "none"
+    return show_bytes(plain) if name == "memory_bytes" else str(plain)
 
 
 def front_dict(found: JobFront) -> dict[str, Any]:

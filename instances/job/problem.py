@@ -66,8 +66,8 @@ class TrainingJob:
     schedules
         Allowed orders of passes; default: the launcher's.
     recompute
-        Allowed sets of recomputed modules; default: those of the launcher. With ``full``, stages
-        recompute only as many layers as they must, or none.
+        Allowed sets of recomputed modules, or one module; default: those of the launcher. With
+        ``full``, stages recompute only as many layers as they must, or none.
     recipe
         Precision and bytes per parameter; default: the launcher's recipe.
     offload_activations, offload_weights, offload_optimizer
@@ -114,6 +114,9 @@ class TrainingJob:
             raise InputError(f"launcher: {quote(self.launcher)} is not one of {names}")
         for name in ("global_batch", "sequence"):
             check_count(name, getattr(self, name))
+        for name in (*OPEN, *OFFLOAD):
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(value))
         for name in OPEN:
             if name != "zero":
                 check_counts(name, self.allowed(name))
@@ -132,9 +135,17 @@ class TrainingJob:
                     f"{', '.join(sorted(self.settings.schedules))}, or plan for any launcher"
                 )
         if self.recompute is not None:
+            choices: Iterable[Iterable[OrText[Recompute]]] = (
+                ({self.recompute},) if isinstance(self.recompute, str) else self.recompute
+            )
+            for one in choices:
+                if isinstance(one, str):
+                    raise InputError(
+                        f"recompute: {quote(one)}; give sets of modules: {{{quote(one)}}}"
+                    )
             sets = tuple(
                 frozenset(Recompute.of("recompute", module) for module in modules)
-                for modules in self.recompute
+                for modules in choices
             )
             object.__setattr__(self, "recompute", sets)
         for name in OFFLOAD:

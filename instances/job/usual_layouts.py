@@ -218,7 +218,7 @@ def _first(
         reason = reason or f"memory: {both}"
     if most:
         reason = f"memory: at least {most}"
-    return UsualLayout(name, None, reason)
+    return UsualLayout(name, None, reason or "a pipeline takes two devices and two layers")
 
 
 def _sharded(common: Layout, cluster: TrainingCluster, tensors: Sequence[int]) -> Iterator[Layout]:

@@ -187,6 +187,7 @@ def plan_of(given: Plan | Planned) -> Plan:
     if not isinstance(plan, Plan):
         raise InputError(
             f"plan: this is of type {type(plan).__name__}; give a Plan, or the Result that holds "
-            "it; of a file, what load_plan returns"
+            "it; of a file, what load_plan returns. A JobPlan has functions of its own: "
+            "verify_job_plan, explain_job, simulate_job (docs/job.md)"
         )
     return plan

@@ -41,7 +41,7 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
         f"predicted: {1e3 * comparison.predicted_iteration_s:.4g} ms", loc="left", fontsize=11
     )
     below.set_title(
-        f"measured, step {comparison.typical_step}; median of "
+        f"measured, step {comparison.typical_step + 1}; median of "
         f"{show_count(len(comparison.steps), 'step')}: "
         f"{1e3 * comparison.measured_iteration_s:.4g} ms; error of the prediction "
         f"{show_percent(comparison.error, signed=True)}",
@@ -100,7 +100,7 @@ def comparison_trace(comparison: Comparison) -> dict[str, Any]:
         if event["name"] == "process_name" and event["args"]["name"] == "devices":
             event["args"]["name"] = "predicted"
     measured = measured_marks(comparison)
-    name = f"measured, step {comparison.typical_step}"
+    name = f"measured, step {comparison.typical_step + 1}"  # as `run` counts them
     durations = {str(a): end - start for a, (_, start, end) in comparison.predicted.items()}
     for event in track_events(measured, 1e6, MEASURED, name):
         if event["name"] in durations:

@@ -21,6 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_map_only
 
 from ...instances import InputError, StagecutError
+from ...instances.common.units import show_count
 from ...instances.pytorch.tracing.traced import loss_of, tensors
 from ..measure.group import choose_device, process_group, threads_per_process
 from .checkpoint import Trained, save
@@ -119,6 +120,11 @@ def take_steps(
         while options.steps is None or done < options.steps:
             batch = list(islice(items, count))
             if len(batch) < count:
+                if batch and not done:
+                    raise InputError(
+                        f"inputs: {show_count(len(batch), 'microbatch')}, and {count} are taken at "
+                        "a time: give more, or ask for fewer steps or microbatches"
+                    )
                 break
             compare = None if training.check is None or steps else training.check(batch)
             begun = time.perf_counter()
@@ -195,7 +201,8 @@ def by_one_process(
             loss = loss.reshape(()) / len(microbatches)
             loss.backward()
             total += loss.item()
-    found = {name: x.grad for name, x in alone.named_parameters() if x.grad is not None}
+    gradients = ((name, x.grad) for name, x in alone.named_parameters())
+    found = {name: x.to_dense() for name, x in gradients if x is not None}
     return FirstStep(total, found, coarse)
 
 
@@ -221,7 +228,7 @@ def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None
         if whole is None or not parameter.requires_grad:
             continue
         wanted = whole if trained.shards is None else trained.shards.part(name, whole)
-        found = torch.zeros_like(wanted) if parameter.grad is None else parameter.grad
+        found = torch.zeros_like(wanted) if parameter.grad is None else parameter.grad.to_dense()
         error = _norm(found - wanted) / max(_norm(wanted), floor)
         tolerance = COARSE if expected.coarse or wanted.element_size() < 4 else TOLERANCE
         if not error <= tolerance:

@@ -21,7 +21,7 @@ from types import FrameType
 from ...formulations.task import Task
 from ...formulations.throughput.infeasible import colour_notes
 from ...instances import Plan, Problem, Solution
-from ...instances.common.kernel import NOT_KEPT, compiled_to_come_near, unkept
+from ...instances.common.kernel import NOT_KEPT, compiled_to_come_near, compiling, unkept
 from .limits import Workers, usual_count
 from .method import Method, Solver
 from .portfolio import Portfolio, executor_of
@@ -138,7 +138,12 @@ def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Po
             if search.overdue() > GRACE_S and not first:
                 portfolio.close()
                 search.close()
-                search.note(f"{search.method} did not stop in time and was left behind")
+                search.note(
+                    f"the time was up while {search.method} was being compiled, once per machine: "
+                    "give it more, or run stagecut warm"
+                    if compiling()
+                    else f"{search.method} did not stop in time and was left behind"
+                )
                 atexit.register(_wait_for, thread)
                 return
         if not failures:

@@ -49,6 +49,11 @@ def test_the_end_of_a_script_waits() -> None:
     assert ended(SCRIPT) == (said, "")
 
 
+def test_who_waits_for_compiling_is_told() -> None:
+    said, _ = ended(SCRIPT.replace("limits =", "module.compiling = lambda: True\nlimits ="))
+    assert said[0].startswith("the time was up while greedy was being compiled, once per machine")
+
+
 def test_the_end_of_a_script_says_what_it_waits_for() -> None:
     """The solver ends when that is said, and not before."""
     told = (

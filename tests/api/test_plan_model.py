@@ -63,6 +63,17 @@ def test_it_says_what_it_comes_to(tmp_path: Path) -> None:
     assert len(stagecut.stage_modules(again)) == len(planned.stages(model))
 
 
+def test_the_report_has_the_stages_in_the_order_of_the_pipeline() -> None:
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(12)))
+    problem = stagecut.PipelineJob(12, placement_rules=stagecut.PlacementRules(apart=(("*",),)))
+    planned = stagecut.plan(
+        model, torch.zeros(4, 16), devices=free(12), estimate="h100", problem=problem, depth=1,
+        limits=stagecut.Limits(gap=0.9),
+    )  # fmt: skip
+    rows = planned.report().splitlines()[1:13]
+    assert [row.split()[0] for row in rows] == [str(stage) for stage in range(12)]
+
+
 def test_memory_is_that_of_the_accelerator_unless_it_is_said() -> None:
     model, inputs = nn.Linear(64, 64), torch.zeros(4, 64)
     measured = stagecut.plan(model, inputs, devices=1)

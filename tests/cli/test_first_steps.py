@@ -33,6 +33,14 @@ def test_memory_without_a_unit_is_asked_about(capsys: pytest.CaptureFixture[str]
     assert "MiB more than" in said or "GiB more than" in said
 
 
+def test_accelerators_that_are_too_small_together_are_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_command(["solve", "gpt2-xl", "--accelerators", "2", "--memory", "10"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the devices of the fastest kind together do not have the memory for all of it" in said
+
+
 def test_loads_are_drawn_for_every_problem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

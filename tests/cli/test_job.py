@@ -148,7 +148,8 @@ def test_host_memory_makes_room_where_it_is_asked_for(
         (["--memory", "12 parsecs"], "--memory"),
         (["--memory", "0"], "--memory: 0; it must be above 0"),
         (["--for", "vllm"], '--for: "vllm" is not one of megatron'),
-        (["--set", "memory_bytes=12 parsecs"], 'memory_bytes: "12 parsecs"; write a size'),
+        (["--set", "memory_bytes=12 parsecs"], '--memory: "12 parsecs"; write a size'),
+        (["--tp", "2"], "; to fix it in a training job, say --set tensor=…"),
     ],
 )
 def test_contradictions_end_in_one_line(
@@ -213,7 +214,10 @@ def test_a_plan_is_not_written_into_a_table(
         ("h100", "gpus=8:x", "write a number"),
         ("h100", "gpus=0", "write a number"),
         ("h100:8x8", "gpus=8", "PER_NODE"),
+        ("h100+a100", "gpus=8", "one NAME"),
+        ("h100", "gpus=12", "write h100:4 for nodes of 4"),
         ("h100:8", "price=2", "of a front alone"),
+        ("8xh100", "gpus=8", "write NAME:PER_NODExNODES, such as h100:8x16"),
         ("h100", "price=cheap", "it must be a number"),
         ("h100", "price=-1", "0 or above"),
     ],
@@ -231,6 +235,12 @@ def test_one_choice_needs_no_brackets() -> None:
     stated = {"global_batch": 8, "schedules": "gpipe", "recompute": "mlp", "launcher": "any"}
     job = make_record(TrainingJob, stated)
     assert job == TrainingJob(8, launcher="any", schedules=("gpipe",), recompute=({"mlp"},))
+    assert job == TrainingJob(8, launcher="any", schedules="gpipe", recompute="mlp")
+    with pytest.raises(
+        stagecut.InputError, match=r'recompute: "mlp"; give sets of modules: {"mlp"}'
+    ):
+        TrainingJob(8, recompute=["mlp", "moe"])
+    assert TrainingJob(8, zero=[0, 1]) == TrainingJob(8, zero=(0, 1))
 
 
 def test_what_no_plan_is_of_is_told(
@@ -293,8 +303,23 @@ def test_plans_are_explained_and_told_apart(
     assert (code, "one.json" in out, "pipeline" in out) == (0, True, True)
     code, out, err = run(capsys, "diff", *plans, "--json")
     assert json.loads(out)["layout"]["pipeline"] == [1, 2]
+    (tmp_path / "other.json").write_text("{}")
+    code, _, err = run(capsys, "diff", plans[0], str(tmp_path / "other.json"))
+    assert (code, err.count("\n"), "name two plans of a kind" in err) == (2, 1, True)
     code, _, err = run(capsys, "diff", plans[0], str(tmp_path / "none.json"))
-    assert (code, err.count("\n"), "none.json" in err) == (2, 1, True)
+    assert (code, err.count("\n"), "none.json: no such file" in err) == (2, 1, True)
+
+
+def test_allowed_memory_is_told_with_its_unit(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, plans: tuple[str, str]
+) -> None:
+    less = str(tmp_path / "less.json")
+    asked = ["solve", "llama3.2-1b", "--cluster", "h100:4", "--global-batch", "16",
+             "--sequence", "2048", "--memory", "60GiB", "-o", less]  # fmt: skip
+    code, out, _ = run(capsys, *asked)
+    assert (code, "needed, of 60.00 GiB allowed" in out) == (0, True)
+    code, out, _ = run(capsys, "diff", plans[0], less)
+    assert (code, "60.00 GiB" in out) == (0, True)
 
 
 def test_jobs_are_compared_with_what_is_usually_done(

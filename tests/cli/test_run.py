@@ -161,6 +161,7 @@ def test_two_processes_train(tmp_path: Path) -> None:
     )
     assert len([line for line in told if line.startswith("step ")]) == 2  # the inputs end
     assert "the inputs ended after 2 steps" in told
+    assert "checked: loss and gradients of the first step are those of one process" in told
     recording = load_recording(tmp_path / "run.json")
     assert recording.steps == (0, 1)
     assert recording.schedule == "1f1b"

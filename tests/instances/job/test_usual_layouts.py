@@ -57,6 +57,11 @@ def test_what_is_chosen_is_legal_and_fits(model, cluster):
         assert (one.layout.global_batch, one.layout.sequence) == (batch, sequence)
 
 
+def test_a_rule_without_layouts_says_why():
+    one = usual("llama3-8b", "h100:1", batch=16)["ZeRO-1"]
+    assert (one.layout, one.reason) == (None, "a pipeline takes two devices and two layers")
+
+
 def test_rules_without_a_limit_are_as_their_guides_say():
     found = usual("llama3-70b", "h100:8x8", memory=1e15, recipe="megatron-fp8")
     degrees = {

@@ -98,6 +98,24 @@ def test_parts_are_compared_with_parts() -> None:
         check_first_step(loss, part, expected)
 
 
+def test_sparse_gradients_are_compared() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(4, 2, sparse=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.embedding(x).square().mean()
+
+    model, given = Words(), [((torch.tensor([1, 1, 2]),), {})]
+    expected = by_one_process(model, given, HERE)
+    loss, held = trained(model, given)
+    check_first_step(loss, held, expected)
+    model.embedding.weight.grad = model.embedding.weight.grad.to_dense() * 2
+    with pytest.raises(StagecutError, match=r"gradient of embedding\.weight is off by"):
+        check_first_step(loss, held, expected)
+
+
 def test_another_loss_is_told() -> None:
     model, given = Net(), batch()
     expected = by_one_process(model, given, HERE)

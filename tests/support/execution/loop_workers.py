@@ -38,6 +38,18 @@ class Part(nn.Module):
         return (F.mse_loss(x, y),) if self.last else (x, y)
 
 
+def sparse_gradients(rank: int) -> tuple[torch.Tensor, list[float]]:
+    """Return the sum of sparse gradients of two replicas, and the norm of rank 0's and of all."""
+    weight = nn.Parameter(torch.ones(4, 2))
+    F.embedding(torch.tensor([1, 1, 2]) + rank, weight, sparse=True).sum().backward()
+    own, everywhere = {"weight": weight}, frozenset({0, 1})
+    norms = [float(clip_norm(own, {"weight": frozenset({0})}, 1e9))]
+    GradientSums({"weight": everywhere}).add_up(own)
+    norms.append(float(clip_norm(own, {"weight": everywhere}, 1e9)))
+    assert weight.grad is not None
+    return weight.grad, norms
+
+
 def layers(count: int) -> nn.Sequential:
     """Return `count` layers with a nonlinearity each."""
     torch.manual_seed(count)
@@ -126,14 +138,3 @@ def train(_: int, schedule: Schedule, ranks: list[list[int]], per_batch: int | N
 def momentum(parameters: Any) -> torch.optim.Optimizer:
     """Return an optimizer with state."""
     return torch.optim.SGD(parameters, lr=0.2, momentum=0.9)
-
-
-def sparse_gradients(rank: int) -> tuple[torch.Tensor, float]:
-    """Return the sum over ranks of a sparse gradient, and this rank's norm before."""
-    weight = nn.Parameter(torch.zeros(3, 2))
-    F.embedding(torch.tensor([rank, 2, 2]), weight, sparse=True).sum().backward()
-    own = {"weight": frozenset({rank})}
-    norm = float(clip_norm({"weight": weight}, own, 100.0))
-    GradientSums({"weight": frozenset({0, 1})}).add_up({"weight": weight})
-    assert weight.grad is not None
-    return weight.grad, norm
