@@ -134,7 +134,8 @@ class RunningJob:
         for number, stage in self.stages.items():
             materialize(stage, plan, self.ties, device)
             stage.set_positions(self._positions.to(device))
-            stage.train()
+            if not model.training:  # modules that are frozen in another mode stay so
+                stage.train()
             if layout.tensor > 1:
                 self._summed |= tensor_parallel(
                     stage, plan, layout, self.mesh.mesh["tensor"], parted_logits=self._parted
@@ -213,6 +214,8 @@ class RunningJob:
     def evaluate(self, tokens: Tensor, targets: Tensor) -> float:
         """Return the mean loss of a batch, as `step` does, and leave gradients as they are."""
         x, y = self._part_of(tokens, targets)
+        modules = [module for stage in self.stages.values() for module in stage.modules()]
+        modes = [module.training for module in modules]
         for stage in self.stages.values():
             stage.eval()
         try:
@@ -226,8 +229,8 @@ class RunningJob:
             with self._within("sums"):
                 return self._mean(losses)
         finally:
-            for stage in self.stages.values():
-                stage.train()
+            for module, training in zip(modules, modes, strict=True):
+                module.training = training
 
     @property
     def module(self) -> JobStage:

@@ -30,6 +30,7 @@ from job_cases import (  # noqa: E402
     collectives,
     evaluated,
     frozen,
+    frozen_modes,
     groups,
     ignoring,
     job_rank,
@@ -317,6 +318,10 @@ def test_random_numbers_go_on_under_the_same_layout(tmp_path: Path) -> None:
 def test_a_tied_weight_counts_once_whichever_name_is_first() -> None:
     (norm,) = on_ranks(1, norm_of_head_before_embedding)
     assert norm == pytest.approx(expected(True, False)["norms"][0], rel=1e-5)
+
+
+def test_a_block_that_is_frozen_in_another_mode_stays_so() -> None:
+    assert on_ranks(1, frozen_modes) == [[True, False, True, True]]
 
 
 def test_another_number_of_processes_is_refused() -> None:

@@ -38,6 +38,7 @@ from stagecut.runtime.execution.recording_file import (  # noqa: E402
 from stagecut.runtime.execution.run import run  # noqa: E402
 from stagecut.runtime.execution.sharded.prepare import (  # noqa: E402
     PreparedSharding,
+    check_same_program,
     prepare_sharding,
 )
 
@@ -292,11 +293,25 @@ def test_a_write_that_the_graph_does_not_show_is_refused(
         replicated(model, (torch.ones(2, 4),))
 
 
-def test_a_part_that_is_frozen_in_another_mode_stays_so() -> None:
+FROZEN = """
+import torch
+
+def make():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
     model[1].eval()
-    replicated(model, (torch.ones(2, 4),))
-    assert [part.training for part in model] == [True, False]
+    return model, torch.ones(2, 4)
+"""
+
+
+def test_a_part_that_is_frozen_in_another_mode_stays_so(tmp_path: Path) -> None:
+    (tmp_path / "frozen.py").write_text(FROZEN)
+    reference, program = f"{tmp_path}/frozen.py:make", tmp_path / "program.json"
+    profiled = ["profile", reference, *["--train", "--tensors", "--estimate", "h100"]]
+    assert run_command([*profiled, "-o", str(program)]) == 0
+    made = make(reference)
+    prepared = replicated(made.model, made.args)
+    assert [part.training for part in made.model] == [True, False]
+    check_same_program(prepared.workload.program, stagecut.load(program).program, "profiled")
 
 
 def test_recurrent_layers_are_operators_that_run_without_autograd() -> None:

@@ -425,6 +425,15 @@ def norm_of_head_before_embedding(_rank: int) -> float:
     return job.clip_gradients(1e9)
 
 
+def frozen_modes(_rank: int) -> list[bool]:
+    """Return the modes of a job's blocks after an evaluation; its second one is frozen."""
+    model = make_transformer()
+    model.layers[1].eval()
+    job = RunningJob(model, PLAN, Layout(**BATCHES), device=rank_device())
+    job.evaluate(*batches()[0])
+    return [block.training for block in model.layers]
+
+
 def partly_ignored() -> tuple[Tensor, Tensor]:
     """Return a batch of which many targets are ignored, of some microbatches all."""
     (x, y), *_ = batches(1)
