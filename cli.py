@@ -133,7 +133,10 @@ def run_command(arguments: Sequence[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands, and none named
             ERR.print_line(text)
         else:
-            ERR.print_line(f"error: {one_line(text)}{_field_of(error)}", style="red")
+            vague = text.startswith(("Missing", "No such command", "Got unexpected"))
+            remedy = f"; see {error.ctx.command_path} --help" if vague and error.ctx else ""
+            text = one_line(text).removesuffix(".") if remedy else one_line(text)
+            ERR.print_line(f"error: {text}{remedy or _field_of(error)}", style="red")
         return BAD_INPUT
     except OSError as error:  # of the machine: a full disk, no folder for temporary files
         where = "" if error.filename is None else f"{error.filename}: "

@@ -27,7 +27,7 @@ from ..instances import (
 from ..instances.common.errors import quote
 from ..instances.formats.files import load, load_split
 from ..instances.model.completed import assumed
-from ..instances.model.problem import suggested_cluster
+from ..instances.model.problem import suggested_cluster, usual_problem
 from ..runtime import evaluate
 from ..solvers import Result, Search
 from .versions import installed
@@ -67,8 +67,14 @@ def checked_problem(problem: Problem) -> Problem:
 
 
 def default_problem(workload: Workload) -> Problem:
-    """Return the default problem of a workload."""
-    return Throughput() if workload.layers is None else PipelineJob()
+    """Return the default problem of a workload; InputError for a program, whose mesh it needs."""
+    usual = usual_problem(workload)
+    if usual == "sharding":
+        raise InputError(
+            f"problem: {workload.name} is a tensor program; give Sharding(mesh) of the devices' "
+            "mesh, or another problem for its operators"
+        )
+    return Throughput() if usual == "throughput" else PipelineJob()
 
 
 def devices_of(topology: Topology) -> Cluster:

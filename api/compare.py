@@ -98,8 +98,7 @@ def compare(
     cases = [
         (name, workload, label, problem, method)
         for name, workload in named.items()
-        for usual in [default_problem(workload)]
-        for label, problem in (asked or {usual.name: usual}).items()
+        for label, problem in (asked or _usual(workload)).items()
         for method in wanted
         if method.partition(":")[0] in METHODS[problem.name]
     ]
@@ -132,6 +131,12 @@ def _named_workloads(
     several = [workloads] if isinstance(workloads, Workload | str | Path) else workloads
     loaded = [one if isinstance(one, Workload) else load(one) for one in several]
     return _by_name([(workload.name, workload) for workload in loaded], "workloads")
+
+
+def _usual(workload: Workload) -> dict[str, Problem]:
+    """Return the default problem of a workload by its name."""
+    usual = default_problem(workload)
+    return {usual.name: usual}
 
 
 def _named_problems(

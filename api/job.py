@@ -179,7 +179,8 @@ class JobResult(Summarised):
     seconds
         That the search took.
     candidates
-        The best plans that differ, the best first.
+        The best plans that differ, the best first. Where a bound alone ruled a kind out, its stages
+        are even, and `explain_job` may find better ones.
     close
         At most ten that the costs' known error cannot tell from the best, in the order in which to
         try them: by their worst case, then by free memory, fewer pipeline and tensor ranks.

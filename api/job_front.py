@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..instances import InputError
-from ..instances.costs.clusters import training_cluster
+from ..instances.common.errors import quote
+from ..instances.costs.clusters import training_cluster, usual_node
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.layout import Layout, describe
@@ -151,10 +153,10 @@ def front(
         model = model_description(model)
     points, refused = [], []
     for number in sorted(set(gpus)):
-        cluster = training_cluster(_cluster(kind, number))
         try:
+            cluster = training_cluster(_cluster(kind, number))
             points.append(_point(model, cluster, job, price, limits))
-        except InputError as error:  # of this number: others may divide the batch
+        except InputError as error:  # of this number: others may fill nodes and divide the batch
             refused.append(error)
             points.append(_nothing(number, str(error)))
     if len(refused) == len(points):
@@ -166,13 +168,18 @@ def _cluster(kind: str, devices: int) -> str:
     """Return a number of devices of a kind in the notation of `training_cluster`."""
     name, comma, options = kind.partition(",")
     device, colon, per_node = name.partition(":")
-    if not colon:
-        return f"{device}:{devices}{comma}{options}"
-    if not per_node.isdigit() or int(per_node) < 1:
-        raise InputError(f"cluster {kind!r}: write NAME or NAME:PER_NODE; gpus are their number")
-    each = int(per_node)
+    given = not colon or (per_node.isdecimal() and int(per_node) > 0)
+    if not given or "+" in name or name.endswith(".json"):
+        raise InputError(
+            f"cluster {quote(kind)}: write one NAME or NAME:PER_NODE; gpus are the devices"
+        )
+    each = int(per_node) if colon else usual_node(device)
     if devices > each and devices % each:
-        raise InputError(f"gpus: {devices} are no whole number of nodes of {each}")
+        smaller = math.gcd(devices, each)
+        raise InputError(
+            f"gpus: {devices} are no whole number of nodes of {each}; leave it out, or write "
+            f"{device}:{smaller} for nodes of {smaller}"
+        )
     nodes = max(1, devices // each)
     return f"{device}:{min(devices, each)}x{nodes}{comma}{options}"
 

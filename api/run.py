@@ -56,7 +56,7 @@ def run(
     >>> import stagecut
     >>> stagecut.run("plan.json", "my_model.py:make", steps=10)  # in a program that torchrun starts
     Traceback (most recent call last):
-    stagecut.instances.common.errors.InputError: my_model.py: no such file
+    stagecut.instances.common.errors.InputError: my_model.py: no such file; check the path
     """
     from ..instances.pytorch.factory import made_of, make
     from ..runtime.execution.options import RunOptions

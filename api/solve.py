@@ -106,7 +106,7 @@ def solve(
         without its CPUs.
     problem
         Objective and allowed splits, or the `TrainingJob`; default: `PipelineJob()` for a workload
-        with layer configurations, else `Throughput()`.
+        with layer configurations, else `Throughput()`. A tensor program needs its `Sharding`.
     method
         ``auto``, which reports its choice, or one of `stagecut.METHODS`. A colon separates the
         argument of a method: ``milp:gurobi`` (a solver that Pyomo knows, in place of HiGHS),

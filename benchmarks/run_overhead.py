@@ -1,8 +1,10 @@
 """Cost of the executor: a plan's split, against the same split by hand on torch's pipelining.
 
 A GPT of eight blocks runs with four on each of two processes with one core each, under 1F1B, with a
-step of SGD. Prints Markdown: seconds per iteration in five repetitions, and the difference. Takes
-about a minute: `python benchmarks/run_overhead.py`.
+step of SGD. Prints the milliseconds per iteration in five repetitions, and the difference. Takes
+about a minute:
+
+    python benchmarks/run_overhead.py | python benchmarks/results.py run_overhead
 """
 
 from __future__ import annotations
@@ -131,11 +133,11 @@ def main() -> None:
     model, inputs = gpt()
     workload = profile(model, inputs, training=True, estimate="h100", depth=2).workload
     seconds = on_ranks(2, train, workload)
-    print("| way | iteration (ms), five repetitions | median |")
+    print("| way | repetition | iteration_ms |")
     print("|---|---|---|")
     for name, taken in seconds.items():
-        row = ", ".join(f"{1e3 * s:.1f}" for s in taken)
-        print(f"| {name} | {row} | {1e3 * statistics.median(taken):.1f} |")
+        for repetition, each in enumerate(taken):
+            print(f"| {name} | {repetition} | {1e3 * each:.1f} |")
     cost = statistics.median(seconds["plan"]) / statistics.median(seconds["by hand"]) - 1
     print(f"\nThe plan takes {100 * cost:+.1f} %.")
 

@@ -156,7 +156,7 @@ def _compare_jobs(
         return
     if len(files) < len(names):
         other = next(name for name in names if name not in files)
-        raise InputError(f"{other}: it is no plan of a training job, and others are")
+        raise InputError(f"{other}: it is no plan of a training job, and others are; leave it out")
     ended = {"--sequence": sequence, "--time-limit": ends["seconds"], "--gap": ends["gap"]}
     refuse({**others, **ended, **requested.given}, PLAN_SAYS)
     compare_jobs(names, None, output)

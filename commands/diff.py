@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from ..instances import InputError
 from ..instances.formats.outline import read_outline
+from ..instances.formats.source import read_source
 from .common import options
 from .common.console import OUT, print_json, show_count, show_gap, show_time
 
@@ -31,7 +33,12 @@ def diff(
     from ..instances.job.plan import is_job_plan
     from ..runtime.diff import diff as compare_plans
 
-    if is_job_plan(first) or is_job_plan(second):
+    jobs = is_job_plan(first), is_job_plan(second)
+    if jobs[0] != jobs[1]:
+        other = second if jobs[0] else first
+        read_source(other)  # what is no file is told first
+        raise InputError(f"{other}: it is no plan of a training job; name two plans of a kind")
+    if all(jobs):
         from .job import diff_plans
 
         diff_plans(first, second, as_json=as_json)

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from ..instances.costs.description import ModelDescription
 
 
+#: Field of the layout → its option, where that has another name.
+SHORT = {"tensor": "--tp", "pipeline": "--pp", "data": "--dp", "context": "--cp", "expert": "--ep"}
+
+
 def estimate(
     model: Annotated[
         str,
@@ -138,9 +142,13 @@ def estimate(
         "sequence_parallel": tensor > 1,
         "software": Software.FSDP if zero == 3 else Software.MEGATRON,
     }
+    more: Table = {}
     for text in settings or ():
-        chosen = merged(chosen, read_setting(text), "--set {}", "the command's options")
-    layout = make_record(Layout, {**usual, **chosen})
+        more = merged(more, read_setting(text), "--set {}", "--set")
+    for name in [one for one in more if one in chosen]:
+        option = SHORT.get(name, f"--{name.replace('_', '-')}")
+        raise InputError(f"--set {name}: {option} gives it; write {option} in its place")
+    layout = make_record(Layout, {**usual, **chosen, **more})
     found = price(described, layout, machines, measured=measured)
     if plot is not None:
         from ..runtime.pictures.style import save_picture

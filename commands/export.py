@@ -19,6 +19,7 @@ from ..instances import (
     Workload,
 )
 from ..instances.common.escape import shell
+from ..instances.formats.source import read_source
 from ..instances.formats.writing import json_text, write_whole
 from ..instances.model.problem import objective_unit
 from .common import options
@@ -116,6 +117,7 @@ def export(
             )
         text, notes = _python(plan, loaded, model, batch, schedule, microbatches, output)
     elif loaded is None:
+        read_source(plan)  # what is no file is told first
         raise InputError(f"--workload: {to.value} needs what the plan was made for; name it")
     else:
         loaded, made = load_plan_with_form(plan, loaded)

@@ -17,7 +17,7 @@ from ..instances.model.completed import filled
 from ..instances.model.tied_weights import tied_as
 from ..instances.model.training_layers import training_layers
 from .common import options
-from .common.console import ERR, OUT, check_outputs, parse_bytes, print_json, show_bytes, show_count
+from .common.console import ERR, OUT, check_outputs, parse_rate, print_json, show_bytes, show_count
 
 app = typer.Typer(help="List, show and convert workloads.", no_args_is_help=True)
 
@@ -102,7 +102,8 @@ def convert(
 ) -> None:
     """Write a workload as Stagecut's own JSON."""
     check_outputs(output, inputs=[workload])
-    loaded = filled(load(workload), time_unit, parse_bytes(bandwidth, "--bandwidth"), weight_share)
+    rate = None if bandwidth is None else parse_rate(bandwidth, "--bandwidth")
+    loaded = filled(load(workload), time_unit, rate, weight_share)
     if tied is not None and not loaded.ties:
         kept = (
             "; its colours, which name no weights, stay together"

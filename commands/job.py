@@ -19,7 +19,6 @@ from .common.console import (
     check_plan_file,
     end,
     end_with,
-    parse_bytes,
     print_json,
     refuse,
     show_percent,
@@ -82,16 +81,17 @@ def state_job(
     """
     stated: dict[str, Any] = {"global_batch": global_batch}
     launcher = "stagecut" if requested.launcher == "run" else requested.launcher
-    more = {"sequence": sequence, "launcher": launcher}
+    more = {
+        "sequence": sequence,
+        "launcher": launcher,
+        "memory_bytes": requested.memory_bytes,
+    }
     stated.update({name: value for name, value in more.items() if value is not None})
-    if requested.memory is not None:
-        stated["memory_bytes"] = parse_bytes(requested.memory, "--memory")
     for text in requested.settings:
         for name, value in read_setting(text).items():
             if name in stated:
                 raise InputError(f"{name}: {stated[name]} and {value}; give one of them")
-            size = name == "memory_bytes" and isinstance(value, str)
-            stated[name] = parse_bytes(str(value), name) if size else value
+            stated[name] = value
     if "sequence" not in stated:
         from ..instances.costs.models import model_description
         from .estimate import usual_sequence
@@ -340,7 +340,9 @@ def plan_of(model: str | None, path: Path) -> JobPlan:
     except InputError:  # a graph of operators, for one
         same = False
     if not same:
-        raise InputError(f"{path}: it is a plan of {plan.model.name}, not of {model}")
+        raise InputError(
+            f"{path}: it is a plan of {plan.model.name}, not of {model}; leave {model} out"
+        )
     return plan
 
 

@@ -126,7 +126,7 @@ def learn(
             raise InputError("--family: its graphs have clusters of their own; leave devices out")
         graphs = family_set(_families(family or ""), count, seed)
     else:
-        room = parse_bytes(memory, "--memory")
+        room = None if memory is None else parse_bytes(memory, "--memory")
         graphs = workload_set(
             workloads.split(","),
             lambda one: choose_cluster(one, cluster, accelerators, cpus, room, problem),

@@ -92,7 +92,7 @@ def measure(
     check_outputs(output, topology, pictures=[plot])
     if not seconds > 0:
         raise InputError(f"--seconds: {seconds:g}; it must be above 0")
-    most = parse_bytes(largest, "--largest") or 0.0
+    most = parse_bytes(largest, "--largest")
     shape = () if mesh is None else parse_shape(mesh)
     if shape and device == "cuda":
         raise InputError("--mesh: shardings run on CPUs alone; use --device cpu")

@@ -201,7 +201,8 @@ def _with_tensors(factory: Callable[[], Made], estimate: str | None, name: str) 
 
     with ERR.status("building the model …") as status:
         made = factory()
-        made.model.train()
+        if not made.model.training:
+            made.model.train()
         status.update("tracing and timing …" if estimate is None else "tracing …")
         workload = tensor_program(made.model, made.args, made.kwargs, estimate=estimate, name=name)
     program = workload.program

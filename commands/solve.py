@@ -119,7 +119,7 @@ def solve(
     stated, ranked = _split_ranking(replace(stated, fields=fit.fields))
     if stated.name == "mapping" and method in ("milp", "joint"):  # which know rings alone
         stated = replace(stated, fields={"collective": "ring", **stated.fields})
-    loaded = choose_ties(loaded, fit.tied, stated.name, stated.fields.get("microbatches"))
+    loaded = choose_ties(loaded, stated.name, stated.fields.get("microbatches"))
     loaded, posed, devices = build(stated, replace(requested, cpus=fit.cpus), loaded)
     check_outputs(output, pictures=[plot], inputs=[workload, start, *stated.files])
     check_plan_file(output)

@@ -25,6 +25,7 @@ from ...instances import InputError, Status
 from ...instances.common.escape import plain
 from ...instances.common.kernel import compiling
 from ...instances.common.units import parse_bytes as parse_bytes
+from ...instances.common.units import parse_rate as parse_rate
 from ...instances.common.units import show_bytes as show_bytes
 from ...instances.common.units import show_count as show_count
 from ...instances.common.units import show_gap as show_gap

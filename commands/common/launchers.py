@@ -6,7 +6,6 @@ from glob import escape
 from typing import NamedTuple
 
 from ...instances import InputError, PipelineSchedule, Plan, Workload
-from ...instances.common.choices import Tied
 from ...instances.common.units import FROM_PYTORCH, ON_NUMBERS, TO_RUN
 from ...instances.formats.problem_toml import Table
 from . import options
@@ -55,8 +54,6 @@ class NarrowedProblem(NamedTuple):
 
     fields: Table  # of the problem
     cpus: int | None
-    # how the workload's tied weights are planned; None: as its file has them
-    tied: Tied | None = None
 
 
 def narrow_for_launcher(
@@ -94,9 +91,6 @@ def narrow_for_launcher(
         raise InputError(f"{option}: it runs placements; profile without --layers")
     launcher = LAUNCHERS.get(target)
     fit, changes = given, []
-    if target == PYTHON and workload.ties:
-        fit = fit._replace(tied=Tied.COLOUR)
-        changes.append("tied weights on one device")
     if launcher is not None:
         if staged:
             _check_levels(option, given.fields)

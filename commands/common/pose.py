@@ -51,9 +51,9 @@ from ...instances.formats.source import PLAN, read_source
 from ...instances.job.plan import is_job_plan
 from ...instances.model.completed import complete
 from ...instances.model.placement_rules import NO_RULES, PlacementRules
-from ...instances.model.problem import suggested_cluster
+from ...instances.model.problem import suggested_cluster, usual_problem
 from ...instances.model.schedule import given_order
-from .console import ERR, file_of, parse_bytes, refuse, show_bytes
+from .console import ERR, file_of, parse_bytes, parse_rate, refuse, show_bytes
 from .options import NETWORKS
 
 if TYPE_CHECKING:
@@ -81,6 +81,10 @@ OPTIONS = {
 }
 
 
+#: Field that has no default → an example of it in messages.
+EXAMPLES = {"mesh": ", such as 4@10us:25GB/s", "topology": ", such as torus2d:4x8"}
+
+
 @dataclass(frozen=True)
 class ProblemOptions:
     """Options of the problem and its devices; None where not given."""
@@ -96,6 +100,11 @@ class ProblemOptions:
     schedule: str | None = None
     mesh: str | None = None
     launcher: str | None = None  # of ``--for``
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """Bytes of ``--memory``; None where not given."""
+        return None if self.memory is None else parse_bytes(self.memory, "--memory")
 
     @property
     def given(self) -> dict[str, bool]:
@@ -169,14 +178,13 @@ def state(
 
 def _usual_problem(workload: Workload, requested: ProblemOptions, settings: Table) -> str:
     """Return the name of a workload's default problem under the options."""
-    if workload.layers is not None:
-        return "pipeline"
-    if workload.program is not None:
-        return "sharding"
+    usual = usual_problem(workload)
+    if usual != "throughput":
+        return usual
     schedule = requested.schedule or settings.get("schedule")
     given = isinstance(schedule, str) and names_file(schedule)
     if requested.microbatches is None and "microbatches" not in settings and not given:
-        return "throughput"
+        return usual
     if workload.backward.any():
         return "pipeline"
     raise InputError(
@@ -195,7 +203,7 @@ def _fields_of_options(requested: ProblemOptions, name: str) -> Table:
     if "topology" in known:
         said["topology"] = requested.cluster
     if "memory_bytes" in known:
-        said["memory_bytes"] = parse_bytes(requested.memory, "--memory")
+        said["memory_bytes"] = requested.memory_bytes
     said = {key: value for key, value in said.items() if value is not None}
     for key in said:
         if key not in known:
@@ -308,7 +316,8 @@ def build(
     for key in required_fields(kind):
         if key not in fields:
             option = OPTIONS.get(key, f"--set {key}=…")
-            raise InputError(f"{option}: {statement.name} needs it; say its {key}")
+            example = EXAMPLES.get(key, "")
+            raise InputError(f"{option}: {statement.name} needs it; say its {key}{example}")
     rules, placed = fields.get("placement_rules"), None
     if isinstance(rules, dict) and isinstance(rules.get("fixed"), str):
         placed = rules["fixed"]
@@ -317,8 +326,7 @@ def build(
     if statement.device_field:
         _refuse_devices(statement, requested)
         if isinstance(problem, DeviceMapping) and requested.memory is not None:
-            size = parse_bytes(requested.memory, "--memory")
-            each = np.full(problem.topology.size, size, np.float64)
+            each = np.full(problem.topology.size, requested.memory_bytes, np.float64)
             problem = replace(problem, topology=replace(problem.topology, memory_bytes=each))
         return complete(workload, problem), problem, None
     cluster = choose_cluster(
@@ -326,7 +334,7 @@ def build(
         requested.cluster,
         requested.accelerators,
         requested.cpus,
-        parse_bytes(requested.memory, "--memory"),
+        requested.memory_bytes,
         statement.name,
     )
     workload = complete(workload, problem, cluster)
@@ -389,7 +397,7 @@ def limits_of(
     given = dict(statement.others.get(LIMITS, {}))
     for option, key, value in (("--time-limit", "seconds", seconds), ("--gap", "gap", gap)):
         if value is not None:
-            given = merged(given, {key: value}, option, statement.file)
+            given = merged(given, {key: value}, option, statement.file or "--set")
     exact = {"cheap_gap": None} if "gap" in given else {}
     usual = {**asdict(DEFAULT_LIMITS[statement.name]), **exact}
     return make_record(
@@ -410,7 +418,7 @@ def load_workload(name: str) -> Workload:
             model = shipped_model(name)
         except InputError:
             raise error from None
-        if Path(name).exists():
+        if Path(name).exists() or "@" in name:
             raise
     raise InputError(
         f"--global-batch: it is missing; {model.name} is a model, and planned as a training job: "
@@ -443,10 +451,16 @@ def choose_cluster(
         cluster = suggested_cluster(workload, problem) if path is None else load_cluster(path)
     except InputError as error:
         from ...instances.costs.clusters import training_cluster
+        from ...instances.topologies import RANDOM, REGULAR
 
         try:
             training_cluster(str(path))
         except InputError:
+            if not Path(str(path)).exists() and str(path).partition(":")[0] in (*REGULAR, *RANDOM):
+                raise InputError(
+                    f"--cluster: {path} is a topology, of --problem mapping; for {problem} give "
+                    "--accelerators, or a cluster file"
+                ) from None
             raise error from None
         raise InputError(
             f"--cluster: {path} is of training jobs, which --global-batch asks for; for "
@@ -464,21 +478,16 @@ def choose_cluster(
     return cluster.with_counts(accelerators, cpus, memory_bytes)
 
 
-def choose_ties(
-    workload: Workload, tied: Tied | None, problem: str, microbatches: object
-) -> Workload:
-    """Return the workload with its tied weights in the requested form.
-
-    Copies are reduced once in an iteration, so their all-reduce is shared by its microbatches.
-    """
+def choose_ties(workload: Workload, problem: str, microbatches: object) -> Workload:
+    """Return the workload whose tied weights are all-reduced once in an iteration."""
     from ...instances.model.tied_weights import are_copied, tied_as
 
     iteration = problem == "pipeline" and workload.layers is None
-    if tied is None and not (iteration and are_copied(workload)):
+    if not (iteration and are_copied(workload)):
         return workload
-    if not (iteration and isinstance(microbatches, int)):  # what is no number is refused later
+    if not isinstance(microbatches, int):  # what is no number is refused later
         microbatches = 1
-    return tied_as(workload, tied or Tied.COPIES, microbatches)
+    return tied_as(workload, Tied.COPIES, microbatches)
 
 
 def choose_network(
@@ -500,9 +509,10 @@ def choose_network(
     if name not in NETWORKS:
         raise InputError(f"--network: {name!r} is not one of {', '.join(NETWORKS)}")
     if name == "topology" and own != name:
-        raise InputError(f"--network topology: the plan is for {plan.problem.name}, not mapped")
-    speed = parse_bytes(bandwidth, "--bandwidth")
-    link = None if speed is None else Link(latency, speed)
+        raise InputError(
+            f"--network topology: the plan is for {plan.problem.name}, not mapped; use another"
+        )
+    link = None if bandwidth is None else Link(latency, parse_rate(bandwidth, "--bandwidth"))
     if sharing is not None and name != "bus":
         raise InputError("--sharing: it is the bus's; leave it out, or add --network bus")
     if isinstance(usual, Links) and name == "topology":
@@ -581,8 +591,8 @@ def parse_link(text: str) -> Link:
     """
     latency, colon, bandwidth = text.partition(":")
     with suppress(InputError):
-        if colon and (speed := parse_bytes(bandwidth, "--mesh")):
-            return Link(parse_seconds(latency, "--mesh"), speed)
+        if colon:
+            return Link(parse_seconds(latency, "--mesh"), parse_rate(bandwidth, "--mesh"))
     raise InputError(f"--mesh: {text!r} is no link; write for example 10us:25GB/s")
 
 

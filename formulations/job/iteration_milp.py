@@ -447,7 +447,7 @@ def iteration_data(
     scale = 1.0 if reference is None or not reference > 0 else reference / 1000.0
     orders = {p: order_of(task.problem, p, stated.trains) for p in stated.sizes()}
     unit = stated.graph.unit_of.tolist()
-    pairs = {(unit[u], unit[v]) for u, v in chain_edges(task.workload)}
+    pairs = {(unit[u], unit[v]) for u, v in chain_edges(task.workload).tolist()}
     edges = sorted((a, b) for a, b in pairs if a != b)
     values = _values(task, stated)
     times = [time / scale for time in values.values()]

@@ -192,18 +192,16 @@ def most_between(graph: Hypergraph) -> Ints:
     return np.array([max(starmap(between, permutations(p, 2))) for p in graph.pins], np.int64)
 
 
-def chain_edges(workload: Workload) -> list[tuple[int, int]]:
-    """Return the pairs of nodes whose first node must not be in a later stage than the second.
+def chain_edges(workload: Workload) -> Ints:
+    """Return the pairs of nodes, shape (m, 2), of which the first must not be in a later stage.
 
     Forward passes go up the chain and backward passes down; a backward node may use what any
     forward node has made.
     """
-    backward = workload.backward.tolist()
-    return [
-        (v, u) if backward[u] else (u, v)
-        for u, v in workload.edges.tolist()
-        if backward[u] == backward[v]
-    ]
+    backward, edges = workload.backward, workload.edges
+    within = edges[backward[edges[:, 0]] == backward[edges[:, 1]]]
+    directed: Ints = np.where(backward[within[:, :1]], within[:, ::-1], within)
+    return directed
 
 
 def _late_nets(task: Task[PipelineJob], graph: Hypergraph) -> Bools:

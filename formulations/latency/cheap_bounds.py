@@ -18,7 +18,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...instances import Latency
-from ...instances.common.arrays import Floats, Ints
+from ...instances.common.arrays import Floats
+from ..digraph import heaviest_path
 from ..task import Task
 from ..throughput.certificate import PROOF_MARGIN
 
@@ -41,23 +42,9 @@ def latency_cheap_bounds(task: Task[Latency]) -> Iterator[tuple[float, str]]:
         yield share * (1 - PROOF_MARGIN), "total work over all devices"
     room = float((costs.capacity_bytes[own] * costs.count[own]).sum())
     for weight in (best, np.where(np.isinf(slow), best, slow)):
-        path = _heaviest_path(task, weight)
+        path = heaviest_path(task.workload.order, task.workload.successors, weight)
         value = _along(fast[path], slow[path], costs.memory_bytes[path], room)
         yield value, "critical path"
-
-
-def _heaviest_path(task: Task[Latency], weight: Floats) -> Ints:
-    """Return the nodes of the path of greatest weight, first to last."""
-    workload = task.workload
-    total, towards = weight.copy(), np.full(workload.n, -1)
-    for v in reversed(workload.order):
-        for w in workload.successors[v]:
-            if weight[v] + total[w] > total[v]:
-                total[v], towards[v] = weight[v] + total[w], w
-    path = [int(total.argmax())]
-    while towards[path[-1]] >= 0:
-        path.append(int(towards[path[-1]]))
-    return np.array(path)
 
 
 def _along(fast: Floats, slow: Floats, memory_bytes: Floats, room: float) -> float:

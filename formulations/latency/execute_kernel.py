@@ -200,29 +200,21 @@ def execute(flat, slot, calls):
     return last, start, finish, node_finish
 
 
-def slots_of(
+def call_slots(
     task: Task[Latency], graph: LatencyGraph, plan: CallPlacement
 ) -> tuple[Ints, CallSlots]:
-    """Return the call of each node of a plan, shape (n,), and its calls."""
-    host = task.costs.host[task.costs.kind_of]
-    pairs = sorted(
-        {
-            (d, c)
-            for d, c in zip(plan.device.tolist(), plan.call.tolist(), strict=True)
-            if not host[d]
-        }
-    )
-    number = {pair: r for r, pair in enumerate(pairs)}
-    slot = np.array(
-        [
-            number.get(pair, -1)
-            for pair in zip(plan.device.tolist(), plan.call.tolist(), strict=True)
-        ],
-        dtype=np.int64,
-    )
-    kind = np.array([graph.kinds.index(int(task.costs.kind_of[d])) for d, _ in pairs], np.int64)
-    before = np.full(len(pairs), -1)
-    for r in range(1, len(pairs)):
-        if pairs[r][0] == pairs[r - 1][0]:
-            before[r] = r - 1
-    return slot, CallSlots(kind, np.array([d for d, _ in pairs], np.int64), before)
+    """Return the call of each node of a plan, shape (n,), and all calls that are possible.
+
+    With q calls per accelerator, call j of the a-th accelerator of the cluster has number a q + j;
+    the plan's calls on each are numbered from 0, without gaps.
+    """
+    calls, kind_of = task.problem.calls, task.costs.kind_of
+    accelerators = np.flatnonzero(~task.costs.host[kind_of])
+    slot = np.full(task.workload.n, -1)
+    for a, d in enumerate(accelerators.tolist()):
+        here = plan.device == d
+        slot[here] = a * calls + np.unique(plan.call[here], return_inverse=True)[1]
+    before = np.arange(calls * len(accelerators)) - 1
+    before[::calls] = -1
+    rows = np.array([graph.kinds.index(k) for k in kind_of[accelerators].tolist()], np.int64)
+    return slot, CallSlots(np.repeat(rows, calls), np.repeat(accelerators, calls), before)

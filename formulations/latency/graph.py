@@ -30,7 +30,7 @@ import numpy as np
 
 from ...instances import Latency
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
-from ..demand_order import demand_order
+from ..digraph import demand_order
 from ..task import Task
 
 #: Targets handled in one pass over the graph, as bits of one integer.

@@ -12,7 +12,6 @@ transfers them in, computes, and transfers out. The CPUs are a pool without limi
     finish_s     when it ends                                                  finish[s]
     done_v       when node v has finished                                      done[v]
     T            the latency                                                   T
-    in_{u,v,s}   1 if edge (u, v) enters call s                                into[u,v,s]
     p_{v,s}      time of node v in call s         q_v  on a CPU
     c_{u,s}      time of a transfer of u's output at call s
     m_v, M_d     memory of a node, of an accelerator
@@ -97,7 +96,7 @@ from ...instances.common.arrays import Floats
 from ..program import Start, Value
 from ..task import Task
 from ..throughput.whole_bytes import room_of
-from .execute_kernel import execute, flatten, slots_of
+from .execute_kernel import call_slots, execute, flatten
 from .graph import LatencyGraph, latency_graph
 
 
@@ -212,27 +211,22 @@ class LatencyModel:
 
         Named and linked accelerators stay what they are.
         """
-        data, costs = self.data, self.data.task.costs
-        slot, calls = slots_of(data.task, data.graph, plan)
-        _, start, _, _ = execute(flatten(data.task, data.graph), slot, calls)
-        devices = calls.device
-        first = {int(d): float(start[devices == d].min()) for d in np.unique(devices)}
-        used = [0] * len(data.graph.kinds)
-        where: dict[int, int] = {d: d for d in first} if data.named else {}
-        for d in () if data.named else sorted(first, key=lambda d: (first[d], d)):
-            k = data.graph.kinds.index(int(costs.kind_of[d]))
-            alike = np.flatnonzero(costs.kind_of == data.graph.kinds[k])
-            where[d] = int(alike[used[k]])
-            used[k] += 1
-        rank = np.zeros(len(devices), np.int64)
-        for r in range(1, len(devices)):
-            rank[r] = rank[r - 1] + 1 if devices[r] == devices[r - 1] else 0
-        taken = {}
-        for v, unit in enumerate(data.unit):
-            r = int(slot[v])
-            taken[unit] = (
-                CPUS if r < 0 else data.calls.index((where[int(devices[r])], int(rank[r])))
-            )
+        data, task = self.data, self.data.task
+        kind_of, q = task.costs.kind_of, task.problem.calls
+        slot, calls = call_slots(task, data.graph, plan)
+        _, start, _, _ = execute(flatten(task, data.graph), slot, calls)
+        first = {a: float(start[a * q]) for a in np.unique(slot[slot >= 0] // q).tolist()}
+        kinds = kind_of[data.accelerators]
+        where = {a: a for a in first}
+        if not data.named:
+            for kind in np.unique(kinds):
+                alike = np.flatnonzero(kinds == kind).tolist()
+                used = sorted((a for a in first if a in alike), key=lambda a: (first[a], a))
+                where.update(zip(used, alike, strict=False))
+        taken = {
+            unit: CPUS if s < 0 else where[s // q] * q + s % q
+            for unit, s in zip(data.unit, slot.tolist(), strict=True)
+        }
         return [(var, float(taken[unit] == s)) for (unit, s), var in self.model.x.items()]
 
 

@@ -28,7 +28,7 @@ et al., NeurIPS 2020) merges regardless of memory, which can lose the optimum.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -38,7 +38,7 @@ import numpy as np
 
 from ...instances import NodeId, Problem, Throughput, Workload
 from ...instances.common.arrays import Bools, Floats, Ints, frozen, grouped, increasing
-from ...instances.model.contiguity import pipeline_edge_array, pipeline_edges
+from ...instances.model.contiguity import pipeline_edge_array
 from ..task import Task
 
 if TYPE_CHECKING:
@@ -144,13 +144,11 @@ def pipeline_units(task: Task[Problem]) -> Ints:
     return merge_cycles(colour_units(task), pipeline_edge_array(task.workload))
 
 
-def merge_cycles(units: Ints, edges: Iterable[tuple[int, int]] | Ints) -> Ints:
-    """Return the units, shape (n,), after merging those on a cycle of edges between nodes."""
+def merge_cycles(units: Ints, edges: Ints) -> Ints:
+    """Return the units, shape (n,), after merging those on a cycle of edges, (m, 2), of nodes."""
     import networkx as nx
 
-    pairs = units[np.array(edges if isinstance(edges, np.ndarray) else list(edges), np.int64)]
-
-    graph = digraph(int(units.max()) + 1, pairs.reshape(-1, 2))
+    graph = digraph(int(units.max()) + 1, units[edges])
     component = np.empty(graph.number_of_nodes(), dtype=np.int64)
     for c, nodes in enumerate(nx.strongly_connected_components(graph)):
         component[list(nodes)] = c
@@ -160,11 +158,11 @@ def merge_cycles(units: Ints, edges: Iterable[tuple[int, int]] | Ints) -> Ints:
 def hypergraph(
     task: Task[Problem],
     unit_of: Ints | None = None,
-    order: Iterable[tuple[int, int]] | Ints | None = None,
+    order: Ints | None = None,
 ) -> Hypergraph:
     """Return the hypergraph form of a task over units, by default its colours.
 
-    `order` has pairs of nodes of which the first must not come later, by default the
+    `order` has pairs of nodes, (m, 2), of which the first must not come later, by default the
     `pipeline_edges`.
     """
     units = colour_units(task) if unit_of is None else unit_of
@@ -192,9 +190,7 @@ def hypergraph(
     which, source = np.array(sources, dtype=np.int64).reshape(-1, 2).T
     for k in range(kinds):
         np.add.at(weights[k], (side[source], which), costs.transfer[k, source])
-    order = pipeline_edge_array(workload) if order is None else order
-    edges = units[np.array(order if isinstance(order, np.ndarray) else list(order), np.int64)]
-    edges = edges.reshape(-1, 2)
+    edges = units[pipeline_edge_array(workload) if order is None else order]
     edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0)
     return Hypergraph(
         unit_of=units,
@@ -306,4 +302,4 @@ def layer_units(task: Task[Throughput], skipped: Collection[NodeId] = ()) -> Int
     layer = np.empty(graph.size, dtype=np.int64)
     for i, together in enumerate(nx.connected_components(merged)):
         layer[list(together)] = i
-    return merge_cycles(layer[units], pipeline_edges(task.workload))
+    return merge_cycles(layer[units], pipeline_edge_array(task.workload))

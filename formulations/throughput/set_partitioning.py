@@ -36,7 +36,6 @@ objective is one for GPipe's. *Contiguous splits* are splits, so that it is one 
 References
 ----------
 G. B. Dantzig, P. Wolfe, "Decomposition principle for linear programs", Operations Research 8, 1960.
-D. M. Ryan, B. A. Foster, "An integer programming approach to scheduling", 1981 (branching).
 """
 
 from __future__ import annotations

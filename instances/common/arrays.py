@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from itertools import pairwise
@@ -98,6 +99,13 @@ def rows(lists: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """Return lists of numbers as compressed sparse rows: offsets of the rows, and all numbers."""
     start = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)
     return start, np.array([x for row in lists for x in row], dtype=np.int64)
+
+
+def summable(numbers: Floats) -> Floats:
+    """Return numbers rounded down to a grid of powers of two, on which any sum of them is exact."""
+    exponent = math.frexp(float(numbers.sum()))[1]
+    step = math.ldexp(1.0, max(exponent - 52, -1022))
+    return np.asarray(np.floor(numbers / step) * step)
 
 
 def increasing(edges: Ints) -> Ints:

@@ -84,7 +84,7 @@ class UncheckedError(VerificationError):
     ...     stagecut.check_bound(workload, replace(plan, bound=-float("inf")))
     ... except stagecut.instances.UncheckedError as error:
     ...     print(error)
-    bound: there is none to check
+    bound: there is none to check; plan with method auto for one
     """
 
 

@@ -42,34 +42,53 @@ _SIZE = re.compile(rf"{_NUMBER}\s*(?:(?:([kKmMgGtTpP])([iI]?))?(B|bit|b)(/s|ps)?
 _TIME = re.compile(rf"{_NUMBER}\s*(s|ms|us|µs|ns|)")
 
 
-def parse_bytes(
-    text: str | None, option: str, example: str = "a size such as 16GiB, 80GB or 1e9"
-) -> float | None:
-    """Return the bytes that a text states, or bytes per second of a rate; None without a text.
-
-    In a rate such as ``400Gb/s`` a small b behind a capital letter stands for bits. InputError,
-    with the example, if the text is neither.
+def parse_bytes(text: str, option: str) -> float:
+    """Return the bytes that a text such as ``16GiB`` states; InputError if it states none.
 
     Examples
     --------
-    >>> parse_bytes("16GiB", "--memory"), parse_bytes("400Gb/s", "--bandwidth")
-    (17179869184.0, 50000000000.0)
+    >>> parse_bytes("16GiB", "--memory"), parse_bytes("1e9", "--memory")
+    (17179869184.0, 1000000000.0)
     """
-    if text is None:
-        return None
+    size = _bytes_of(text, per_second=False)
+    if size is None:
+        raise InputError(f"{option}: {quote(text)}; write a size such as 16GiB, 80GB or 1e9")
+    return size
+
+
+def parse_rate(text: str, option: str) -> float:
+    """Return the bytes per second of a text such as ``50GB/s``; InputError if it states no rate.
+
+    In ``400Gb/s`` a small b behind a capital letter stands for bits; a number alone is of bytes.
+
+    Examples
+    --------
+    >>> parse_rate("400Gb/s", "--bandwidth"), parse_rate("25e9", "--bandwidth")
+    (50000000000.0, 25000000000.0)
+    """
+    rate = _bytes_of(text, per_second=True)
+    if not rate:
+        raise InputError(f"{option}: {quote(text)}; write a rate such as 400Gb/s or 50GB/s")
+    return rate
+
+
+def _bytes_of(text: str, *, per_second: bool) -> float | None:
+    """Return the bytes, or bytes per second, of a number with its unit; None if it is no such."""
     match = _SIZE.fullmatch(text.strip())
     if not match:
-        raise InputError(f"{option}: {quote(text)}; write {example}")
+        return None
     number, prefix, binary, unit, rate = match.groups(default="")
+    if unit and bool(rate) != per_second:
+        return None
     size = float(number) * float(1024 if binary else 1000) ** " kmgtp".index(prefix.lower() or " ")
     bits = unit == "bit" or (unit == "b" and rate and prefix == prefix.upper())
-    return size / 8 if bits else size
+    return size / (8 if bits else 1) if size <= LARGEST else None
 
 
 def parse_seconds(text: str, option: str) -> float:
     """Return the seconds that a text such as ``5us`` states; InputError if it states none."""
     match = _TIME.fullmatch(text.strip())
-    if not match:
+    if not match or float(match[1]) > LARGEST:
         raise InputError(f"{option}: {quote(text)}; write a time such as 5us")
     return float(match[1]) * TIME_UNITS[match[2].replace("µ", "u") or "s"]
 
@@ -159,9 +178,9 @@ def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: int =
     )
 
 
-def divisors(number: int) -> list[int]:
-    """Return the divisors of a positive number, increasing."""
-    return [d for d in range(1, number + 1) if number % d == 0]
+def divisors(number: int, most: int = MOST_COUNT) -> list[int]:
+    """Return the divisors of a positive number, increasing, up to `most`."""
+    return [d for d in range(1, min(number, most) + 1) if number % d == 0]
 
 
 def check_count(option: str, value: object, most: int = MOST_COUNT) -> None:

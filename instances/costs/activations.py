@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from .description import Attention, Block, Experts, FeedForward, Norm
 from .experts import routed_rows
 from .hardware import NumberFormat
-from .layout import Layout, Recompute, Software
+from .layout import ContextKind, Layout, Recompute, Software
 
 
 @dataclass(frozen=True)
@@ -68,17 +68,46 @@ def masks_window(attention: Attention, layout: Layout) -> bool:
     return windowed and layout.software is Software.STAGECUT
 
 
+def gathers_keys(layout: Layout) -> bool:
+    """Whether a rank keeps the keys and values of whole sequences, of which it has a part."""
+    gathered = layout.context > 1 and layout.context_kind is ContextKind.ALL_GATHER
+    return gathered and layout.software is Software.STAGECUT
+
+
+def copies_heads(attention: Attention, layout: Layout) -> bool:
+    """Whether shared keys and values are copied for every query head.
+
+    On GPUs, PyTorch's kernels that keep no scores take shared heads in 16 bits without a mask
+    alone. Around a ring, copies are not kept.
+    """
+    if layout.context > 1 and layout.context_kind is ContextKind.RING:
+        return False
+    masked = masks_window(attention, layout) or (gathers_keys(layout) and attention.causal)
+    return layout.software is Software.STAGECUT and (masked or element_bytes(layout) > 2)
+
+
+def mask_bytes(attention: Attention, layout: Layout) -> float:
+    """Bytes of the addend of scores that hides keys, one for all layers."""
+    if masks_window(attention, layout):
+        return element_bytes(layout) * layout.sequence**2
+    if gathers_keys(layout) and attention.causal:  # each half sees no keys behind it
+        part = layout.sequence / (2 * layout.context)
+        return element_bytes(layout) * part * part * (2 * layout.context + 1)
+    return 0.0
+
+
 def attention_kept(attention: Attention, layout: Layout) -> Iterator[tuple[str, float]]:
     """Yield the bytes that an attention keeps for its backward pass, by module."""
     at, each, t = Tokens.of(layout), element_bytes(layout), layout.tensor
     heads = attention.heads / t
     kv_heads = max(attention.kv_heads / t, 1.0)
-    if attention.latent or masks_window(attention, layout):  # copied for each query head
+    if attention.latent or copies_heads(attention, layout):
         kv_heads = heads
     tokens = at.inner
+    seen = tokens * (layout.context if gathers_keys(layout) else 1)
     query = each * tokens * heads * attention.key_width
-    key = each * tokens * kv_heads * attention.key_width
-    value = each * tokens * kv_heads * attention.value_width
+    key = each * seen * kv_heads * attention.key_width
+    value = each * seen * kv_heads * attention.value_width
     if attention.latent:
         # The compressed vectors, before and after their norms; every tensor rank computes them.
         ranks = 2 * (attention.q_rank + attention.kv_rank) + attention.rope_dim
@@ -235,11 +264,11 @@ def working(block: Block, hidden: int, layout: Layout, again: float) -> float:
     """Bytes in use inside a block's backward pass, in addition to the activations that it kept.
 
     These are `again`, the bytes of recomputed activations, the gradient of the block's output,
-    buffers of gathered tensors, and the gradients inside the part of the block (feed-forward layer,
-    experts or attention) where they need most.
+    buffers of gathered tensors, the mask of attention, and the gradients inside the part of the
+    block (feed-forward layer, experts or attention) where they need most.
     """
     at, each = Tokens.of(layout), element_bytes(layout)
-    widest = 0.0
+    widest = masks = 0.0
     layer = block.feed_forward
     if layer is not None:
         width = at.inner * layer.width / layout.tensor
@@ -256,11 +285,12 @@ def working(block: Block, hidden: int, layout: Layout, again: float) -> float:
         if not layout.fused_attention:
             scores = 2 * each * at.inner * layout.sequence * attention.heads / layout.tensor
         widest = max(widest, 3 * each * at.inner * wide + fused_sum, scores)
+        masks = mask_bytes(attention, layout)
     gather = 0.0
     if layout.tensor > 1 and layout.sequence_parallel:
         # The gathered gradient of the block's output; Megatron gathers an input again as well.
         gather = (2 if fused(layout) else 1) * each * at.inner * hidden
-    return again + widest + each * at.outer * hidden + gather
+    return again + widest + masks + each * at.outer * hidden + gather
 
 
 def largest_matrix(block: Block, hidden: int, layout: Layout) -> float:

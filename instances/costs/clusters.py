@@ -29,7 +29,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from ..common.errors import InputError, near_names, prefix_errors, quote
-from ..common.units import MOST_COUNT, parse_bytes, parse_seconds
+from ..common.units import MOST_COUNT, parse_rate, parse_seconds
 from ..formats.source import Record, read_source
 from .hardware import (
     Accelerator,
@@ -132,6 +132,17 @@ def accelerator(name: str) -> Accelerator:
     return _find(name).accelerator
 
 
+def usual_node(name: str) -> int:
+    """Return the number of devices in the usual node of an accelerator; errors as `accelerator`.
+
+    Examples
+    --------
+    >>> usual_node("h100"), usual_node("gb200")
+    (8, 72)
+    """
+    return _find(name).per_node
+
+
 def _find(name: str) -> _Entry:
     """Return the first line of the table whose device `name` can mean."""
     words = _words(name)
@@ -209,7 +220,9 @@ def training_cluster(spec: str | Path) -> TrainingCluster:
                 f"cluster {quote(text)}: {quote(option)} is none of "
                 f"{', '.join(f'{known}=…' for known in _OPTIONS)}"
             )
-        given[key] = _OPTIONS[key](f"cluster {quote(text)}: {key}", value)
+        if key in given:
+            raise InputError(f"cluster {quote(text)}: {key} is given twice; leave one out")
+        given[key] = _OPTIONS[key](value, f"cluster {quote(text)}: {key}")
     return _cluster(f"cluster {quote(text)}", nodes, given)
 
 
@@ -269,27 +282,19 @@ def _cluster(
     return cluster
 
 
-def _rate(where: str, value: str) -> float:
-    """Return bytes per second of a text such as 400Gb/s (bits) or 50GB/s (bytes)."""
-    example = "a rate such as 400Gb/s or 50GB/s"
-    if not (found := parse_bytes(value, where, example)):
-        raise InputError(f"{where}: {quote(value)}; write {example}")
-    return found
-
-
-def _seconds(where: str, value: str) -> float:
+def _seconds(value: str, where: str) -> float:
     if not (found := parse_seconds(value, where)):
         raise InputError(f"{where}: {quote(value)}; it must be above 0")
     return found
 
 
-def _count(where: str, value: str) -> float:
+def _count(value: str, where: str) -> float:
     if not re.fullmatch(r"\d{1,9}", value) or not 1 <= int(value) <= MOST_COUNT:
         raise InputError(f"{where}: {quote(value)}; it must be a whole number of at least 1")
     return int(value)
 
 
-def _factor(where: str, value: str) -> float:
+def _factor(value: str, where: str) -> float:
     try:
         found = float(value)
     except ValueError:
@@ -301,8 +306,8 @@ def _factor(where: str, value: str) -> float:
 
 #: Options of a cluster's line, and the functions that read their values.
 _OPTIONS: dict[str, Callable[[str, str], float]] = {
-    "network": _rate, "latency": _seconds, "oversubscription": _factor,
-    "leaf": _count, "peer": _rate,
+    "network": parse_rate, "latency": _seconds, "oversubscription": _factor,
+    "leaf": _count, "peer": parse_rate,
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from ..common.choices import Choice, choose
 from ..common.errors import InputError, quote
-from ..common.units import MOST_COUNT, check_count, show_count
+from ..common.units import MOST_COUNT, check_count, divisors, show_count
 from ..model.schedule import V_CHUNKS
 from .description import Attention, ModelDescription
 from .hardware import NumberFormat, TrainingCluster
@@ -407,6 +407,7 @@ def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingClust
     check_heads(model, layout)
     check_profiled(model, layout)
     check_experts(model, layout)
+    check_axes(layout)
     check_stages(model, layout)
     check_batch(layout)
     check_precision(layout, cluster)
@@ -440,17 +441,8 @@ def check_degrees(layout: Layout) -> None:
         raise InputError(f"expert_capacity: {layout.expert_capacity:g}; it must be 0 or above")
 
 
-def _check_devices(layout: Layout, cluster: TrainingCluster) -> None:
-    """Refuse degrees whose product is not the number of devices, and undivided shard groups."""
-    product = (
-        f"tensor {layout.tensor} x context {layout.context} x pipeline {layout.pipeline} x data "
-        f"{layout.data}"
-    )
-    if layout.devices != cluster.devices:
-        raise InputError(
-            f"layout: {product} = {show_count(layout.devices, 'device')}, and the cluster has "
-            f"{cluster.devices}; change a degree"
-        )
+def check_axes(layout: Layout) -> None:
+    """Refuse orders without an axis, and groups that do not divide the ranks of their axes."""
     if sorted(layout.order) != sorted(Layout.order):
         axes = ", ".join(Layout.order)
         raise InputError(f"order: {quote(', '.join(layout.order))}; name each of {axes} once")
@@ -460,6 +452,25 @@ def _check_devices(layout: Layout, cluster: TrainingCluster) -> None:
         raise InputError(
             f"shard_group: {layout.shard_group} does not divide the {layout.replicas} ranks of "
             "data x context that hold the same weights"
+        )
+    stage = layout.tensor * layout.replicas
+    if stage % (layout.expert * layout.expert_tensor):
+        raise InputError(
+            f"expert: {layout.expert} x expert_tensor {layout.expert_tensor} does not divide the "
+            f"{stage} devices of a pipeline rank (tensor x context x data)"
+        )
+
+
+def _check_devices(layout: Layout, cluster: TrainingCluster) -> None:
+    """Refuse degrees whose product is not the number of devices."""
+    product = (
+        f"tensor {layout.tensor} x context {layout.context} x pipeline {layout.pipeline} x data "
+        f"{layout.data}"
+    )
+    if layout.devices != cluster.devices:
+        raise InputError(
+            f"layout: {product} = {show_count(layout.devices, 'device')}, and the cluster has "
+            f"{cluster.devices}; change a degree"
         )
 
 
@@ -530,17 +541,13 @@ def check_profiled(model: ModelDescription, layout: Layout) -> None:
         raise InputError(f"recompute: of {model.name} whole layers alone; take full or none")
 
 
-def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, MOST_LISTED + 1) if number % d == 0]
-
-
 def _take(degrees: list[int]) -> str:
     """Return the end of an error message, which names the allowed degrees."""
     return f"take one of {', '.join(map(str, degrees))}" if degrees[1:] else "take 1"
 
 
 def check_experts(model: ModelDescription, layout: Layout) -> None:
-    """Refuse expert degrees that do not divide experts or devices."""
+    """Refuse expert degrees that do not divide experts or their matrices."""
     counts = {block.experts.experts for block in model.layer_types if block.experts is not None}
     if not counts and layout.expert * layout.expert_tensor > 1:
         raise InputError(f"expert: {layout.expert}, and {model.name} has no experts; take 1")
@@ -548,20 +555,14 @@ def check_experts(model: ModelDescription, layout: Layout) -> None:
         if count % layout.expert:
             raise InputError(
                 f"expert: {layout.expert} does not divide {count} experts of {model.name}; "
-                f"{_take(_divisors(count))}"
+                f"{_take(divisors(count, MOST_LISTED))}"
             )
     for block in model.layer_types:
         if block.experts is not None and block.experts.width % layout.expert_tensor:
             raise InputError(
                 f"expert_tensor: {layout.expert_tensor} does not divide an expert's width "
-                f"{block.experts.width}; {_take(_divisors(block.experts.width))}"
+                f"{block.experts.width}; {_take(divisors(block.experts.width, MOST_LISTED))}"
             )
-    stage = layout.tensor * layout.context * layout.data
-    if stage % (layout.expert * layout.expert_tensor):
-        raise InputError(
-            f"expert: {layout.expert} x expert_tensor {layout.expert_tensor} does not divide the "
-            f"{stage} devices of a pipeline rank (tensor x context x data)"
-        )
 
 
 def check_stages(model: ModelDescription, layout: Layout) -> None:

@@ -34,6 +34,7 @@ from msgspec.inspect import (
 
 from ..common.choices import Choice
 from ..common.errors import InputError, quote
+from ..common.units import parse_bytes, parse_rate
 from ..model.problem import Problem
 from .plan_json import CODECS
 from .source import converted, read_source
@@ -42,6 +43,11 @@ R = TypeVar("R")
 
 #: Fields of a TOML table by name.
 Table = dict[str, Any]
+#: Fields whose values may be texts with a unit, such as ``16GiB`` and ``25GB/s``.
+QUANTITIES: Mapping[str, Callable[[str, str], float]] = {
+    **dict.fromkeys(("memory_bytes", "bucket_bytes"), parse_bytes),
+    **dict.fromkeys(("bandwidth", "server_bandwidth"), parse_rate),
+}
 #: Constructors of records from texts, by the type of the record.
 FromText = Mapping[type[Any], Callable[[str], object]]
 
@@ -95,7 +101,9 @@ def read_setting(text: str) -> Table:
         found = _in_braces(attempt)
         if found and value:
             return found
-    raise InputError(f"{quote(text)} sets no field; write FIELD=VALUE, such as overlap=true")
+    raise InputError(
+        f"{quote(text)} sets no field, or one twice; write FIELD=VALUE, such as overlap=true"
+    )
 
 
 def _quoted(value: str) -> str:
@@ -143,7 +151,9 @@ def _ready(value: Any, kind: Type, from_text: FromText, place: str) -> Any:
                     known = ", ".join(fields)
                     raise InputError(f"{place}unknown field {quote(key)}; use one of {known}")
             return {
-                key: _ready(item, fields[key], from_text, f"{place}{key}: ")
+                key: QUANTITIES[key](item, f"{place}{key}")
+                if key in QUANTITIES and isinstance(item, str)
+                else _ready(item, fields[key], from_text, f"{place}{key}: ")
                 for key, item in value.items()
             }
         case VarTupleType(item_type=EnumType()) if isinstance(value, str):

@@ -297,7 +297,8 @@ def _reason(error: str, data: object, kind: type[Any]) -> str:
         value, known = message.partition("'")[2].rstrip("'"), "'" in message
     begin = f"{': '.join(where)}: " if where else ""
     if match := re.fullmatch(r"Object missing required field `(.+)`", message):
-        return f"{begin}{match[1]} is missing; add it"
+        remedy = "plan again" if match[1] == "certificate" else "add it"  # nobody can write one
+        return f"{begin}{match[1]} is missing; {remedy}"
     if match := re.fullmatch(r"Object contains unknown field `(.+)`", message):
         return f"{begin}unknown key {quote(match[1])}; remove it or correct its spelling"
     if message.startswith("Invalid enum value"):

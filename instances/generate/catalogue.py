@@ -139,14 +139,16 @@ def generate(name: str) -> Workload:
     >>> generate("resnet50-training@microbatches=2").n
     288
     """
-    plain, _, tail = name.partition("@")
+    plain, at, tail = name.partition("@")
     options: dict[str, Any] = {}
-    for item in tail.split(",") if tail else ():
+    for item in tail.split(",") if at else ():
         key, _, value = item.partition("=")
         if key not in NAMED or not value:
             raise InputError(f"{name}: {quote(item)} is no option; use {', '.join(NAMED)} as KEY=…")
         if NAMED[key] and not (value.isascii() and value.isdigit() and len(value) < 10):
             raise InputError(f"{name}: {key}: {quote(value)} is not a whole number")
+        if key in options:
+            raise InputError(f"{name}: {key} is given twice; leave one out")
         options[key] = int(value) if NAMED[key] else value
     return build(plain, **options)
 

@@ -71,7 +71,11 @@ def fetch(
 
     wanted = [file for file in published_files() if file.path.startswith(below)]
     if not wanted:
-        raise InputError(f"fetch: no published file begins with {below!r}")
+        parts = sorted({file.path.partition("/")[0] for file in published_files()})
+        raise InputError(
+            f"fetch: no published file begins with {below!r}; name one of {', '.join(parts)}, or a "
+            "folder or file in it"
+        )
     shelf = pooch.create(
         path=folder,
         base_url="",

@@ -72,6 +72,7 @@ class LauncherSettings:
     dispatchers: frozenset[Dispatcher] = frozenset({Dispatcher.ALL_TO_ALL})
     capacity: bool = False  # whether experts can drop tokens
     graphs: frozenset[Graphs] = frozenset({Graphs.NONE})  # kernels that recorded graphs can launch
+    compiled: bool = True  # whether modules can be compiled (`torch.compile`)
     # mtp_in_pipeline, encoder_in_pipeline: whether it supports multi-token prediction in a
     # pipeline, and can divide a model with encoder and decoder into stages
     mtp_in_pipeline: bool = True
@@ -182,10 +183,12 @@ _STAGECUT = LauncherSettings(
     zero_in_pipeline=frozenset({0, 1}),
     sharded_groups=frozenset({1, 2, 3}),
     sequence_parallel=True,
+    compiled=False,
     context=frozenset({ContextKind.ALL_GATHER, ContextKind.ALL_TO_ALL}),
     recompute=frozenset(Recompute)
     - {Recompute.CORE_ATTENTION, Recompute.MLA_UP_PROJECTION, Recompute.MOE_ACTIVATION},
     recompute_some=True,
+    recompute_by_stage=True,
     copies_key_heads=False,
     even_vocabulary=True,
     windows_in_context=False,
@@ -271,8 +274,7 @@ def runs(launcher: str, layout: Layout, model: ModelDescription | None = None) -
     known = LAUNCHERS.get(launcher)
     if known is None:
         raise InputError(f"launcher: {quote(launcher)} is not one of {', '.join(LAUNCHERS)}")
-    found = _passes(known, layout) or _division(known, layout)
-    found = found or _kept(known, layout, None if model is None else model.layers)
+    found = refusal(known, layout, None if model is None else model.layers)
     if found is not None:
         return f"{found[0]}; {launcher} has {found[1]}"
     return None if model is None else undivided(launcher, layout, model)
@@ -311,12 +313,23 @@ def layers_away(part: float, layers: int) -> int:
 _Refusal = tuple[str, str] | None
 
 
+def refusal(known: LauncherSettings, layout: Layout, layers: int | None = None) -> _Refusal:
+    """Return the setting of a layout that a launcher lacks, and those it has, of `layers` layers.
+
+    None if it has all; without `layers`, numbers of layers are not checked.
+    """
+    found = _passes(known, layout) or _division(known, layout)
+    return found or _kept(known, layout, layers)
+
+
 def _passes(known: LauncherSettings, layout: Layout) -> _Refusal:
-    """Return an unsupported precision, graph recording, order of axes or schedule."""
+    """Return an unsupported precision, recording, compilation, order of axes or schedule."""
     if layout.recipe.compute not in known.formats:
         return f"recipe: products in {layout.recipe.compute}", _listed(known.formats)
     if layout.graphs not in known.graphs:
         return f"graphs: {layout.graphs}", _listed(known.graphs)
+    if layout.compiled and not known.compiled:
+        return "compiled: True", "False"
     if layout.order not in known.orders:
         return f"order: {', '.join(layout.order)}", " or ".join(map(", ".join, known.orders))
     if layout.pipeline > 1 and layout.schedule not in known.schedules:

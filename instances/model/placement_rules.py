@@ -153,10 +153,11 @@ def matching(pattern: str, workload: Workload, rule: str) -> list[int]:
         if any(name == pattern or fnmatchcase(name, pattern) for name in names)
     ]
     if not found:
-        hint = near_names(pattern, (*map(str, workload.ids), *workload.names), "")
+        known = f"it has {', '.join(workload.names[:3])}, …"
+        hint = near_names(pattern, (*map(str, workload.ids), *workload.names), known)
         raise InputError(
-            f"{rule}: no node of {workload.name} has an id or name that matches {quote(pattern)}"
-            + (f"; {hint}" if hint else "")
+            f"{rule}: no node of {workload.name} has an id or name that matches {quote(pattern)}; "
+            f"{hint}"
         )
     return found
 

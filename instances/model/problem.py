@@ -244,6 +244,20 @@ class DeviceMapping(ByFields):
 Problem = Throughput | PipelineJob | Latency | DeviceMapping | Sharding
 
 
+def usual_problem(workload: Workload) -> str:
+    """Return the name of the default problem of a workload.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> usual_problem(stagecut.load("gpt2-xl"))
+    'throughput'
+    """
+    if workload.layers is not None:
+        return "pipeline"
+    return "throughput" if workload.program is None else "sharding"
+
+
 def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:
     """Return the cluster that a workload's file suggests, for a problem of this name.
 

@@ -179,7 +179,7 @@ def _users_code(place: str) -> Iterator[None]:
 def _from_file(path: Path) -> Any:
     """Import a file, in a package as one of its modules, so that relative imports work."""
     if not path.is_file():
-        raise InputError(f"{path}: no such file")
+        raise InputError(f"{path}: no such file; check the path")
     folder, name = path.absolute().parent, path.stem
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
         folder, name = folder.parent, f"{folder.name}.{name}"

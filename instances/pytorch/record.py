@@ -60,6 +60,14 @@ _FREE = frozenset(
 #: Operators that read only the selected rows, as many as they write.
 _LOOKUPS = frozenset({"embedding", "index", "index_select", "gather"})
 
+#: Operators that write values, or new tensors of an argument's shape, without reading what their
+#: first argument held.
+_FILLS = frozenset(
+    {"copy_", "fill_", "zero_", "zeros_like", "ones_like", "full_like"}
+    | {"new_zeros", "new_ones", "new_full", "rand_like", "randn_like", "randint_like"}
+    | {"normal_", "uniform_", "exponential_", "random_", "log_normal_", "geometric_", "cauchy_"}
+)
+
 #: Names of autograd nodes on CPUs by their names on GPUs, where these differ: a model that was
 #: profiled on a GPU is traced on a CPU when its plan runs.
 _ATTENTION = "ScaledDotProductFlashAttentionForCpuBackward0"
@@ -498,10 +506,11 @@ def moved(func: Any, args: tuple[Any, ...], out: Any) -> float:
     """Return the bytes that a kernel reads and writes."""
     results = tensors(out)
     total = sum(map(size, results))
-    if func._schema.name.split("::")[-1] in _LOOKUPS:
+    name = func._schema.name.split("::")[-1]
+    if name in _LOOKUPS:
         return 2 * total + sum(size(t) for t in tensors(args[1:]))
     seen: set[int] = set()
-    for tensor in tensors(args):
+    for tensor in tensors(args[1:] if name in _FILLS else args):
         if id(tensor) not in seen:
             seen.add(id(tensor))
             total += size(tensor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -49,7 +49,8 @@ class TrainingGraph:
     # resident, too
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
     # first operator that changes a tensor in place which others read by another name, a view or its
-    # base; empty if there is none. The graph has edges only from results of operators.
+    # base, or first buffer that the model assigns anew; empty if there is none. The graph has edges
+    # only from results of operators.
     unseen_write: str = ""
 
     @property
@@ -75,12 +76,15 @@ def training_graph(
     weights, buffers = fake_state(model, mode)
     given, named = tree_map(lambda x: _detached(x, mode), (args, dict(kwargs)))
     trained = {name: value for name, value in weights.items() if value.requires_grad}
+    assigned: list[str] = []  # buffers that the model replaces
 
     def step(
         weights: dict[str, Any], buffers: dict[str, Any], given: Any, named: Any
     ) -> tuple[Any, Any]:
         with swapped_state(model, {**weights, **buffers}):
             losses = loss_of(tensors(model(*given, **named)))
+            now = {name: id(value) for name, value in model.named_buffers()}
+            assigned[:] = [name for name, value in buffers.items() if now.get(name) != id(value)]
             if not losses:
                 raise InputError(f"{type(model).__name__}: no output depends on its parameters")
             ones = [torch.ones_like(loss) for loss in losses]
@@ -88,7 +92,9 @@ def training_graph(
             return losses, torch.autograd.grad(losses, wanted, ones, allow_unused=True)
 
     def traced() -> fx.GraphModule:
-        with unchanged(model, (args, kwargs)), mode, quiet():
+        # oneDNN's LSTM keeps what its backward pass needs under autograd alone
+        plain = torch.backends.mkldnn.flags(enabled=False)
+        with unchanged(model, (args, kwargs)), mode, quiet(), plain:
             made: fx.GraphModule = make_fx(step)(weights, buffers, given, named)
             return made
 
@@ -105,7 +111,8 @@ def training_graph(
             f"{type(model).__name__}: it cannot be traced as a training graph: "
             f"{reason_of(error, model)}"
         ) from None
-    return named_graph(module, weights, buffers, list(trained), (given, named))
+    graph = named_graph(module, weights, buffers, list(trained), (given, named))
+    return replace(graph, unseen_write=next(iter(assigned), graph.unseen_write))
 
 
 def _detached(value: Any, mode: FakeTensorMode) -> Any:
@@ -145,6 +152,10 @@ def named_graph(
     placeholders = [n for n in placeholders if isinstance(n.meta.get("val"), torch.Tensor)]
     assert len(placeholders) == len(called)
     names = {node.name: name for node, name in zip(placeholders, called, strict=True)}
+    taken = {*called, *(n.rpartition(".")[0] for n in called if n.rpartition(".")[2].isdecimal())}
+    for node in graph.nodes:
+        if node.op == "call_function" and node.name in taken:  # a buffer may be called `mean`, too
+            node._rename(f"{node.name}_operator")
     output = next(node for node in graph.nodes if node.op == "output")
     outputs = list(output.args[0])
     count = len(outputs) - len(trained)
@@ -196,6 +207,8 @@ def _unseen_write(graph: fx.Graph, needed: set[fx.Node], buffers: set[fx.Node]) 
             chains[node] += chains[node.args[0]]
         if not isinstance(node.target, torch._ops.OpOverload) or not node.args:
             continue
+        if node.kwargs.get("out") in buffers:
+            return str(node.name)
         alias = node.target._schema.arguments[0].alias_info
         if alias is None or not isinstance(node.args[0], fx.Node):
             continue

@@ -287,6 +287,8 @@ def tensor_arguments(node: fx.Node) -> list[fx.Node]:
 
 
 def _tensor(name: str, value: torch.Tensor) -> Tensor:
+    if value.layout is not torch.strided:
+        raise InputError(f"tensor {name}: it is sparse, which has no parts; leave out sparse=True")
     dtype = str(value.dtype).removeprefix("torch.")
     if dtype not in ITEM_BYTES:
         raise InputError(f"tensor {name}: its type {dtype} cannot be planned with")

@@ -220,7 +220,10 @@ def compare_run(
     """
     plan = plan_of(plan)
     if not isinstance(plan.solution, Placement | PipelinePlacement | StagePlacement):
-        raise InputError(f"report: the plan is for {plan.problem.name}; such plans are not run")
+        raise InputError(
+            f"report: the plan is for {plan.problem.name}; its recording is compared with nothing, "
+            "and stagecut simulate shows what was planned"
+        )
     if not np.array_equal(recording.placement, plan.placement):
         raise InputError(
             "recording: it is of another plan than the one given; record the run of this plan"

@@ -8,9 +8,9 @@ the schedule, `own_loop/versions.py` keeps versions of weights, `own_loop/tensor
 tensor-parallel groups of stages. `trainer.py` runs batches, `run.py` whole runs.
 
 Layouts of training jobs run in `job/`, on torch's own parallelism; `torch_pipelining.py` is the
-only home of torch's private names. Shardings run in `sharded/`. All three take their steps in
-`steps.py`, with checkpoints of `checkpoint.py` in folders of `checkpoint_folder.py`; `guard/` ends
-all ranks if one fails, and shows the first error.
+only home of private names of `torch.distributed.pipelining`. Shardings run in `sharded/`. All three
+take their steps in `steps.py`, with checkpoints of `checkpoint.py` in folders of
+`checkpoint_folder.py`; `guard/` ends all ranks if one fails, and shows the first error.
 """
 
 from __future__ import annotations

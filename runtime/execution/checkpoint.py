@@ -7,6 +7,7 @@ them. `checkpoint_folder.py` writes and reads the files.
 from __future__ import annotations
 
 import copy
+import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -262,19 +263,15 @@ def merge_checkpoint(folder: str | Path) -> dict[str, Tensor]:
     >>> import stagecut
     >>> stagecut.merge_checkpoint("kept")
     Traceback (most recent call last):
-    stagecut.instances.common.errors.InputError: kept: no such folder
+    stagecut.instances.common.errors.InputError: kept: no such folder; check the path
     """
     path = Path(folder)
-    try:
-        there = path.is_dir()
-    except (OSError, ValueError):  # no name that a folder could have
-        there = False
-    if not there:
-        raise InputError(f"{str(folder)[:200]}: no such folder")
+    if not os.path.isdir(path):  # unlike `Path`, it takes names that no folder could have
+        raise InputError(f"{str(folder)[:200]}: no such folder; check the path")
     if not (path / MANIFEST).exists() and not path.name.startswith("step-"):
         found = checkpoints(path)
         if not found:
-            raise InputError(f"{path}: it holds no checkpoint")
+            raise InputError(f"{path}: it holds no checkpoint; name the folder that a run wrote")
         path = found[-1]
     checkpoint = read_checkpoint(path)
     held, names = checkpoint.contents(), checkpoint.manifest.state_dict

@@ -4,8 +4,7 @@ A checkpoint is a folder ``step-00000010`` that `torch.distributed.checkpoint` w
 manifest beside: position, hashes of plan and model, and the SHA-256 of every file. All of it is
 written under another name, flushed to disk, and renamed. All ranks must see the folder.
 
-Pickles of `torch.distributed.checkpoint` are read as data: its metadata by a list of torch's own
-classes, the rest as `torch.load` reads weights.
+All files are read as `torch.load` reads weights, which runs no code in them.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
-from typing import Any, ClassVar
+from pathlib import Path, PosixPath, WindowsPath
+from typing import Any
 
 import msgspec
 import torch
@@ -32,6 +31,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import metadata as dcp_metadata
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
@@ -48,18 +48,15 @@ UNREADABLE = (
 )  # fmt: skip
 
 MANIFEST = "manifest.json"
-FORMAT = 5
-#: Name of the file with the metadata of `torch.distributed.checkpoint`.
-METADATA = ".metadata"
-#: Modules and names that its metadata is pickled with, beside types of numbers.
-_PICKLED = {
-    dcp_metadata.__name__: {*dcp_metadata.__all__, "_MEM_FORMAT_ENCODING"},
-    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
-    "torch.serialization": {"_get_layout"},
-    "torch": {"Size"},
-    "pathlib": {"PosixPath", "WindowsPath"},
-    "pathlib._local": {"PosixPath", "WindowsPath"},
-}
+FORMAT = 6
+#: File with the metadata of `torch.distributed.checkpoint` as `torch.save` writes it: its own file
+#: is a pickle, which could run code.
+METADATA = "metadata.pt"
+#: Classes of the metadata.
+_CLASSES = [
+    *(getattr(dcp_metadata, name) for name in dcp_metadata.__all__),
+    dcp_metadata._MEM_FORMAT_ENCODING, _StorageInfo, PosixPath, WindowsPath,
+]  # fmt: skip
 
 
 class _Format(msgspec.Struct):
@@ -108,8 +105,14 @@ def write_checkpoint(
     dist.barrier()
     planner = dcp.DefaultSavePlanner(dedup_save_to_lowest_rank=True)
     with _told(final):
-        dcp.save(state, storage_writer=_ExplainingWriter(unfinished, final), planner=planner)
-    own = sorted(unfinished.glob(f"__{rank}_*")) + [unfinished / METADATA] * (rank == 0)
+        writer = _ExplainingWriter(unfinished, final)
+        metadata = dcp.save(state, storage_writer=writer, planner=planner)
+    own = list(unfinished.glob(f"__{rank}_*"))
+    if rank == 0:
+        content = io.BytesIO()
+        torch.save(metadata, content)
+        write_whole(unfinished / METADATA, content.getvalue())
+        own += unfinished.glob("*metadata*")
     everyone = of_all_ranks(({file.name: digest(file) for file in own}, dict(state_dict)))
     if rank == 0:
         files, names = ({k: v for each in all_of for k, v in each.items()}
@@ -251,8 +254,9 @@ class Checkpoint:
 
     def contents(self) -> Metadata:
         """Return its metadata, checked: of files of the manifest, and not larger than these."""
-        with self._reading(METADATA) as file:
-            found = _MetadataUnpickler(file).load()
+        self._check(METADATA, ())
+        with self._reading(METADATA), torch.serialization.safe_globals(_CLASSES):
+            found = load_tensors(self.path / METADATA)
             sizes = {name: (self.path / name).stat().st_size for name in self.manifest.files}
             tensors = [
                 (tensor.size, tensor.properties.dtype)
@@ -312,32 +316,6 @@ class Checkpoint:
                 yield file
         except UNREADABLE:
             raise InputError(f"{self.path / name}: {_damaged(self.path)}") from None
-
-
-class _MetadataUnpickler(pickle._Unpickler):  # its methods by operation are not typed
-    """Unpickler of the metadata of `torch.distributed.checkpoint`, which calls only its classes.
-
-    It is Python's own in Python: the one in C may allocate any amount of memory.
-    """
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return one of the classes of the metadata; raises UnpicklingError for any other."""
-        known = name in _PICKLED.get(module, ())
-        if known or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name}")
-
-    def load_build(self) -> None:
-        """Set attributes of an object, but not of a class or function."""
-        target = self.stack[-2]  # type: ignore[attr-defined]
-        if callable(target):
-            raise pickle.UnpicklingError(f"attributes of {target!r}")
-        super().load_build()  # type: ignore[misc]
-
-    dispatch: ClassVar[dict[int, Any]] = {
-        **pickle._Unpickler.dispatch,
-        pickle.BUILD[0]: load_build,
-    }
 
 
 class _CheckedReader(dcp.FileSystemReader):  # type: ignore[misc]

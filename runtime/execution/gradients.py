@@ -36,7 +36,8 @@ class GradientSums:
         """Replace the gradients by their sums over the ranks.
 
         All holders of a parameter call this with it and the same others of these holders.
-        A parameter that has a gradient on none of its ranks has none afterwards.
+        A parameter that has a gradient on none of its ranks has none afterwards; sums of sparse
+        gradients are dense.
         """
         together: dict[tuple[tuple[int, ...], torch.dtype], list[nn.Parameter]] = {}
         for name in sorted(n for n in parameters if len(self.holders[n]) > 1):
@@ -44,7 +45,7 @@ class GradientSums:
             together.setdefault(key, []).append(parameters[name])
         for (ranks, dtype), group in sorted(together.items(), key=lambda item: str(item[0])):
             present = torch.tensor([p.grad is not None for p in group]).to(group[0].device, dtype)
-            parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in group]
+            parts = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in group]
             counts, *sums = sums_over([present, *parts], self.groups[ranks])
             for parameter, count, total in zip(group, counts.tolist(), sums, strict=True):
                 parameter.grad = total.clone() if count else None
@@ -71,8 +72,8 @@ def clip_norm(
     rank = dist.get_rank()
     here = {name: x.grad for name, x in parameters.items() if x.grad is not None}
     norms = [
-        torch.linalg.vector_norm(gradient, dtype=torch.float32)
-        for name, gradient in here.items()
+        torch.linalg.vector_norm((x.abs() if x.is_complex() else x).to_dense(), dtype=torch.float32)
+        for name, x in here.items()
         if rank == min(holders[name])
     ]
     square = torch.stack(norms).square().sum() if norms else torch.zeros((), device=rank_device())

@@ -188,11 +188,6 @@ class RunOptions:
             raise InputError(f"record: no recording of the schedule {self.schedule}; use 1f1b")
         if self.steps is None:
             raise InputError(f"steps: the schedule {self.schedule} takes a number of them")
-        if self.every is not None and not self.resume and self.steps % self.every:
-            raise InputError(
-                f"every: {self.every} does not divide {self.steps} steps, as the schedule "
-                f"{self.schedule} needs: the pipeline is emptied for a checkpoint"
-            )
 
 
 @dataclass(frozen=True)

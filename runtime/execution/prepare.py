@@ -7,13 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
-from torch.func import functional_call
+from torch import fx, nn
 from torch.utils.checkpoint import checkpoint
 
 from ...instances import (
@@ -44,7 +44,7 @@ from .guard.identity import graph_hash, plan_hash
 from .own_loop.loop import stage_chain
 from .own_loop.tensor_groups import TensorGroups
 from .split import PieceModule, split
-from .stage import Tensors, named_tensors
+from .stage import Tensors, register
 
 #: Ending of a backward node's id, of a layer or by autograd's name of an operator.
 _BACKWARD = re.compile(r"(\.backward|Backward\d*)(#\d+)?$")
@@ -352,25 +352,24 @@ def _layers(
 def _recomputing(
     piece: PieceModule, layers: Sequence[PieceModule], again: frozenset[int]
 ) -> fx.GraphModule:
-    """Return a piece whose layers in `again` are checkpointed.
-
-    Such a layer is one node that takes inputs and parameters; these keep the model's names.
-    """
+    """Return a piece whose layers in `again` are checkpointed, each in a graph of its own."""
     graph = fx.Graph()
     values: dict[str, fx.Node] = {name: graph.placeholder(name) for name in piece.inputs}
-    for layer in layers:
+    for k, layer in enumerate(layers):
+        taken = [values[name] for name in layer.inputs]
+        outputs: Sequence[Any]
         if layer.device in again:
-            run, held = _recomputed(layer)
-            taken = [values[name] for name in layer.inputs] + [graph.get_attr(n) for n in held]
-            made = graph.call_function(run, tuple(taken))
-            outputs: Sequence[Any] = [
-                graph.call_function(operator.getitem, (made, k)) for k in range(len(layer.outputs))
-            ]
+            inner, names = _taking_tensors(layer.module)
+            own = f"recomputed {k}"  # no identifier, unlike the names of the model's parts
+            register(piece.module, own, inner)
+            held = [graph.get_attr(name) for name in (own, *names)]
+            given = held[0], *taken, *held[1:]
+            made = graph.call_function(checkpoint, given, {"use_reentrant": False})
+            count = range(len(layer.outputs))
+            outputs = [graph.call_function(operator.getitem, (made, k)) for k in count]
         else:
-            inner = layer.module.graph
-            given = [node for node in inner.nodes if node.op == "placeholder"]
-            known = {n: values[name] for n, name in zip(given, layer.inputs, strict=True)}
-            copied = graph.graph_copy(inner, known)
+            inputs = layer.module.graph.find_nodes(op="placeholder")
+            copied = graph.graph_copy(layer.module.graph, dict(zip(inputs, taken, strict=True)))
             assert isinstance(copied, tuple)
             outputs = copied
         values = dict(zip(layer.outputs, outputs, strict=True))
@@ -378,20 +377,19 @@ def _recomputing(
     return fx.GraphModule(piece.module, graph)
 
 
-def _recomputed(layer: PieceModule) -> tuple[Any, tuple[str, ...]]:
-    """Return a function that checkpoints a layer, and the tensors that it takes after inputs."""
-    names = tuple(name for name, _ in named_tensors(layer.module))
-
-    def recomputed(*tensors: Tensor) -> tuple[Tensor, ...]:
-        inputs, held = tensors[: len(layer.inputs)], tensors[len(layer.inputs) :]
-        given = layer.module, dict(zip(names, held, strict=True)), inputs
-        made: tuple[Tensor, ...] = checkpoint(functional_call, *given, use_reentrant=False)
-        return made
-
-    # `place` moves tensors that the graph creates, evaluations turn its dropout off, and
-    # asynchronous schedules refuse it
-    vars(recomputed).update(module=layer.module, recomputes=True)
-    return recomputed, names
+def _taking_tensors(module: fx.GraphModule) -> tuple[fx.GraphModule, tuple[str, ...]]:
+    """Return a module that takes its tensors and parts behind its inputs, and their names."""
+    graph = fx.Graph()
+    new: dict[fx.Node, Any] = {}
+    names: list[str] = []
+    for n in module.graph.nodes:
+        name = str(n.target)
+        if n.op == "get_attr" and not isinstance(attrgetter(name)(module), fx.GraphModule):
+            new[n] = graph.placeholder(n.name)
+            names.append(name)
+        else:
+            new[n] = graph.node_copy(n, new.__getitem__)
+    return fx.GraphModule(module, graph), tuple(names)
 
 
 def check_same(found: Workload, planned: Workload) -> None:

@@ -103,16 +103,16 @@ def _problem_of(plan: Plan | Path) -> Problem:
 
 
 def _for_remaining_steps(options: RunOptions) -> RunOptions:
-    """Return options by which a resumed asynchronous run empties its pipeline at the last step.
+    """Return options by which an asynchronous run with checkpoints ends with an empty pipeline.
 
     Raises InputError if the remaining steps are no whole number of intervals between checkpoints.
     """
     folder, every = options.checkpoint, options.every
-    if options.schedule not in ASYNCHRONOUS or folder is None or not options.resume:
+    if options.schedule not in ASYNCHRONOUS or folder is None:
         return options
     assert options.steps is not None
-    found = newest(folder)
-    left = 0 if found is None else max(options.steps - found.step, 0)
+    found = newest(folder, resume=options.resume)
+    left = options.steps if found is None else max(options.steps - found.step, 0)
     if every is not None and left % every:
         raise InputError(
             f"every: {every} does not divide the {left} steps that are left, as the schedule "

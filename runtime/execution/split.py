@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 
 from ...instances import InputError
-from ...instances.operator_graph import TensorValue
+from ...instances.operator_graph import Recording, TensorValue
 from ...instances.pytorch.profile import Profile
 from ...instances.pytorch.tracing.traced import varying
 from ..simulate.pieces import forward_pieces_of
@@ -103,6 +103,7 @@ class _Cut:
             for v in members:
                 self.home |= dict.fromkeys(profile.fx_nodes[profile.workload.ids[v]], p)
         self._settle_changed_constants()
+        self._check_state(profile.recording)
         ends = next(n for n in self.nodes.values() if n.op == "output")
         returned: list[fx.Node] = []  # a value that the model returns twice is in it twice
         fx.node.map_arg(ends.args, returned.append)
@@ -124,6 +125,23 @@ class _Cut:
             block = of[n.name].storage if n.name in of else -1
             if n.op.startswith("call") and n.name not in self.home and block in blocks & set(first):
                 self.home[n.name] = first[block]
+
+    def _check_state(self, recording: Recording) -> None:
+        """Raise InputError if several pieces use a buffer that changes.
+
+        Each microbatch must find what the one before has left there.
+        """
+        state = recording.buffers & set().union(*self.changed.values())
+        user: dict[int, int] = {}
+        for step in recording.steps:
+            p = self.home.get(step.name)
+            for block in state & {read.storage for read in step.reads}:
+                if p is not None and step.kernels and user.setdefault(block, p) != p:
+                    raise InputError(
+                        f"{step.name}: it uses a buffer that changes, and so does an earlier "
+                        "piece, which other microbatches pass in between; plan with --split "
+                        "contiguous"
+                    )
 
     def needs(self, p: int) -> tuple[set[str], set[str]]:
         """Return the operators of piece `p`, and its values from earlier pieces, by name."""

@@ -75,11 +75,12 @@ class StageRunner:
         values = self.piece.values
         self._takes_grad = [values[name].grad and self.training for name in self.piece.inputs]
         self._gives_grad = [values[name].grad and self.training for name in self.piece.outputs]
+        self._recomputes = self.recompute or _recomputes(self.piece.module)
 
     def forward(self, j: int, inputs: Sequence[torch.Tensor]) -> Tensors:
         """Run microbatch `j` forward and return the outputs, without their history.
 
-        The last stage keeps the loss in `losses` and the model's outputs in `results`.
+        The last stage keeps the loss in `losses`, and of an inference the outputs in `results`.
         """
         with self._during(Kind.F, j), torch.set_grad_enabled(self.training):
             leaves = tuple(
@@ -92,7 +93,8 @@ class StageRunner:
                 outputs = self.piece.module(*leaves)
             sent = tuple(t.detach() for t in outputs)
             if self.last:
-                self.results[j] = sent
+                if not self.training:  # where outputs, such as logits, would outlive their pass
+                    self.results[j] = sent
                 loss = mean_loss(outputs)
                 self.losses[j] = loss.detach()
                 outputs = (loss / self.microbatches,)
@@ -115,13 +117,13 @@ class StageRunner:
     def backward_inputs(self, j: int, gradients: Sequence[torch.Tensor | None] = ()) -> Tensors:
         """Compute the gradients of the inputs of microbatch `j`, and return them.
 
-        A stage that recomputes runs the whole backward pass: two halves would each compute its
-        activations again.
+        A stage that recomputes, if only in parts, runs the whole backward pass: in halves it would
+        compute its activations again for each of its weights.
         """
         with self._during(Kind.I, j):
             flight = self.in_flight[j]
             roots, given = self._roots(flight, gradients)
-            if self.recompute:
+            if self._recomputes:
                 if roots:
                     torch.autograd.backward(roots, given)
             else:
@@ -182,6 +184,12 @@ class StageRunner:
             raise StagecutError(f"piece {self.piece.index}: {action} failed: {why}") from error
 
 
+def _recomputes(module: nn.Module) -> bool:
+    """Whether layers of a piece, or code of the model in it, compute their activations again."""
+    nodes = module.graph.nodes if isinstance(module, fx.GraphModule) else ()
+    return any(n.target is checkpoint or getattr(n.target, "recomputes", False) for n in nodes)
+
+
 def mean_loss(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the model's loss: its first output that is a single number, else a substitute.
 
@@ -198,16 +206,14 @@ def mean_loss(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
 def register(root: nn.Module, name: str, value: nn.Module | torch.Tensor) -> None:
     """Register a module, parameter or buffer in `root` under a name such as ``layers.0.weight``."""
     *path, leaf = name.split(".")
-    for part in path:
-        if part not in root._modules:
-            root.add_module(part, nn.Module())
-        root = root.get_submodule(part)
+    for part in path:  # not by `add_module`, which refuses names of attributes of `root`
+        root = root._modules.setdefault(part, nn.Module())
     if isinstance(value, nn.Module):
-        root.add_module(leaf, value)
+        root._modules[leaf] = value
     elif isinstance(value, nn.Parameter):
-        root.register_parameter(leaf, value)
+        root._parameters[leaf] = value
     else:
-        root.register_buffer(leaf, value)
+        root._buffers[leaf] = value
 
 
 def named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -219,13 +225,10 @@ def named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def place(module: fx.GraphModule, device: torch.device) -> None:
     """Move a piece to a device, with the tensors that its graph creates."""
     module.to(device)
-    for each in module.modules():  # operators under autocast are in graphs of their own
+    for each in module.modules():  # of operators under autocast and recomputed layers, too
         if not isinstance(each, fx.GraphModule):
             continue
         for n in each.graph.nodes:
             if isinstance(n.kwargs.get("device"), torch.device):
                 n.kwargs = {**n.kwargs, "device": device}
-            within = getattr(n.target, "module", None)  # of a layer that is computed again
-            if isinstance(within, fx.GraphModule):
-                place(within, device)
         each.recompile()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -18,12 +18,11 @@ from .prepare import Prepared
 from .split import PieceModule
 from .stage import named_tensors, place, register
 
-#: Arguments of operators that select training, with their values in evaluation.
-_OFF = {"train": False, "training": False, "use_input_stats": False, "dropout_p": 0.0}
-_IN_TRAINING = "in_training"
+#: Arguments of operators that are false or 0 in evaluation.
+_OF_TRAINING = ("train", "training", "use_input_stats", "dropout_p")
 
 
-class StageModule(fx.GraphModule):  # type: ignore[misc]  # torch does not say its type
+class StageModule(nn.Module):  # type: ignore[misc]  # torch does not say its type
     """Stage of a pipeline, for `torch.distributed.pipelining.PipelineStage`.
 
     ``forward(*inputs)`` takes the outputs of the stage before, in the first stage the model's
@@ -66,24 +65,41 @@ class StageModule(fx.GraphModule):  # type: ignore[misc]  # torch does not say i
     """
 
     def __init__(self, piece: PieceModule, number: int, last: bool, training: bool) -> None:
-        graph = piece.module.graph
+        super().__init__()
+        module, own = piece.module, self.__dict__
         if last and len(piece.outputs) == 1:
-            end = next(n for n in graph.nodes if n.op == "output")
+            end = module.graph.output_node()
             end.args = tuple(end.args[0])
-        super().__init__(piece.module, graph, "StageModule")
-        self.number = number
-        self.plan_device = piece.device
-        self.takes = _empty(piece, piece.inputs, training)
-        self.gives = _empty(piece, piece.outputs, training)
-        self.register_forward_pre_hook(_gradients_in_one_block)
-        if not last:
-            self.register_forward_hook(_outputs_in_one_block)
+        _follow_training(module)
+        for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            own[table] = vars(module)[table]
+        # not by `setattr`, which refuses the names of the model's parts
+        own.update(
+            number=number,
+            plan_device=piece.device,
+            takes=_empty(piece, piece.inputs, training),
+            gives=_empty(piece, piece.outputs, training),
+            _last=last,
+            _code=type(module).forward,
+        )
 
-    def train(self, mode: bool = True) -> StageModule:
-        """Set dropout and batch norm to training or evaluation."""
-        super().train(mode)
-        _set_mode(self, mode)
-        return self
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """Run the piece; tensors and gradients that are sent are contiguous, as torch requires."""
+        for x in inputs:
+            if x.requires_grad:
+                x.register_hook(lambda gradient: gradient.contiguous())
+        outputs = self._code(_Parts(self), *inputs)
+        return outputs if self._last else tuple(x.contiguous() for x in outputs)
+
+
+class _Parts:
+    """Parts of the model in a stage as attributes, apart from the stage's own."""
+
+    def __init__(self, stage: nn.Module) -> None:
+        self.training = stage.training
+        for table in (stage._parameters, stage._buffers, stage._modules):
+            for name, part in table.items():
+                setattr(self, name, part)
 
 
 def stage_modules(prepared: Prepared, device: torch.device | None = None) -> list[StageModule]:
@@ -114,14 +130,16 @@ def stage_modules(prepared: Prepared, device: torch.device | None = None) -> lis
     >>> len(stage_modules(prepared))
     2
     """
-    count = len(prepared.pieces)
+    held: list[tuple[str, torch.Tensor]] = []
+    for piece in prepared.pieces:
+        held += _named_as_in(prepared.model, piece.module)
+        if device is not None:
+            place(piece.module, device)
+    last = len(prepared.pieces) - 1
     stages = [
-        StageModule(piece, s, s == count - 1, prepared.training)
+        StageModule(piece, s, s == last, prepared.training)
         for s, piece in enumerate(prepared.pieces)
     ]
-    held = [pair for stage in stages for pair in _named_as_in(prepared.model, stage)]
-    for stage in stages if device is not None else ():
-        place(stage, device)
     for name, value in state_held(prepared.model, held).untouched.items():
         register(stages[0], name, value.detach())  # no optimizer has anything to do with it
     return stages
@@ -192,7 +210,7 @@ def _learned_here(stages: Sequence[StageModule]) -> dict[str, nn.Parameter]:
     return {n: x for stage in own for n, x in stage.named_parameters() if x.requires_grad}
 
 
-def _named_as_in(model: nn.Module, stage: StageModule) -> list[tuple[str, torch.Tensor]]:
+def _named_as_in(model: nn.Module, stage: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Register a stage's tensors under all their names in the model's `state_dict`, and no others.
 
     Returns them with the names that they had before.
@@ -235,68 +253,41 @@ def _empty(piece: PieceModule, names: tuple[str, ...], training: bool) -> tuple[
     )
 
 
-def _gradients_in_one_block(_stage: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-    """Make gradients of inputs contiguous, as torch's sends require."""
-    for x in inputs:
-        if x.requires_grad:
-            x.register_hook(lambda gradient: gradient.contiguous())
+def _follow_training(module: fx.GraphModule, counters: frozenset[fx.Node] = frozenset()) -> None:
+    """Let dropout and norms that were traced in training follow the module's `training`.
 
-
-def _outputs_in_one_block(
-    _stage: nn.Module, _inputs: tuple[torch.Tensor, ...], outputs: tuple[torch.Tensor, ...]
-) -> tuple[torch.Tensor, ...]:
-    return tuple(t.contiguous() for t in outputs)
-
-
-def _set_mode(
-    module: fx.GraphModule, training: bool, counters: frozenset[fx.Node] = frozenset()
-) -> None:
-    """Set dropout and norms to evaluation, or to their traced mode.
-
-    Norms without running statistics use those of the batch in both. `counters` are the inputs of
-    the graph that count batches.
+    Norms without running statistics use those of the batch in both modes. `counters` are the inputs
+    of the graph that count batches.
     """
-    for n in module.graph.nodes:
-        if n.op != "call_function":
-            continue
-        within = getattr(n.target, "module", None)  # of a layer that is computed again
-        if isinstance(within, fx.GraphModule):
-            _set_mode(within, training)
+    graph = module.graph
+    for n in list(graph.nodes):
         for k, part in enumerate(n.args):  # operators under autocast are in graphs of their own
             inner = _attribute(module, part)
             if isinstance(inner, fx.GraphModule):
                 read = zip(inner.graph.find_nodes(op="placeholder"), n.args[k + 1 :], strict=True)
                 counting = frozenset(p for p, x in read if _counts_batches(x, counters))
-                _set_mode(inner, training, counting)
-        names = _argument_names(n.target)
-        given: dict[str, Any] = dict(zip(names, n.args, strict=False)) | n.kwargs
-        if "running_mean" in names and given.get("running_mean") is None:
+                _follow_training(inner, counting)
+        if not isinstance(n.target, torch._ops.OpOverload):
             continue
-        told = n.meta.setdefault(
-            _IN_TRAINING, {name: given[name] for name in _OFF if name in given}
-        )
-        for name, value in told.items():
-            _tell(n, names, name, value if training else _OFF[name])
+        names = [argument.name for argument in n.target._schema.arguments]
+        given: dict[str, Any] = dict(zip(names, n.args, strict=False)) | n.kwargs
+        if "running_mean" in names and given["running_mean"] is None:
+            continue
+        followed = [name for name in _OF_TRAINING if given.get(name)]
         if n.target is torch.ops.aten.add_.Tensor and _counts_batches(n.args[0], counters):
-            n.args = (n.args[0], int(training))
+            followed.append("other")
+        for name in followed:
+            if isinstance(given[name], fx.Node):  # two pieces that compute it have one graph of it
+                continue
+            with graph.inserting_before(n):
+                mode = graph.create_node("get_attr", "training")
+                kept = operator.and_ if isinstance(given[name], bool) else operator.mul
+                value = graph.call_function(kept, (given[name], mode))
+            if name in n.kwargs:
+                n.update_kwarg(name, value)
+            else:
+                n.update_arg(names.index(name), value)
     module.recompile()
-
-
-def _tell(n: fx.Node, names: list[str], name: str, value: Any) -> None:
-    if name in n.kwargs:
-        n.kwargs = {**n.kwargs, name: value}
-    else:
-        position = names.index(name)
-        n.args = (*n.args[:position], value, *n.args[position + 1 :])
-
-
-def _argument_names(target: Any) -> list[str]:
-    if isinstance(target, torch._ops.OpOverload):
-        return [argument.name for argument in target._schema.arguments]
-    try:
-        return list(inspect.signature(target).parameters)
-    except (TypeError, ValueError):  # of a function in C only keyword arguments are known
-        return []
 
 
 def _attribute(module: nn.Module, part: Any) -> Any:

@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_map_only
 
 from ...instances import InputError, StagecutError
+from ...instances.common.units import show_count
 from ...instances.pytorch.tracing.traced import loss_of, tensors
 from ..measure.group import choose_device, process_group, threads_per_process
 from .checkpoint import Trained, save
@@ -37,7 +39,8 @@ FLOOR = 1e-2
 #: Likely reasons of a first step that differs from that of one process.
 _WRONG = (
     "the plan's execution is wrong for this model, or it draws random numbers (dropout), which "
-    "differ between the stages of a pipeline, and between operators and modules on a GPU"
+    "differ between the stages of a pipeline, and between operators and modules on a GPU, or it "
+    "remembers microbatches, of which each replica sees its own"
 )
 
 
@@ -117,6 +120,11 @@ def take_steps(
         while options.steps is None or done < options.steps:
             batch = list(islice(items, count))
             if len(batch) < count:
+                if batch and not done:
+                    raise InputError(
+                        f"inputs: {show_count(len(batch), 'microbatch')}, and {count} are taken at "
+                        "a time: give more, or ask for fewer steps or microbatches"
+                    )
                 break
             compare = None if training.check is None or steps else training.check(batch)
             begun = time.perf_counter()
@@ -156,10 +164,14 @@ def _resume(found: Checkpoint, training: RankTraining, items: Iterator[Any]) -> 
 
 
 class FirstStep(NamedTuple):
-    """Loss and gradients of a batch by one process, the gradients by the parameters' names."""
+    """Loss and gradients of a batch by one process, the gradients by the parameters' names.
+
+    `coarse` says whether tensors of 16 bits are kept for the backward pass, as under autocast.
+    """
 
     loss: float
     gradients: Mapping[str, Tensor]
+    coarse: bool = False
 
 
 def by_one_process(
@@ -169,10 +181,18 @@ def by_one_process(
 
     Raises InputError if the model does not return its loss.
     """
-    alone = copy.deepcopy(model).to(device).train()
+    alone = copy.deepcopy(model).to(device)
+    if not alone.training:  # as it is traced: modules that are frozen in another mode stay so
+        alone.train()
     cards = [device] if device.type == "cuda" else []
-    total = 0.0
-    with torch.random.fork_rng(cards):
+    total, coarse = 0.0, False
+
+    def kept(x: Tensor) -> Tensor:
+        nonlocal coarse
+        coarse = coarse or (x.is_floating_point() and x.element_size() < 4)
+        return x
+
+    with torch.random.fork_rng(cards), saved_tensors_hooks(kept, lambda x: x):
         there = tree_map_only(Tensor, lambda x: x.to(device), list(microbatches))
         for args, kwargs in there:
             (loss, *others) = loss_of(tensors(alone(*args, **kwargs)))
@@ -181,8 +201,9 @@ def by_one_process(
             loss = loss.reshape(()) / len(microbatches)
             loss.backward()
             total += loss.item()
-    found = {name: x.grad for name, x in alone.named_parameters() if x.grad is not None}
-    return FirstStep(total, found)
+    gradients = ((name, x.grad) for name, x in alone.named_parameters())
+    found = {name: x.to_dense() for name, x in gradients if x is not None}
+    return FirstStep(total, found, coarse)
 
 
 def _norm(gradient: Tensor) -> float:
@@ -207,9 +228,9 @@ def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None
         if whole is None or not parameter.requires_grad:
             continue
         wanted = whole if trained.shards is None else trained.shards.part(name, whole)
-        found = torch.zeros_like(wanted) if parameter.grad is None else parameter.grad
+        found = torch.zeros_like(wanted) if parameter.grad is None else parameter.grad.to_dense()
         error = _norm(found - wanted) / max(_norm(wanted), floor)
-        tolerance = COARSE if wanted.element_size() < 4 else TOLERANCE
+        tolerance = COARSE if expected.coarse or wanted.element_size() < 4 else TOLERANCE
         if not error <= tolerance:
             raise StagecutError(
                 f"first step: the gradient of {name} is off by {error:.2g} of its norm from that "

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -180,7 +181,8 @@ def _schedule(prepared: Prepared, name: str, microbatches: int) -> Schedule:
     planned = named_schedule(prepared.plan, name)
     if planned not in ASYNCHRONOUS:
         return executed_schedule(planned, prepared.stages, microbatches, prepared.devices)
-    whole = make_schedule(name, prepared.stages, microbatches)
+    free = replace(prepared.stages, all_reduce=np.zeros(prepared.stages.count))  # no link is known
+    whole = make_schedule(name, free, microbatches)
     return replace(whole, actions=tuple(whole.actions[d] for d in prepared.devices), engines=())
 
 

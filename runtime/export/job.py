@@ -14,6 +14,7 @@ from ...instances.costs.hardware import NumberFormat
 from ...instances.costs.layout import (
     Layout,
     Recompute,
+    check_axes,
     check_batch,
     check_experts,
     check_heads,
@@ -114,6 +115,7 @@ def job_files(launcher: str, model: ModelDescription, layout: Layout) -> dict[st
         )
     for check in (check_heads, check_experts, check_stages):
         check(model, layout)
+    check_axes(layout)
     check_batch(layout)
     layout = without_counts(model, layout)
     why = runs("any" if launcher == "csv" else launcher, layout, model)

@@ -53,6 +53,8 @@ TRAINING = {training}
 MICROBATCHES = {microbatches}  # of a pipeline
 # The ranks of each replica of the pipeline, in the order of SCHEDULE's rows.
 PIPELINES = {pipelines}
+# Parameters with a copy on several ranks, and the rows of SCHEDULE of these.
+TIED = {tied}
 # A row per rank. 2F0 is the forward pass of microbatch 0 on stage 2, B the backward pass, I and W
 # its two halves: gradients of inputs, gradients of weights.
 SCHEDULE = """\\
@@ -138,7 +140,8 @@ def main():
     torch.manual_seed(0)  # every rank makes the same model, and keeps its stages
     made = {call}
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    model.train(TRAINING)
+    if model.training != TRAINING:
+        model.train(TRAINING)
     data = microbatches(tuple(made_up()) if inputs is None else inputs)
 
     replica, ranks = next((r, ranks) for r, ranks in enumerate(PIPELINES) if RANK in ranks)
@@ -157,6 +160,12 @@ def main():
         takes, gives = tensors(stage.TAKES), tensors(stage.GIVES)
         options = {{"input_args": takes, "output_args": gives, "group": pipeline}}
         stages.append(PipelineStage(stage, s, {count}, DEVICE, **options))
+    copies = []  # tied parameters here, and the group of ranks that add up their gradients
+    for name, rows in TIED.items():
+        for members in PIPELINES:
+            group = dist.new_group([members[row] for row in rows])
+            if RANK in [members[row] for row in rows]:
+                copies.append((model.get_parameter(name), group))
     loss_fn = loss_of if TRAINING else None
     schedule = _PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=loss_fn, scale_grads=False)
     schedule.pipeline_order = order
@@ -180,6 +189,9 @@ def main():
         nothing = torch.zeros(MICROBATCHES, device=DEVICE)  # yours: targets, if loss_of takes any
         schedule.step(*batch, target=nothing if last else None, losses=losses if last else None)
         if optimizer is not None:
+            for p, group in copies:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+                dist.all_reduce(p.grad, group=group)
             for p in parameters if several else ():
                 if p.grad is not None:
                     dist.all_reduce(p.grad.div_(len(PIPELINES)), group=alike)
@@ -241,15 +253,17 @@ def python_script(
 
     The schedule has a row per rank, of a mapping a row per stage, whose ranks are `mapped`.
     `factory`, as in ``module:factory`` or ``file.py:factory``, makes the model by the expression
-    `call`, such as ``make(batch=8)``. Raises `InputError` if a weight is on several ranks, the
-    model has large constants or code that is not torch's, or an input is a single number.
+    `call`, such as ``make(batch=8)``. Raises `InputError` if the model has large constants or code
+    that is not torch's, or an input is a single number.
     """
     pieces = [replace(piece, module=inlined(piece.module)) for piece in pieces]
     rows = range(len(schedule.actions))
     pipelines = (tuple(rows),) if mapped is None else mapped.pipelines
-    rank_of = {a.stage: pipelines[0][r] for r in rows for a in schedule.of(r)}
-    _check(pieces, rank_of)
-    places = {s: f"rank {rank}" for s, rank in rank_of.items()}
+    first = pieces[0]
+    if any(not first.values[name].shape for name in first.inputs):
+        raise InputError("python: an input of the model is a single number; torch cuts batches")
+    row_of = {a.stage: r for r in rows for a in schedule.of(r)}
+    places = {s: f"rank {row}" for s, row in row_of.items()}
     if mapped is not None:
         places = {s: _places(own, mapped) for s, own in enumerate(zip(*pipelines, strict=True))}
     order = schedule if training else with_backward(schedule)
@@ -258,6 +272,7 @@ def python_script(
         title=docstring(title),
         ranks=len(pipelines) * len(rows),
         pipelines=list(map(list, pipelines)),
+        tied=_tied(pieces, row_of) if training else {},
         count=len(pieces),
         final=len(pieces) - 1,
         where="\n".join(_line(piece, places[piece.index]) for piece in pieces),
@@ -286,19 +301,14 @@ def with_backward(schedule: Schedule) -> Schedule:
     return schedule_of(rows, name=schedule.name, microbatches=schedule.microbatches)
 
 
-def _check(pieces: Sequence[PieceModule], rank_of: Mapping[int, int]) -> None:
-    first = pieces[0]
-    if any(not first.values[name].shape for name in first.inputs):
-        raise InputError("python: an input of the model is a single number; torch cuts batches")
-    home: dict[str, int] = {}
+def _tied(pieces: Sequence[PieceModule], row_of: Mapping[int, int]) -> dict[str, list[int]]:
+    """Return the rows of each learned parameter that several rows of a schedule have."""
+    found: dict[str, set[int]] = {}
     for piece in pieces:
-        for name in piece.parameters:
-            rank = home.setdefault(name, rank_of[piece.index])
-            if rank != rank_of[piece.index]:
-                raise InputError(
-                    f"python: {name} is on ranks {rank} and {rank_of[piece.index]}; its gradients "
-                    "would have to be added up: keep it on one device (profile --tied colour)"
-                )
+        for name, parameter in piece.parameters.items():
+            if parameter.requires_grad:
+                found.setdefault(name, set()).add(row_of[piece.index])
+    return {name: sorted(rows) for name, rows in found.items() if len(rows) > 1}
 
 
 def _places(ranks: Sequence[int], mapped: MappedRanks) -> str:

@@ -119,14 +119,8 @@ def _as_script(workload: Workload, plan: Plan) -> None:
     made = workload.provenance
     if made.get("generator") != FROM_PYTORCH:
         raise InputError(f"{workload.name} is of no PyTorch model; profile one")
-    where = plan.placement.tolist()
     if made.get("traced_by") == ON_NUMBERS:
         raise InputError("its code depends on numbers; plan with --for run, and use stagecut run")
-    for tie in workload.ties:
-        if len({where[copy.holder] for copy in tie.copies}) > 1:
-            raise InputError(
-                "a tied weight is on several devices; plan with --for python, or use stagecut run"
-            )
 
 
 def torch_schedule(

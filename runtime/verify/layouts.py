@@ -20,7 +20,7 @@ from typing import Any
 from ...instances import InputError, VerificationError
 from ...instances.costs.calibration import Calibration, calibration
 from ...instances.costs.layers import LayerPrices
-from ...instances.costs.layout import OFFLOAD, JobSchedule, Layout, Recompute, check_layout
+from ...instances.costs.layout import FULL, OFFLOAD, JobSchedule, Layout, Recompute, check_layout
 from ...instances.costs.memory import RankStages, rank_memory
 from ...instances.job.launchers import runs
 from ...instances.job.plan import JobPlan, costs_hash
@@ -31,7 +31,6 @@ from .bounds.layout_rows import PointRefutation
 
 #: Relative difference up to which claimed and computed seconds count as the same.
 SAME = 1e-9
-_FULL = frozenset({Recompute.FULL})
 #: Points are refuted at the bound less this share of it, as solvers keep rows to 1e-6 or so.
 MARGIN = 1e-5
 
@@ -206,8 +205,8 @@ def outer_points(plan: JobPlan) -> Iterator[Layout]:
 
 def _runnable(plan: JobPlan, passes: Layout, modes: list[frozenset[Recompute]]) -> Iterator[Layout]:
     """Yield a point with every set of recomputed modules that the launcher can run there."""
-    some = replace(passes, recompute=_FULL, recompute_layers=0)
-    counted = _FULL in modes and plan.job.counts_layers(some)
+    some = replace(passes, recompute=FULL, recompute_layers=0)
+    counted = FULL in modes and plan.job.counts_layers(some)
     for mode in modes:
         if counted and not mode and not plan.model.mtp:
             continue  # the same as full recomputation of no layer, but for predictions

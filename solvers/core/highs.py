@@ -366,6 +366,7 @@ def drive(
 
 
 def whole(linear: Linear, x: Floats) -> Floats:
+    """Return values of the columns, (n,), with those of integer columns rounded."""
     return np.where(linear.integer, np.round(x), x)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances.common.arrays import Bools, Floats, Ints
-from .lattice_kernel import Edges, grow, ideal_sums
+from .lattice_kernel import Edges, grow
 from .search import Clock
 
 #: Ideals listed between two polls of the clock.
@@ -55,7 +55,17 @@ class Lattice:
 
     def sums(self, value: Floats) -> Floats:
         """Return the sum over the units of each ideal, shape (N,), of a value by unit, (U,)."""
-        return np.asarray(ideal_sums(self.start, self.unit, self.to, value))
+        found = np.zeros(self.size)
+        if len(self.to) == self.size - 1:  # a chain
+            found[1:] = np.cumsum(value[self.unit])
+            return found
+        low, high = 0, 1
+        while low < high:  # ideals of one size
+            steps = slice(self.start[low], self.start[high])
+            before = np.repeat(found[low:high], np.diff(self.start[low : high + 1]))
+            found[self.to[steps]] = before + value[self.unit[steps]]
+            low, high = high, int(self.to[steps].max(initial=high - 1)) + 1
+        return found
 
     def has(self, unit: int) -> Bools:
         """Return, shape (N,), which ideals contain a unit: its number, not its place in `order`."""

@@ -1,4 +1,4 @@
-"""Kernels over a lattice of ideals: enumeration, and sums over the units of each ideal."""
+"""Kernel that enumerates the ideals of a lattice."""
 
 from __future__ import annotations
 
@@ -117,13 +117,3 @@ def _longer_rows(array):
         for j in range(array.shape[1]):
             longer[i, j] = array[i, j]
     return longer
-
-
-@kernel
-def ideal_sums(start, unit, to, value):
-    """Return Σ value over the units of each ideal; shape (N,)."""
-    sums = np.zeros(len(start) - 1)
-    for ideal in range(len(start) - 1):
-        for step in range(start[ideal], start[ideal + 1]):
-            sums[to[step]] = sums[ideal] + value[unit[step]]
-    return sums

@@ -39,6 +39,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...formulations.digraph import heaviest_path
 from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import hypergraph
@@ -69,20 +70,14 @@ class PathBound:
 def cut_data(task: Task[Latency], graph: LatencyGraph) -> CutData:
     """Return units, nets and memories as arrays for minimum cuts."""
     nets = hypergraph(task, graph.unit_of)
-    pin_start = np.concatenate([[0], np.cumsum([len(pins) for pins in nets.pins])])
-    pins = np.array([u for unit in nets.pins for u in unit], dtype=np.int64)
-    of_unit: list[list[int]] = [[] for _ in range(graph.size)]
-    for e, units in enumerate(nets.pins):
-        for u in units:
-            of_unit[u].append(e)
-    kinds = list(graph.kinds)
+    pin_start, pins, net_start, nets_of = nets.incidence
     return CutData(
         compute=graph.unit_compute,
-        weight=np.ascontiguousarray(nets.weight.sum(axis=1)[kinds]),
-        pin_start=pin_start.astype(np.int64),
+        weight=np.ascontiguousarray(nets.weight.sum(axis=1)[list(graph.kinds)]),
+        pin_start=pin_start,
         pins=pins,
-        net_start=np.concatenate([[0], np.cumsum([len(e) for e in of_unit])]).astype(np.int64),
-        nets=np.array([e for unit in of_unit for e in unit], dtype=np.int64),
+        net_start=net_start,
+        nets=nets_of,
         memory=graph.unit_memory,
         capacity=room_of(graph.capacity_bytes),
         tie=graph.group,
@@ -114,8 +109,6 @@ def path_bound(
     cpu = path_cpu(task, graph, path)
     ends = path_transfer(task, graph, path)
     inner = _inside_colours(graph.group[path])
-    if inner is None:
-        inner = np.zeros(size + 1, np.bool_)
     tied = graph.group[path] >= 0
     need = np.where(tied, data.tie_memory[graph.group[path]], data.memory[path])
     need[1:][inner[1:size]] = 0.0  # a colour counts once
@@ -123,12 +116,6 @@ def path_bound(
     scratch = new_scratch(data)
     for a in range(size):
         load[a, a:] = 0.0 if should_stop() else _weak_row(a, path, graph.reach, data, ends)
-
-    def sharpen(a: int, b: int) -> None:
-        if not exact[a, b] and load[a, b] < np.inf:
-            cut = least_of_interval(a, b, path, graph.reach, data, scratch)
-            load[a, b] = max(load[a, b], cut)
-        exact[a, b] = True
 
     largest, rounds = float(data.capacity.max(initial=0.0)), 0
     while True:
@@ -141,22 +128,24 @@ def path_bound(
         if not rough or quickly or should_stop():
             return PathBound(path, load, rest, value)
         for a, b in rough:
-            sharpen(a, b)
+            cut = least_of_interval(a, b, path, graph.reach, data, scratch)
+            load[a, b] = max(load[a, b], cut)
+            exact[a, b] = True
         rounds += 1
 
 
-def _inside_colours(colour: Ints) -> Bools | None:
-    """Return, shape (L+1,), whether i−1 and i share a colour; None if one is not contiguous."""
+def _inside_colours(colour: Ints) -> Bools:
+    """Return, shape (L+1,), whether i−1 and i share a colour; none do if one is not contiguous."""
     inner = np.zeros(len(colour) + 1, np.bool_)
     inner[1:-1] = (colour[1:] == colour[:-1]) & (colour[1:] >= 0)
     runs = colour[~inner[:-1] & (colour >= 0)]
-    return inner if len(np.unique(runs)) == len(runs) else None
+    return inner & (len(np.unique(runs)) == len(runs))
 
 
 def _chosen(
-    choice: Ints, taken: Ints, middles: list[Ints], start: int | None = None
+    choice: Ints, taken: Ints, middles: list[Ints], start: int | None
 ) -> list[tuple[int, int]]:
-    """Return the intervals that attain D[1][start]; by default, those that attain any D[i][x]."""
+    """Return the intervals that attain D[1][start], or any D[i][x] if `start` is None."""
     groups: set[tuple[int, int, int]] = set()
     if start is None:
         at = np.nonzero(choice >= 0)
@@ -272,30 +261,12 @@ def heavy_paths(graph: LatencyGraph, count: int = 3) -> list[Ints]:
     for i in range(count + 1):
         if i == count:
             weight = graph.by_unit(cpu)
-        path = _heaviest(graph, weight)
+        path = heaviest_path(range(graph.size), graph.successors, weight)
         if not any(np.array_equal(path, other) for other in paths):
             paths.append(path)
         weight = weight.copy()
         weight[path] *= 0.1
     return paths
-
-
-def _heaviest(graph: LatencyGraph, weight: Floats) -> Ints:
-    """Return the path of greatest weight, as units."""
-    total = weight.copy()
-    towards = np.full(graph.size, -1)
-    for u in reversed(range(graph.size)):
-        for v in graph.successors[u]:
-            if weight[u] + total[v] > total[u] or towards[u] < 0:
-                total[u] = weight[u] + total[v]
-                towards[u] = v
-    starts = [u for u in range(graph.size) if not graph.predecessors[u]]
-    at = max(starts, key=lambda u: (total[u], -u))
-    path = [at]
-    while towards[at] >= 0:
-        at = int(towards[at])
-        path.append(at)
-    return np.array(path, dtype=np.int64)
 
 
 def path_cpu(task: Task[Latency], graph: LatencyGraph, path: Ints) -> Floats:

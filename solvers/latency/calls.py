@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -25,19 +26,17 @@ from ...formulations.throughput.whole_bytes import room_of
 from ...instances import CallPlacement, Latency, Solution
 from ...instances.common.arrays import Ints
 from ..core.search import OPTIMAL_GAP, Search
-from .bound import cut_data, heavy_paths
 from .label_dp import (
     MARGIN,
     MOST_CODES,
-    PATH_BOUND,
+    bound_paths,
     calls_of,
     kernel_graph,
     latency_ceiling,
     next_target,
-    path_bounds,
+    raise_or_refute,
     run_label_dp,
     solve_one_call,
-    why_no_plan,
 )
 
 
@@ -56,19 +55,11 @@ def several_calls(
     counts = [min(calls * int(c), graph.size) for c in graph.count]
     divided = calls == 2
     free = graph if divided else replace(graph, group=np.full(graph.size, -1))
-    about = task, graph, cut_data(task, graph), heavy_paths(graph), sum(counts), should_stop
-    for enough in (search.objective * (1 - MARGIN), None):
-        with search.phase("bound"):
-            paths = path_bounds(*about, enough=enough)
-        proved = max((path.value for path in paths), default=0.0)
-        if math.isinf(proved):
-            search.prove_infeasible(why_no_plan(task))
-            return
-        search.raise_bound(proved, PATH_BOUND)
-        if enough is not None and search.gap > OPTIMAL_GAP:
-            start()
-        if search.gap <= OPTIMAL_GAP:
-            return
+    with search.phase("bound"):
+        report = partial(raise_or_refute, task, search)
+        paths = bound_paths(task, graph, sum(counts), search, should_stop, start, report)
+    if paths is None:
+        return
 
     with search.phase("one call each"):
         solve_one_call(
@@ -79,7 +70,7 @@ def several_calls(
         )
     if math.prod(c + 1 for c in counts) > MOST_CODES or should_stop():
         return
-    kernel = kernel_graph(task, free, counts, paths, divided=divided)
+    kernel = kernel_graph(task, free, counts, paths, search.objective, divided=divided)
     proved, most = max(search.bound, 0.0), latency_ceiling(task, graph)
     with search.phase("solve"):
         while not should_stop() and search.gap > OPTIMAL_GAP:
@@ -88,7 +79,7 @@ def several_calls(
             if not complete:
                 return
             if steps is None and search.best is None and target > most:
-                search.prove_infeasible(why_no_plan(task))
+                report(math.inf, "label DP")
                 return
             proved = (target if steps is None else value) * (1 - MARGIN)
             search.raise_bound(proved, f"label DP, {calls} calls per accelerator")

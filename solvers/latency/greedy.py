@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...formulations.latency.execute_kernel import CallSlots, execute, flatten
+from ...formulations.latency.execute_kernel import call_slots, execute, flatten
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...formulations.throughput.whole_bytes import room_of
@@ -103,7 +103,7 @@ def divide(
     task: Task[Latency],
     graph: LatencyGraph,
     placement: Ints,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool],
 ) -> CallPlacement | None:
     """Return a division of a placement into calls; no move of a single node makes it faster.
 
@@ -129,25 +129,6 @@ def divide(
                     else:
                         slot[v] = kept
     return CallPlacement(placement, np.where(slot >= 0, slot % calls, -1))
-
-
-def call_slots(
-    task: Task[Latency], graph: LatencyGraph, plan: CallPlacement
-) -> tuple[Ints, CallSlots]:
-    """Return the call of each node of a plan, shape (n,), and all calls that are possible.
-
-    Calls are numbered by accelerator, in the order of the cluster, then by their order on it.
-    """
-    calls, kind_of = task.problem.calls, task.costs.kind_of
-    accelerators = np.flatnonzero(~task.costs.host[kind_of])
-    rank = np.full(len(kind_of), -1)
-    rank[accelerators] = np.arange(len(accelerators))
-    rows = [graph.kinds.index(int(kind_of[d])) for d in accelerators]
-    before = np.arange(calls * len(rows)) - 1
-    before[::calls] = -1
-    slot = np.where(plan.call >= 0, rank[plan.device] * calls + plan.call, -1)
-    kind = np.repeat(np.array(rows, np.int64), calls)
-    return slot, CallSlots(kind, np.repeat(accelerators, calls), before)
 
 
 def first_division(task: Task[Latency], placement: Ints) -> CallPlacement | None:

@@ -30,7 +30,7 @@ from ...formulations.task import Task
 from ...formulations.throughput.infeasible import memories, why_infeasible
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import CallPlacement, Latency, Solution
-from ...instances.common.arrays import Floats, Ints
+from ...instances.common.arrays import Floats, Ints, summable
 from ..core.search import Search
 from . import labels_kernel as col
 from .bound import PathBound, cut_data, heavy_paths, path_bound
@@ -45,7 +45,6 @@ from .labels_kernel import (
     rehash,
     wider,
 )
-from .mincut_kernel import CutData
 
 #: Most codes (numbers of calls used of every kind) with which the label DP is tried.
 MOST_CODES = 20_000
@@ -89,30 +88,18 @@ def solve_one_call(
     """
     graph = latency_graph(task, whole_colours=True)
     counts = [min(int(c), graph.size) for c in graph.count]
-    about = task, graph, cut_data(task, graph), heavy_paths(graph), sum(counts), should_stop
 
-    def raise_bound(bound: float, origin: str) -> None:
+    def report(bound: float, origin: str) -> None:
         if not plans_only:
-            search.raise_bound(bound, origin)
+            raise_or_refute(task, search, bound, origin)
 
-    def prove_infeasible() -> None:
-        if not plans_only:
-            search.prove_infeasible(why_no_plan(task))
-
-    for enough in (search.objective * (1 - MARGIN), None):
-        paths = path_bounds(*about, enough=enough)
-        proved = max((path.value for path in paths), default=0.0)
-        if math.isinf(proved):
-            prove_infeasible()
-            return
-        raise_bound(proved, PATH_BOUND)
-        if enough is not None and search.objective > proved * (1 + 2 * MARGIN):
-            start()
-        if search.objective <= proved * (1 + 2 * MARGIN):
-            return
+    paths = bound_paths(task, graph, sum(counts), search, should_stop, start, report)
+    if paths is None:
+        return
+    proved = max((path.value for path in paths), default=0.0)
     if math.prod(c + 1 for c in counts) > MOST_CODES:
         return
-    kernel = kernel_graph(task, graph, counts, paths)
+    kernel = kernel_graph(task, graph, counts, paths, search.objective)
     most = latency_ceiling(task, graph)
     while not should_stop() and search.objective > proved * (1 + 2 * MARGIN):
         target = min(next_target(proved, most), search.objective)
@@ -124,13 +111,55 @@ def solve_one_call(
         if not complete:
             return
         if steps is None and target > most and math.isinf(search.objective):
-            prove_infeasible()
+            report(math.inf, "label DP")
             return
         # with several pools of CPUs the times are lower bounds, and so is the value
         proved = (min(target, search.objective) if steps is None else value) * (1 - MARGIN)
-        raise_bound(proved, "label DP")
+        report(proved, "label DP")
         if steps is not None:
             return
+
+
+def bound_paths(
+    task: Task[Latency],
+    graph: LatencyGraph,
+    calls: int,
+    search: Search[Solution],
+    should_stop: Callable[[], bool],
+    start: Callable[[], None],
+    report: Callable[[float, str], None],
+) -> list[PathBound] | None:
+    """Return the path-interval bounds along heavy paths, with at most `calls` calls in all.
+
+    None if they prove the incumbent optimal, or that there is no plan. First only what is needed to
+    prove the incumbent is computed; if that fails, `start` is called, for a better plan. `report`
+    gets the best bound, and its origin.
+    """
+    data, heavy = cut_data(task, graph), heavy_paths(graph)
+    for enough in (search.objective * (1 - MARGIN), None):
+        paths: list[PathBound] = []
+        for path in heavy:
+            if enough is None or not paths or paths[-1].value < enough:
+                paths.append(path_bound(task, graph, data, path, calls, should_stop, enough=enough))
+        proved = max((path.value for path in paths), default=0.0)
+        report(proved, PATH_BOUND)
+        if math.isinf(proved):
+            return None
+        if enough is not None and search.objective > proved * (1 + 2 * MARGIN):
+            start()
+        if search.objective <= proved * (1 + 2 * MARGIN):
+            return None
+    return paths
+
+
+def raise_or_refute(
+    task: Task[Latency], search: Search[Solution], bound: float, origin: str
+) -> None:
+    """Raise the bound, or prove that there is no plan by an infinite one."""
+    if math.isinf(bound):
+        search.prove_infeasible(why_no_plan(task))
+    else:
+        search.raise_bound(bound, origin)
 
 
 def raise_path_bound(
@@ -150,10 +179,9 @@ def raise_path_bound(
         bound = path_bound(task, graph, data, paths[0], calls, should_stop).value
         if not should_stop():
             del paths[0]
+        raise_or_refute(task, search, bound, PATH_BOUND)
         if math.isinf(bound):
-            search.prove_infeasible(why_no_plan(task))
             return
-        search.raise_bound(bound, PATH_BOUND)
 
 
 def why_no_plan(task: Task[Latency]) -> str:
@@ -251,27 +279,6 @@ def calls_of(
     ]  # fmt: skip
 
 
-def path_bounds(
-    task: Task[Latency],
-    graph: LatencyGraph,
-    data: CutData,
-    paths: Sequence[Ints],
-    calls: int,
-    should_stop: Callable[[], bool],
-    *,
-    enough: float | None = None,
-) -> list[PathBound]:
-    """Return the path-interval bounds along paths.
-
-    With `enough` it is quicker, as in `path_bound`, and ends at the first bound of that much.
-    """
-    found: list[PathBound] = []
-    for path in paths:
-        if not (enough is not None and found and found[-1].value >= enough):
-            found.append(path_bound(task, graph, data, path, calls, should_stop, enough=enough))
-    return found
-
-
 def codes(counts: Sequence[int]) -> tuple[Ints, Ints]:
     """Return the vectors of calls used of each kind, one a row, and the code step of each kind."""
     step = np.cumprod([1, *(count + 1 for count in counts[:-1])]) if counts else np.zeros(0)
@@ -284,11 +291,15 @@ def kernel_graph(
     graph: LatencyGraph,
     counts: Sequence[int],
     bounds: Sequence[PathBound],
+    limit: float,
     *,
     chained: bool = False,
     divided: bool = False,
 ) -> Graph:
-    """Return the arrays for the kernel, with `counts` calls of each kind.
+    """Return the arrays for the kernel, with `counts` calls of each kind, for plans below a limit.
+
+    Transfers are rounded down to a grid on which sums are exact, as those of outputs that do not
+    leave a call are subtracted again; no larger ones than twice the limit matter.
 
     `chained` allows only the prefixes of one topological order of the units; if `divided`, a colour
     may be divided over the two calls of an accelerator.
@@ -336,7 +347,7 @@ def kernel_graph(
         lists=np.array(lists, np.int64),
         compute=graph.unit_compute,
         memory=memory,
-        transfer=np.ascontiguousarray(graph.transfer[:, nodes]),
+        transfer=np.ascontiguousarray(summable(np.minimum(graph.transfer, 2 * limit))[:, nodes]),
         time=np.stack([graph.cpu, _depths(task, graph)], axis=1)[nodes],
         capacity=room_of(graph.capacity_bytes),
         group_size=np.bincount(group[tied], minlength=most),

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from ...formulations.latency.execute_kernel import flatten
+from ...formulations.latency.execute_kernel import call_slots, flatten
 from ...formulations.latency.graph import latency_graph
 from ...formulations.task import Task
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import CallPlacement, Latency, Solution
 from ..core.search import Search
 from ..core.swaps import swap_devices
-from .greedy import call_slots, first_plans
+from .greedy import first_plans
 from .label_dp import kernel_graph, run_label_dp, solution_of
 from .lns_kernel import random_moves
 
@@ -41,7 +39,7 @@ def linear(task: Task[Latency], search: Search[Solution]) -> None:
     first_plans(task, search)
     graph = latency_graph(task, whole_colours=True)
     counts = [min(int(c), graph.size) for c in graph.count]
-    kernel = kernel_graph(task, graph, counts, [], chained=True)
+    kernel = kernel_graph(task, graph, counts, [], search.objective, chained=True)
     # only plans better than the incumbent are of use
     _, _, steps = run_label_dp(kernel, search.objective, search.should_stop, single=True)
     if steps is not None:
@@ -55,7 +53,7 @@ def improve(task: Task[Latency], search: Search[Solution]) -> None:
     graph = latency_graph(task, whole_colours=False)
     groups = _groups(task)
     accelerators = np.flatnonzero(~task.costs.host[task.costs.kind_of])
-    slot, slots = call_slots(task, graph, _compact(search.best))
+    slot, slots = call_slots(task, graph, search.best)
     flat = flatten(task, graph)
     room = np.repeat(room_of(graph.capacity_bytes), graph.count)
     start = np.concatenate([[0], np.cumsum([len(group) for group in groups])])
@@ -79,15 +77,6 @@ def improve(task: Task[Latency], search: Search[Solution]) -> None:
                 graph.pool,
             )
             search.offer(CallPlacement(device, np.where(slot >= 0, slot % calls, -1)))
-
-
-def _compact(plan: CallPlacement) -> CallPlacement:
-    """Return a plan with the calls of each device renumbered from 0 without gaps."""
-    rank = np.full(len(plan.call), -1)
-    for d in np.unique(plan.device).tolist():
-        here = plan.device == d
-        rank[here] = np.searchsorted(np.unique(plan.call[here]), plan.call[here])
-    return replace(plan, call=np.where(plan.call >= 0, rank, -1))
 
 
 def _groups(task: Task[Latency]) -> list[list[int]]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...formulations.job.line import Line, line
 from ...formulations.job.orders import Chain, order_of
-from ...formulations.latency.execute_kernel import execute, flatten, slots_of
+from ...formulations.latency.execute_kernel import call_slots, execute, flatten
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import (
@@ -245,7 +245,7 @@ def latency_environment(task: Task[Latency]) -> PlacementEnvironment:
 
     def values(group: Ints, device: Ints) -> Floats:
         latest = [
-            execute(flat, *slots_of(task, plans, _calls(task, plans, graph, g, d)))[0]
+            execute(flat, *call_slots(task, plans, _calls(task, plans, graph, g, d)))[0]
             for g, d in zip(group, device, strict=True)
         ]
         return _with_limits(task, seen, np.array(latest), np.take_along_axis(device, group, axis=1))

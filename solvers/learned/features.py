@@ -134,7 +134,7 @@ def _relative(values: Floats, even: float) -> Floats:
 def _edges(task: Task[Problem], graph: Hypergraph) -> Ints:
     """Return the edges between units in the direction of the forward pass, each once."""
     unit = graph.unit_of.tolist()
-    pairs = {(unit[u], unit[v]) for u, v in chain_edges(task.workload)}
+    pairs = {(unit[u], unit[v]) for u, v in chain_edges(task.workload).tolist()}
     pairs |= {(a, b) for a, b in graph.edges.tolist()}
     between = sorted((a, b) for a, b in pairs if a != b)
     return np.array(between, np.int64).reshape(-1, 2)

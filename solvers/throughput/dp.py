@@ -18,7 +18,7 @@ import psutil
 from numpy.typing import NDArray
 
 from ...formulations.task import Task
-from ...formulations.throughput.hypergraph import incidence, layer_units
+from ...formulations.throughput.hypergraph import Incidence, incidence, layer_units
 from ...formulations.throughput.ideals import Criterion, IdealPipeline, Row, pipeline
 from ...formulations.throughput.infeasible import memories, why_infeasible
 from ...instances import InputError, Placement, Solution, Throughput, VerificationError
@@ -26,15 +26,10 @@ from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.lattice import Lattice, chain, count_ideals, list_ideals
 from ..core.search import Clock, Search
 from . import dp_kernel as kernel
-from .dp_kernel import (
-    LatticeLanes,
-    LatticeSteps,
-    LatticeTable,
-    OpenStates,
-    StateCapacity,
-)
+from .dp_kernel import LatticeLanes, LatticeSteps, LatticeTable, OpenStates
 
-#: Pairs of ideals, or ideals, between two polls of the clock: some hundredths of a second.
+#: Pairs of ideals between two polls of the clock, and pairs of ideals and pins handled together:
+#: some hundredths of a second.
 SLICE = 500_000
 
 #: Relative widening of what devices can hold, so that rounding excludes no plan.
@@ -111,12 +106,12 @@ def least_maximum(
         return ChainFound(True, reachable=int(reachable.sum()))
     table = _table(alive, reachable, limits[minimise])
     floor = min(floor, np.finfo(float).max)
-    steps = _steps(lattice)
+    steps = LatticeSteps(lattice.members, lattice.start, lattice.unit, lattice.to)
     lanes = _lanes(rows, lattice, upper_bounds, minimise)
     nets = incidence(pipe.graph.pins, lattice.order)
-    split = np.zeros((lattice.size if pipe.relayed else 0, lanes.net_weight.shape[1]))
+    split = np.zeros((0, lanes.net_weight.shape[1]))
     if pipe.relayed:
-        kernel.splits(steps, nets, lanes.net_weight, split)
+        split = _cuts(lattice, nets, lanes.net_weight)
         lanes = lanes._replace(net_weight=lanes.net_weight[:0])
         nets = incidence((), lattice.order)
     yields = pipe.yielding[lattice.order]
@@ -154,6 +149,19 @@ def least_maximum(
     return ChainFound(True, float(final[best]), device, stages, pairs, len(table.value))
 
 
+def _cuts(lattice: Lattice, nets: Incidence, weight: Floats) -> Floats:
+    """Return the weight, (E, C), of the nets that each ideal splits, shape (N, C)."""
+    cuts = np.zeros((lattice.size, weight.shape[1]))
+    pins = np.diff(nets.net_ptr)
+    count = 1 + SLICE // max(1, len(nets.net_pins))
+    for first in range(0, lattice.size if len(pins) else 0, count):
+        some = slice(first, first + count)
+        bits = np.unpackbits(lattice.members[some].view(np.uint8), axis=1, bitorder="little")
+        held = np.add.reduceat(bits[:, nets.net_pins], nets.net_ptr[:-1], axis=1, dtype=np.int64)
+        cuts[some] = ((held > 0) & (held < pins)) @ weight
+    return cuts
+
+
 def _table(alive: Bools, reachable: Bools, limit: float) -> LatticeTable:
     """Return the initial table, in which only the empty ideal has a plan."""
     value = np.where(alive[reachable], limit, -1.0)
@@ -166,10 +174,6 @@ def _table(alive: Bools, reachable: Bools, limit: float) -> LatticeTable:
     )
     table.value[0, 0], table.origin[0, 0] = 0.0, 0
     return table
-
-
-def _steps(lattice: Lattice) -> LatticeSteps:
-    return LatticeSteps(lattice.members, lattice.start, lattice.unit, lattice.to)
 
 
 def _left(table: LatticeTable, now: Ints, ideal: int, devices: int) -> float:
@@ -197,23 +201,15 @@ def _windows(
             if np.isfinite(weight).all() and weight.any():
                 weights.append(weight[lattice.order])
                 pairs = zip(row.unit, cap, strict=True)
-                takes.append([knapsack(weight, size, room) for size, room in pairs])
-    weight = np.array(weights).reshape(len(weights), len(lattice.order))
-    take = np.array(takes).reshape(len(takes), len(states.stride))
-    total = weight.sum(axis=1)
-    capacity = StateCapacity(
-        weight,
-        total,
-        used=take @ states.used.T + SLACK * total[:, None],
-        left=take @ states.left.T + SLACK * total[:, None],
-    )
-    inside = np.zeros((lattice.size, len(weight)))
+                takes.append(np.array([knapsack(weight, size, room) for size, room in pairs]))
     alive = np.ones((lattice.size, len(states.used)), np.bool_)
-    steps = _steps(lattice)
-    for first in range(0, lattice.size, SLICE):
-        if search.should_stop():
-            return None
-        kernel.windows(first, min(first + SLICE, lattice.size), steps, capacity, inside, alive)
+    for weight, take in zip(weights, takes, strict=True):
+        inside, total = lattice.sums(weight), float(weight.sum())
+        used, left = (own @ take + SLACK * total for own in (states.used, states.left))
+        for s in range(len(used)):
+            if search.should_stop():
+                return None
+            alive[:, s] &= (inside <= used[s]) & (total - inside <= left[s])
     return alive
 
 

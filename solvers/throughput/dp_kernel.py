@@ -44,15 +44,6 @@ class LatticeLanes(NamedTuple):
     net_weight: Floats  # (E, C)
 
 
-class StateCapacity(NamedTuple):
-    """Weights of U units in Q measures, and how much devices can take of them in S states."""
-
-    weights: Floats  # (Q, U)
-    total: Floats  # (Q,) their sums
-    used: Floats  # (Q, S) what the devices in use can take
-    left: Floats  # (Q, S) what the devices left can take
-
-
 class OpenStates(NamedTuple):
     """States whose plans are extended by a stage on one more device."""
 
@@ -62,29 +53,8 @@ class OpenStates(NamedTuple):
 
 
 @kernel
-def windows(first, last, steps, capacity, inside, alive):
-    """Mark the states that no plan within the limits can be in at ideals `first` … `last` − 1.
-
-    They become False in `alive`, shape (N, S). `inside`, shape (N, Q), is the weight of each ideal,
-    filled in for the ideals reached so far.
-    """
-    weights, total, used, left = capacity
-    questions, states = used.shape
-    for ideal in range(first, last):
-        for step in range(steps.start[ideal], steps.start[ideal + 1]):
-            for q in range(questions):
-                inside[steps.to[step], q] = inside[ideal, q] + weights[q, steps.unit[step]]
-        for s in range(states):
-            for q in range(questions):
-                weight = inside[ideal, q]
-                if weight > used[q, s] or total[q] - weight > left[q, s]:
-                    alive[ideal, s] = False
-                    break
-
-
-@kernel
 def undominated(steps, table, state, stride, used, yields, incumbent, floor):
-    """Mark in `keep` the ideals whose best plan in `state` must be extended; return their number.
+    """Mark in `keep` the ideals whose best plan in `state` must be extended.
 
     An ideal need not be extended if a plan with fewer devices is as good, or if a larger ideal is
     as good that differs by units which may leave any stage without adding to its load (`yields`).
@@ -94,7 +64,6 @@ def undominated(steps, table, state, stride, used, yields, incumbent, floor):
     row, value, origin = table.row, table.value, table.origin
     size = len(steps.start) - 1
     beyond = np.full(size, np.inf)  # least value of the larger ideals, and of the ideal itself
-    kept = 0
     for ideal in range(size - 1, -1, -1):
         for step in range(steps.start[ideal], steps.start[ideal + 1]):
             if yields[steps.unit[step]]:
@@ -114,56 +83,10 @@ def undominated(steps, table, state, stride, used, yields, incumbent, floor):
                     table.by[mine, state] = k
         if origin[mine, state] >= 0:
             here = value[mine, state]
-            keep = needed and here < incumbent and beyond[ideal] > max(here, floor)
-            table.keep[mine, state] = keep
-            kept += keep
+            table.keep[mine, state] = (
+                needed and here < incumbent and beyond[ideal] > max(here, floor)
+            )
             beyond[ideal] = min(beyond[ideal], here)
-    return kept
-
-
-@kernel
-def splits(steps, nets, net_weight, split):
-    """Write the weights, shape (N, C), of the nets that are partly in each ideal."""
-    known = np.zeros(len(steps.members), np.bool_)
-    most = np.zeros(split.shape)  # greatest value since it was summed anew
-    held = np.zeros(len(net_weight), np.int64)
-    none = np.zeros(len(net_weight), np.bool_)
-    for ideal in range(len(steps.members)):
-        for step in range(steps.start[ideal], steps.start[ideal + 1]):
-            reached, v = steps.to[step], steps.unit[step]
-            if known[reached]:
-                continue
-            known[reached] = True
-            for n in range(split.shape[1]):
-                split[reached, n] = split[ideal, n]
-                most[reached, n] = most[ideal, n]
-            for a in range(nets.unit_ptr[v], nets.unit_ptr[v + 1]):
-                e = nets.unit_nets[a]
-                inside = _pins_in(steps.members, nets.net_ptr, nets.net_pins, ideal, e)
-                if inside == 0:
-                    for n in range(split.shape[1]):
-                        split[reached, n] += net_weight[e, n]
-                        most[reached, n] = max(most[reached, n], split[reached, n])
-                elif inside == nets.net_ptr[e + 1] - nets.net_ptr[e] - 1:
-                    for n in range(split.shape[1]):
-                        split[reached, n] -= net_weight[e, n]
-            for n in range(split.shape[1]):
-                if most[reached, n] > FALLEN * split[reached, n]:
-                    for e in range(len(held)):
-                        held[e] = _pins_in(steps.members, nets.net_ptr, nets.net_pins, reached, e)
-                    split[reached, n] = _open(held, none, nets.net_ptr, net_weight, n)
-                    most[reached, n] = split[reached, n]
-
-
-@inner
-def _pins_in(members, pin_start, pin, ideal, e):
-    """Return the number of pins of net e in an ideal."""
-    inside = 0
-    for p in range(pin_start[e], pin_start[e + 1]):
-        u = pin[p]
-        if members[ideal, u >> 6] >> np.uint64(u & 63) & np.uint64(1):
-            inside += 1
-    return inside
 
 
 @inner

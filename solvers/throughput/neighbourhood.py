@@ -18,7 +18,6 @@ from .split_kernels import (
     SplitQuery,
     completion_bounds,
     held_by,
-    loads,
     split_pair,
 )
 
@@ -49,8 +48,6 @@ class Neighbourhood:
         self._kind_of = task.costs.kind_of
         self._room = room_of(task.costs.capacity_bytes)[self._kind_of]
         self.where = start.copy()
-        self.load, self._used = np.zeros(len(self._kind_of)), np.zeros(len(self._kind_of))
-        self._stamp = np.zeros(len(self._kind_of), np.int64)
         self._weigh()
         self.best = float(self.load.max())
         self._best_where = self.where.copy()
@@ -189,11 +186,19 @@ class Neighbourhood:
         self._weigh()
 
     def _weigh(self) -> None:
-        loads(
-            self.where, (self._compute, self._weight, self._graph.memory_bytes),
-            self._graph.incidence[:2], self._kind_of, self.load, self._used,
-            self._stamp,
-        )  # fmt: skip
+        """Compute the load and the memory in use of each device, shape (D,)."""
+        where, kind_of, devices = self.where, self._kind_of, len(self._kind_of)
+        ptr, pins, _, _ = self._graph.incidence
+        compute = self._compute[kind_of[where], np.arange(len(where))]
+        # pairs of a net and a device with a pin of it; a net in one pair only is not cut
+        net, device = np.divmod(
+            np.unique(np.repeat(np.arange(len(ptr) - 1), np.diff(ptr)) * devices + where[pins]),
+            devices,
+        )
+        cut = np.bincount(net, minlength=len(ptr) - 1)[net] > 1
+        paid = self._weight[kind_of[device[cut]], net[cut]]
+        self.load = np.bincount(where, compute, devices) + np.bincount(device[cut], paid, devices)
+        self._used = np.bincount(where, self._graph.memory_bytes, devices)
 
 
 def resplit(
@@ -212,7 +217,7 @@ def resplit(
 
     It minimises the sum of both loads if `least_sum`, else their maximum.
     """
-    units, held = held_by(where, free, pair, order, shape.net_ptr, shape.net_pins)
+    units, held = held_by(where, free, pair, order, shape)
     floor = held.load_a + held.load_b + held.least_compute
     nets = FrontierNets(held.pins_left, held.fixed, held.outside, pair.weight_a, pair.weight_b)
     most_paid = 2 * most * (1 + 1e-9) - floor

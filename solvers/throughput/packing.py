@@ -19,7 +19,6 @@ from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import Hypergraph
 from ...formulations.throughput.whole_bytes import whole_bytes
 from ...instances import Placement, Solution, Throughput
-from ...instances.common.arrays import Ints
 from ..core.search import Search
 
 #: Partial packings after which the search gives up.
@@ -29,18 +28,8 @@ STATES = 50_000
 Left = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Packing:
-    """Result of the search for an assignment of units to devices that fits all memories."""
-
-    device: Ints | None  # (U,): device of each unit; None if no assignment was found
-    why_infeasible: str | None  # for the user, if it is proved that there is none; else None
-
-
-def prove_unpackable(
-    task: Task[Throughput], graph: Hypergraph, should_stop: Callable[[], bool] = lambda: False
-) -> Packing:
-    """Find an assignment that fits all memories, prove that there is none, or give up.
+def packing(task: Task[Throughput], graph: Hypergraph, search: Search[Solution]) -> None:
+    """Offer a split that fits all memories, prove that there is none, or give up.
 
     Transfers and contiguity are ignored, so the proof holds for every split whose units contain
     those of `graph`. Sizes are integer numbers of bytes, so no tolerance is involved.
@@ -60,27 +49,16 @@ def prove_unpackable(
             for room, count in zip(whole.rooms, costs.count, strict=True)
         ],
         [np.flatnonzero(supported[:, u]).tolist() for u in rest],
-        should_stop,
+        search.should_stop,
     )
     if packed.place is not None:
         device[rest] = [first[k] + number for k, number in packed.place]
-        return Packing(device, None)
-    return Packing(
-        None,
-        f"no assignment of the {graph.size} units (nodes that must stay together) to the devices "
-        "keeps all memories; give more memory or more devices"
-        if packed.proved
-        else None,
-    )
-
-
-def packing(task: Task[Throughput], graph: Hypergraph, search: Search[Solution]) -> None:
-    """Offer a split that fits all memories, or prove that there is none."""
-    found = prove_unpackable(task, graph, search.should_stop)
-    if found.why_infeasible is not None:
-        search.prove_infeasible(found.why_infeasible)
-    elif found.device is not None:
-        search.offer(Placement(graph.expand(found.device)))
+        search.offer(Placement(graph.expand(device)))
+    elif packed.proved:
+        search.prove_infeasible(
+            f"no assignment of the {graph.size} units (nodes that must stay together) to the "
+            "devices keeps all memories; give more memory or more devices"
+        )
 
 
 @dataclass(frozen=True)

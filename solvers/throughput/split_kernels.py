@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...formulations.task import Task
-from ...formulations.throughput.hypergraph import Hypergraph
+from ...formulations.throughput.hypergraph import Hypergraph, Incidence
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Throughput
 from ...instances.common.arrays import Bools, Floats, Ints
@@ -85,87 +85,31 @@ class Grid(NamedTuple):
     high: Ints
 
 
-@kernel
-def loads(where, costs, nets, kind_of, load, used, stamp):
-    """Write the load and the memory in use of each device, both of shape (D,).
-
-    `costs` are compute times, (K, U), transfer times, (K, E), and bytes, (U,); `stamp` is scratch.
-    """
-    compute, weight, memory = costs
-    net_ptr, net_pins = nets
-    load[:] = 0.0
-    used[:] = 0.0
-    for v in range(len(where)):
-        load[where[v]] += compute[kind_of[where[v]], v]
-        used[where[v]] += memory[v]
-    stamp[:] = -1
-    for e in range(len(net_ptr) - 1):
-        first = where[net_pins[net_ptr[e]]]
-        whole = True
-        for j in range(net_ptr[e], net_ptr[e + 1]):
-            if where[net_pins[j]] != first:
-                whole = False
-                break
-        if whole:
-            continue
-        for j in range(net_ptr[e], net_ptr[e + 1]):
-            d = where[net_pins[j]]
-            if stamp[d] != e:
-                stamp[d] = e
-                load[d] += weight[kind_of[d], e]
-
-
 def held_by(
-    where: Ints, free: Bools, pair: DevicePair, order: Ints, net_ptr: Ints, net_pins: Ints
+    where: Ints, free: Bools, pair: DevicePair, order: Ints, shape: Incidence
 ) -> tuple[Ints, Fixed]:
     """Return the free units of two devices, in order, and the loads without them.
 
-    `where` and `free`, shape (U,), are the device of each unit, and whether it may move.
+    `where` and `free`, shape (U,), are the device of each unit, and whether it may move; those that
+    may are on the two devices.
     """
-    units, nets = np.empty(len(order), np.int64), len(net_ptr) - 1
-    pins = np.zeros(nets, np.int64), np.zeros(nets, np.int64), np.zeros(nets, np.bool_)
-    size, sums = _held_by(where, free, pair, order, net_ptr, net_pins, units, pins)
-    return units[:size], Fixed._make((*sums, *pins))
-
-
-@kernel
-def _held_by(where, free, pair, order, net_ptr, net_pins, units, pins):
-    """Write the free units and the nets' pins of `held_by`; return their number and the sums."""
-    a, b, compute_a, compute_b, weight_a, weight_b, memory, _room_a, _room_b = pair
-    size = 0
-    load_a, load_b, held_a, held_b, compute = 0.0, 0.0, 0.0, 0.0, 0.0
-    for i in range(len(order)):
-        v = order[i]
-        if where[v] != a and where[v] != b:
-            continue
-        if free[v]:
-            units[size] = v
-            size += 1
-            compute += min(compute_a[v], compute_b[v])
-        elif where[v] == a:
-            load_a += compute_a[v]
-            held_a += memory[v]
-        else:
-            load_b += compute_b[v]
-            held_b += memory[v]
-    nets = len(net_ptr) - 1
-    left, fixed, outside = pins
-    for e in range(nets):
-        for j in range(net_ptr[e], net_ptr[e + 1]):
-            v = net_pins[j]
-            if where[v] != a and where[v] != b:
-                outside[e] = True
-            elif free[v]:
-                left[e] += 1
-            elif where[v] == a:
-                fixed[e] |= 1
-            else:
-                fixed[e] |= 2
-        if fixed[e] & 1 and (outside[e] or fixed[e] & 2):
-            load_a += weight_a[e]
-        if fixed[e] & 2 and (outside[e] or fixed[e] & 1):
-            load_b += weight_b[e]
-    return size, (load_a, load_b, held_a, held_b, compute)
+    on_a, on_b = (where == pair.a) & ~free, (where == pair.b) & ~free
+    left = np.add.reduceat(free[shape.net_pins], shape.net_ptr[:-1], dtype=np.int64)
+    in_a, in_b, outside = (
+        np.logical_or.reduceat(some[shape.net_pins], shape.net_ptr[:-1])
+        for some in (on_a, on_b, ~(on_a | on_b | free))
+    )
+    cut_a, cut_b = in_a & (outside | in_b), in_b & (outside | in_a)
+    return order[free[order]], Fixed(
+        load_a=float(pair.compute_a[on_a].sum() + pair.weight_a[cut_a].sum()),
+        load_b=float(pair.compute_b[on_b].sum() + pair.weight_b[cut_b].sum()),
+        memory_a=float(pair.memory[on_a].sum()),
+        memory_b=float(pair.memory[on_b].sum()),
+        least_compute=float(np.minimum(pair.compute_a, pair.compute_b)[free].sum()),
+        pins_left=left,
+        fixed=in_a + 2 * in_b,
+        outside=outside,
+    )
 
 
 def completion_bounds(units: Ints, pair: DevicePair, layers: PairLayers) -> Floats:

@@ -148,7 +148,7 @@ def test_host_memory_makes_room_where_it_is_asked_for(
         (["--memory", "12 parsecs"], "--memory"),
         (["--memory", "0"], "--memory: 0; it must be above 0"),
         (["--for", "vllm"], '--for: "vllm" is not one of megatron'),
-        (["--set", "memory_bytes=12 parsecs"], 'memory_bytes: "12 parsecs"; write a size'),
+        (["--set", "memory_bytes=12 parsecs"], '--memory: "12 parsecs"; write a size'),
         (["--tp", "2"], "; to fix it in a training job, say --set tensor=…"),
     ],
 )
@@ -214,6 +214,8 @@ def test_a_plan_is_not_written_into_a_table(
         ("h100", "gpus=8:x", "write a number"),
         ("h100", "gpus=0", "write a number"),
         ("h100:8x8", "gpus=8", "PER_NODE"),
+        ("h100+a100", "gpus=8", "one NAME"),
+        ("h100", "gpus=12", "write h100:4 for nodes of 4"),
         ("h100:8", "price=2", "of a front alone"),
         ("8xh100", "gpus=8", "write NAME:PER_NODExNODES, such as h100:8x16"),
         ("h100", "price=cheap", "it must be a number"),
@@ -301,8 +303,11 @@ def test_plans_are_explained_and_told_apart(
     assert (code, "one.json" in out, "pipeline" in out) == (0, True, True)
     code, out, err = run(capsys, "diff", *plans, "--json")
     assert json.loads(out)["layout"]["pipeline"] == [1, 2]
+    (tmp_path / "other.json").write_text("{}")
+    code, _, err = run(capsys, "diff", plans[0], str(tmp_path / "other.json"))
+    assert (code, err.count("\n"), "name two plans of a kind" in err) == (2, 1, True)
     code, _, err = run(capsys, "diff", plans[0], str(tmp_path / "none.json"))
-    assert (code, err.count("\n"), "none.json" in err) == (2, 1, True)
+    assert (code, err.count("\n"), "none.json: no such file" in err) == (2, 1, True)
 
 
 def test_allowed_memory_is_told_with_its_unit(

@@ -188,8 +188,8 @@ def test_wrong_usage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["solve"], "Missing"),
         (["solve", "w", "--no-such-option"], "No such option"),
         (["solve", "w", "--microbatches", "x"], "Invalid value"),
-        (["nothing"], "No such command"),
-        (["verify", "w", "p", "q"], "unexpected extra argument"),
+        (["nothing"], "No such command 'nothing'; see stagecut --help"),
+        (["verify", "w", "p", "q"], "(q); see stagecut verify --help"),
     ):
         assert run_command(arguments) == 2
         lines = capsys.readouterr().err.splitlines()

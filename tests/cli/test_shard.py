@@ -12,6 +12,7 @@ import pytest
 from conformance import task
 from trainer_config import trainer_config
 
+import stagecut
 from stagecut import DeviceMesh, Link, Sharding, compare, save, tensor_program
 from stagecut.cli import run_command
 from stagecut.instances import Operator, Signature, Tensor, TensorProgram, program_workload
@@ -104,23 +105,31 @@ def test_the_speed_up_is_over_one_device_that_does_all(
     assert "speed_up" not in answer(program, "2", "--set", "objective=distpar")
 
 
+def test_a_program_has_no_default_problem_without_a_mesh(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(stagecut.InputError, match=r"give Sharding\(mesh\)"):
+        stagecut.solve(program)
+    assert "--mesh: sharding needs it" in said(capsys, 2, "solve", program)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--mesh", "2x0"), "--mesh"),
         (("--mesh", "3x"), "--mesh"),
-        (("--mesh", "2x2x2x2@1us:1GB"), "mesh: 4 axes"),
+        (("--mesh", "2x2x2x2@1us:1GB/s"), "mesh: 4 axes"),
         (("--mesh", "2"), "--mesh: a chain suggests no links"),
         (("--mesh", "2@fast"), "--mesh: 'fast' is no link"),
         (("--mesh", "2@.us:1GB"), "--mesh: '.us:1GB' is no link"),
-        (("--mesh", "2@1us:1GB,1us:1GB"), "--mesh: 2 links for 1 axes"),
+        (("--mesh", "2@1us:1GB/s,1us:1GB/s"), "--mesh: 2 links for 1 axes"),
         ((*GOOD, "--set", 'fixed=[["v0"]]'), "fixed[0]"),
         ((*GOOD, "--set", 'fixed=[["nothing","S0"]]'), "fix: the program has no operator nothing"),
         (
             (*GOOD, "--set", 'fixed=[["v0","S7"]]'),
             'fix: v0 cannot have "S7" on this mesh; it can have',
         ),
-        (("--mesh", "3@1us:1GB", "--set", 'fixed=[["v0","S0"]]'), "fix: v0 cannot have"),
+        (("--mesh", "3@1us:1GB/s", "--set", 'fixed=[["v0","S0"]]'), "fix: v0 cannot have"),
         ((*GOOD, "--set", "beta=2.0"), "beta: it weighs elements"),
         ((*GOOD, "--accelerators", "2"), "--accelerators: sharding is planned for the devices of"),
         ((*GOOD, "--cluster", "c.json"), "--cluster: sharding is planned for the devices of"),
@@ -268,9 +277,9 @@ def test_the_command_compares_methods_and_meshes(
     ("arguments", "words"),
     [
         (("--mesh", "2,2"), "--mesh: '2,2' is no mesh"),
-        (("--mesh", "2@1us:1GB", "--split", "contiguous"), "--split: it belongs to --problem"),
-        (("--mesh", "2@1us:1GB", "--methods", "greedy"), "no 'greedy' for sharding"),
-        (("--mesh", "2@1us:1GB,1us:1GB"), "--mesh: 2 links for 1 axes"),
+        (("--mesh", "2@1us:1GB/s", "--split", "contiguous"), "--split: it belongs to --problem"),
+        (("--mesh", "2@1us:1GB/s", "--methods", "greedy"), "no 'greedy' for sharding"),
+        (("--mesh", "2@1us:1GB/s,1us:1GB/s"), "--mesh: 2 links for 1 axes"),
         ((), "--mesh: sharding needs it"),
     ],
 )

@@ -21,7 +21,7 @@ from stagecut import (
 )
 from stagecut.instances import Assumptions, LayerRule, Placement, Split
 from stagecut.instances.common.choices import Choice
-from stagecut.instances.common.units import parse_bytes
+from stagecut.instances.common.units import parse_bytes, parse_rate
 from stagecut.runtime.schedules import Schedule
 from stagecut.runtime.simulate import shared
 
@@ -84,6 +84,10 @@ def test_texts_become_the_choices_that_they_name(
         (lambda: DeviceMapping("ring:4", 2), 'topology: "ring:4"; give a Topology'),
         (lambda: Assumptions(bandwidth="fast"), 'bandwidth is "fast"; it must be a number'),
         (lambda: parse_bytes("16iB", "memory"), 'memory: "16iB"; write a size'),
+        (lambda: parse_bytes("16GB/s", "memory"), 'memory: "16GB/s"; write a size'),
+        (lambda: parse_bytes("1e400", "memory"), 'memory: "1e400"; write a size'),
+        (lambda: parse_rate("25GB", "network"), 'network: "25GB"; write a rate'),
+        (lambda: parse_rate("0GB/s", "network"), 'network: "0GB/s"; write a rate'),
     ],
 )
 def test_values_of_other_types_are_refused(make: Callable[[], object], message: str) -> None:

@@ -41,8 +41,7 @@ def read(document: dict[str, Any], folder: Path, workload: Workload | None = Non
 @pytest.mark.parametrize(
     ("where", "field"),
     [
-        ("problem", "relayed"), ("solution", "order"), ("cluster", "links"),
-        ("", "certificate"), ("", "provenance"),
+        ("problem", "relayed"), ("solution", "order"), ("cluster", "links"), ("", "provenance"),
     ],
 )  # fmt: skip
 def test_a_field_of_the_version_may_not_be_missing(where: str, field: str, tmp_path: Path) -> None:
@@ -54,6 +53,13 @@ def test_a_field_of_the_version_may_not_be_missing(where: str, field: str, tmp_p
         read(document, tmp_path)
     document["version"] = 3
     with pytest.raises(InputError, match="version is 3; it must be a whole number from 4 to 5"):
+        read(document, tmp_path)
+
+
+def test_a_certificate_that_is_missing_is_not_asked_of_the_user(tmp_path: Path) -> None:
+    document = sample_files.document(sample_files.plan())
+    del document["certificate"]
+    with pytest.raises(InputError, match="certificate is missing; plan again"):
         read(document, tmp_path)
 
 

@@ -491,3 +491,13 @@ def test_from_a_file_to_a_plan(
     assert np.isfinite(workload.times["accelerator"]).all()
     stagecut_("solve", "w.json", "--method", "greedy", "-o", "plan.json")
     assert "verified" in stagecut_("verify", "w.json", "plan.json")
+
+
+def test_operators_that_only_write_read_nothing_of_what_they_overwrite() -> None:
+    x, y = torch.zeros(8), torch.zeros(8, dtype=torch.float64)  # 32 and 64 bytes
+    with KernelRecorder() as watch:
+        for run in (x.zero_, lambda: x.fill_(1.0), lambda: x.copy_(y), lambda: y.new_zeros(2),
+                    lambda: torch.full_like(x, 3.0), lambda: x.add_(1.0)):  # fmt: skip
+            run()
+    kernels, _, _ = watch.take()
+    assert [kernel.moved_bytes for kernel in kernels] == [32, 32, 32 + 64, 16, 32, 64]

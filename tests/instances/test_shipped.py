@@ -470,8 +470,10 @@ def test_deeper_networks_and_microbatches_by_name() -> None:
     ("name", "why"),
     [
         ("gpt2-xl@depth=2", "is no option"),
+        ("gpt2-xl@", "is no option"),
         ("gpt2-xl@deeper=two", "not a whole number"),
         ("gpt2-xl@deeper=0", "at least 1"),
+        ("gpt2-xl@deeper=2,deeper=3", "deeper is given twice"),
         ("gpt2-xl-operators-training@deeper=3000", "at most 2000000"),
         ("unet@deeper=2", "depth alone"),
         ("gpt3@deeper=2", "no shipped workload"),

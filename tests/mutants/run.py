@@ -19,6 +19,7 @@ Words choose the mutants whose file, tests or reason they are in. `--keep` puts 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import re
 import shutil
@@ -52,6 +53,9 @@ LEFT_OUT = (".git", ".venv", ".dev", "__pycache__", "build", "notebooks", "*.egg
 
 #: A mutant may loop for ever: tests that take longer have seen it.
 TIMEOUT_S = 900.0
+
+#: Request of Linux's `prctl` for a signal at the death of the parent.
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,7 @@ def _run_here(tree: Path, words: list[str], output: int) -> NoReturn:
     code = 3
     try:
         os.setpgid(0, 0)
+        _end_with_parent()
         os.chdir(tree)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -150,6 +155,14 @@ def _run_here(tree: Path, words: list[str], output: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _end_with_parent() -> None:
+    """Let Linux kill this process with its parent, even if that is killed; undo `stop`."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def fate(tree: Path, mutant: Mutant, *options: str) -> tuple[str, str]:
@@ -176,6 +189,11 @@ def cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
+def stop(number: int, _frame: object) -> NoReturn:
+    """End this process as on Ctrl-C, so that it ends the tests that run."""
+    raise SystemExit(128 + number)
+
+
 def main() -> int:
     """Run the mutants chosen, and print what becomes of each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -183,6 +201,8 @@ def main() -> int:
     parser.add_argument("--everything", action="store_true")
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
     chosen = [
         one
         for one in mutants()

@@ -7,6 +7,7 @@ import socket
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,8 +122,11 @@ def test_scripts_train_as_the_model_alone(tmp_path: Path) -> None:
             *MODELS["gpt"](), [0, 1, 0], training=False, factory="models.py:gpt", call="gpt()"
         )
     )
-    said = run(tmp_path, 2, *(f"{name}.py" for name in cases), "infer.py")
-    for name, lines in zip(cases, said, strict=False):
+    copies = {"factory": "models.py:gpt", "call": "gpt()", "tied": "copies"}
+    (tmp_path / "copies.py").write_text(script_of(*MODELS["gpt"](), [0, 1], **copies))
+    said = run(tmp_path, 2, *(f"{name}.py" for name in cases), "copies.py", "infer.py")
+    assert "\nTIED = {'token.weight': [0, 1]}\n" in (tmp_path / "copies.py").read_text()
+    for name, lines in zip([*cases, "gpt"], said, strict=False):
         got = [float(line.partition("loss ")[2]) for line in lines]
         assert got == pytest.approx(losses(name), rel=1e-5), name
     model, inputs = MODELS["gpt"]()
@@ -200,9 +204,24 @@ def test_small_constants_are_written_and_large_ones_refused() -> None:
         script_of(Odd(5), (torch.randn(2, 4), torch.tensor(1.0)), [0, 1])
 
 
-def test_a_weight_on_two_ranks_is_refused() -> None:
-    with pytest.raises(InputError, match=r"token\.weight is on ranks 0 and 1"):
-        script_of(*MODELS["gpt"](), [0, 1], tied="copies")
+def test_parts_of_a_model_may_have_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.number, self.takes, self.stage = (nn.Linear(4, 4) for _ in range(3))
+            self.gives = nn.Parameter(torch.ones(4))
+            self.register_buffer("plan_device", torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.stage(self.takes(self.number(x)).relu() * self.gives + self.plan_device)
+
+    model, x = Named(), torch.randn(2, 4)
+    text = script_of(model, (x,), [0, 1], factory="typing:Any", call="Any")
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")):
+        monkeypatch.setenv(name, value)
+    made: dict[str, Any] = {"__name__": "script"}
+    exec(text, made)
+    torch.testing.assert_close(made["Stage1"](model)(*made["Stage0"](model)(x))[0], model(x))
 
 
 @pytest.mark.parametrize(
@@ -257,7 +276,7 @@ def test_the_command_writes_a_script(files: Path) -> None:
     assert "2 stages on 2 ranks; start: torchrun --nproc-per-node 2 out.py" in done.stdout
     text = (files / "out.py").read_text()
     assert "    made = make(batch=4)\n" in text
-    assert len(text.splitlines()) < 220
+    assert len(text.splitlines()) < 230
     assert "\nTRAINING = True\n" in text
 
 

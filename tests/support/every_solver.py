@@ -51,6 +51,8 @@ PARTS = {
     "job.iteration.frameworks.first_plans",
     "job.iteration.frameworks.default_split",
     "latency.calls.several_calls",
+    "latency.label_dp.bound_paths",
+    "latency.label_dp.raise_or_refute",
     "sharding.baselines.baseline",
 }
 

@@ -22,6 +22,7 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import traceback as notes
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.modules.module import register_module_buffer_registration_hook
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ...common.errors import InputError
@@ -117,7 +118,8 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         lambda _module, _given, out: out if known(out) else tuple(tensors(out))
     )
     try:
-        program = torch.export.export(model, args, kwargs, strict=False)
+        with _assigned_buffers(model):
+            program = torch.export.export(model, args, kwargs, strict=False)
         module: fx.GraphModule = program.module()
     finally:
         hook.remove()
@@ -126,11 +128,67 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             module.graph.erase_node(n)  # checks of the inputs, not part of the model
     if any(isinstance(t, FakeTensor) and own(t) is t for t in vars(module).values()):
         raise NotImplementedError("a tensor that the model makes became a constant without numbers")
+    _broadcast_apart(module)
     cut_regions(module)
     for n in _nodes(module):
         if getattr(n.target, "__module__", "") == "torch._functorch.predispatch":
             raise OperatorState(module, _path_of(n))
     return module
+
+
+@contextmanager
+def _assigned_buffers(model: nn.Module) -> Iterator[None]:
+    """Copy tensors that a forward pass assigns to buffers into these at its end.
+
+    `torch.export` does so for the outermost module, and loses assignments of all others. Raises
+    NotImplementedError in the module's code if shape or type of the buffer change.
+    """
+    before: dict[tuple[nn.Module, str], torch.Tensor] = {}
+    running: list[nn.Module] = []
+
+    def assigned(module: nn.Module, name: str, value: torch.Tensor | None) -> None:
+        buffer = module._buffers.get(name)
+        if not running or module is model or buffer is None or value is buffer:
+            return
+        if value is None or (value.shape, value.dtype) != (buffer.shape, buffer.dtype):
+            raise NotImplementedError(f"the buffer {name} gets another shape or type")
+        before.setdefault((module, name), buffer)
+
+    def copied(*_: Any) -> None:
+        running.clear()
+        for (module, name), buffer in before.items():
+            made = module._buffers[name]
+            assert made is not None
+            module._buffers[name] = buffer.copy_(made.detach())
+        before.clear()
+
+    hooks = (
+        register_module_buffer_registration_hook(assigned),
+        model.register_forward_pre_hook(lambda *_: running.append(model)),
+        model.register_forward_hook(copied),
+    )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _broadcast_apart(module: fx.GraphModule) -> None:
+    """Replace common broadcasts by one of each tensor, which need not wait for the others."""
+    joint = torch.ops.aten.broadcast_tensors.default
+    for n in module.graph.find_nodes(op="call_function", target=joint):
+        for user in list(n.users):
+            if user.target is not operator.getitem:
+                continue
+            given, shape = n.args[0][user.args[1]], list(user.meta["val"].shape)
+            with module.graph.inserting_before(user):
+                made = module.graph.call_function(torch.ops.aten.expand.default, (given, shape))
+            made.meta |= user.meta
+            user.replace_all_uses_with(made)
+            module.graph.erase_node(user)
+        if not n.users:
+            module.graph.erase_node(n)
 
 
 def trace_on_numbers(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
 import torch
-from torch import fx, nn
+from torch import nn
 
 from ....instances import InputError, Plan
 from ....instances.costs.layout import Layout
@@ -37,7 +36,7 @@ def layout_hash(layout: Layout, schedule: str | None = None) -> str:
 
 def training_graph_hash(traced: TrainingGraph) -> str:
     """Return a hash of a training graph: operators, and shapes of their outputs."""
-    digest = hashlib.sha256(_nodes(traced.graph))
+    digest = hashlib.sha256(traced.graph.python_code("self").src.encode())
     for n in traced.graph.nodes:
         digest.update(f"{n.name} {getattr(n.meta.get('val'), 'shape', ())}\n".encode())
     return digest.hexdigest()
@@ -45,24 +44,10 @@ def training_graph_hash(traced: TrainingGraph) -> str:
 
 def graph_hash(traced: Traced) -> str:
     """Return a hash of a traced model: its operators, and the shapes of its parameters."""
-    digest = hashlib.sha256(_nodes(traced.module.graph))
+    digest = hashlib.sha256(traced.module.graph.python_code("self").src.encode())
     for name, parameter in traced.parameters:
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
     return digest.hexdigest()
-
-
-def _nodes(graph: fx.Graph) -> bytes:
-    lines = []
-    for n in graph.nodes:
-        target = n.target if isinstance(n.target, str) else _name(n.target)
-        lines.append(f"{n.name} {n.op} {target} {n.args} {n.kwargs}\n")
-    return "".join(lines).encode()
-
-
-def _name(function: Any) -> str:
-    """Return a function's name without its address."""
-    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
-    return f"{module}.{name}" if name else str(function)
 
 
 def weights_hash(model: nn.Module) -> str:

@@ -1,9 +1,10 @@
-"""Context parallelism: attention over sequences of which each rank has a part of the tokens.
+"""Attention of jobs, over sequences of which each rank may have a part of the tokens.
 
-During a step, `torch.nn.functional.scaled_dot_product_attention` is replaced by one that gathers
-keys and values (each rank has the queries of its tokens), passes them around a ring of the ranks
-while attention to those present is computed, or exchanges tokens for heads, so that each rank has
-some heads of whole sequences.
+During a step, `torch.nn.functional.scaled_dot_product_attention` is replaced by one that copies
+shared heads where PyTorch's kernels need it. With context parallelism it also gathers keys and
+values (each rank has the queries of its tokens), passes them around a ring of the ranks while
+attention to those present is computed, or exchanges tokens for heads, so that each rank has some
+heads of whole sequences.
 
 References
 ----------
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -40,17 +42,67 @@ def positions_of(layout: Layout, part: int) -> Tensor:
     """Return the positions of the tokens of one of the ranks that share a sequence.
 
     With gathered keys and around a ring, a rank has one part from the front and one from the back,
-    since causal attention is more work for later tokens. Raises InputError if the sequence does not
-    divide.
+    since causal attention is more work for later tokens.
     """
     count = layout.context
     if count == 1:
         return torch.arange(layout.sequence)
     parts = count if layout.context_kind is ContextKind.ALL_TO_ALL else 2 * count
-    if layout.sequence % parts:
-        raise InputError(f"sequence: {layout.sequence} tokens do not divide into {parts} parts")
     own = torch.arange(layout.sequence).chunk(parts)
     return own[part] if parts == count else torch.cat([own[part], own[parts - 1 - part]])
+
+
+@contextmanager
+def replaced(of: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Replace a function of a module, or a method of one object."""
+    own = vars(of).get(name)
+    setattr(of, name, function)
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(of, name)
+        else:
+            setattr(of, name, own)
+
+
+def spread_heads(query: Tensor, *shared: Tensor) -> list[Tensor]:
+    """Return keys or values with a copy of each head for every query head that shares it."""
+    return [
+        x if x.shape[_HEADS] == query.shape[_HEADS]
+        else x.repeat_interleave(query.shape[_HEADS] // x.shape[_HEADS], _HEADS)
+        for x in shared
+    ]  # fmt: skip
+
+
+def added_mask(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the addend of scores by which a query sees the keys in `seen` alone.
+
+    Of a mask of truth values PyTorch makes one in every call, and keeps each.
+    """
+    with torch.inference_mode(False):  # it may serve training afterwards
+        return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)
+
+
+@contextmanager
+def copied_heads() -> Iterator[None]:
+    """Copy shared heads of keys and values where only copies need no memory for scores.
+
+    On GPUs, PyTorch's kernels that keep no scores take shared heads in 16 bits without a mask
+    alone; else it falls back to one that keeps them.
+    """
+    given: _Attention = F.scaled_dot_product_attention
+
+    def attention(
+        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+        *args: Any, **options: Any,
+    ) -> Tensor:  # fmt: skip
+        if attn_mask is not None or query.element_size() > 2:
+            key, value = spread_heads(query, key, value)
+        return given(query, key, value, attn_mask, *args, **options)
+
+    with replaced(F, "scaled_dot_product_attention", attention):
+        yield
 
 
 @contextmanager
@@ -63,8 +115,14 @@ def divided_attention(layout: Layout, mesh: DeviceMesh, *, needed: bool) -> Iter
     """
     given: _Attention = F.scaled_dot_product_attention
     calls = 0
-    whole = torch.cat([positions_of(layout, part) for part in range(layout.context)])
-    own = positions_of(layout, mesh.get_local_rank())
+    order = torch.cat([positions_of(layout, part) for part in range(layout.context)]).argsort()
+    halves = positions_of(layout, mesh.get_local_rank()).chunk(2)
+
+    @cache
+    def mask(half: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        own = halves[half].to(device)
+        keys = torch.arange(int(halves[half][-1]) + 1, device=device)
+        return added_mask(own[:, None] >= keys, dtype)
 
     def attention(
         query: Tensor,
@@ -92,16 +150,19 @@ def divided_attention(layout: Layout, mesh: DeviceMesh, *, needed: bool) -> Iter
             scale = options.get("scale") or query.shape[-1] ** -0.5
             return cast(Tensor, _RingAttention.apply(query, key, value, mesh, is_causal, scale))
         both = _gathered(torch.cat([key, value], -1), mesh)  # in one collective
+        both = both.index_select(_TOKENS, order.to(both.device))
         key, value = both.split([key.shape[-1], value.shape[-1]], -1)
-        mask = own[:, None] >= whole if is_causal else None
-        mask = mask if mask is None else mask.to(query.device)
-        return given(query, key, value, mask, dropout_p, False, **options)
+        if not is_causal:
+            return given(query, key, value, None, dropout_p, False, **options)
+        made = []
+        for half, part in enumerate(query.chunk(2, _TOKENS)):  # which sees no keys behind it
+            hidden = mask(half, query.dtype, query.device)
+            seen = (x[:, :, : hidden.shape[1]] for x in (key, value))
+            made.append(given(part, *seen, hidden, dropout_p, False, **options))
+        return torch.cat(made, _TOKENS)
 
-    F.scaled_dot_product_attention = attention  # type: ignore[assignment]  # it replaces it
-    try:
+    with replaced(F, "scaled_dot_product_attention", attention):
         yield
-    finally:
-        F.scaled_dot_product_attention = given
     if needed and not calls:
         raise InputError(
             "context: the model called no torch.nn.functional.scaled_dot_product_attention, which "
@@ -249,9 +310,7 @@ def _block_backward(
 def _alike(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
     """Return them with equally many heads of equal width, a multiple of 8, as kernels need it."""
     width = -(-max(query.shape[-1], value.shape[-1]) // 8) * 8
-    several = query.shape[_HEADS] // key.shape[_HEADS]
-    spread = (query, *(x.repeat_interleave(several, _HEADS) for x in (key, value)))
-    return tuple(_padded(x, width) for x in spread)
+    return tuple(_padded(x, width) for x in (query, *spread_heads(query, key, value)))
 
 
 def _padded(x: Tensor, width: int) -> Tensor:

@@ -16,34 +16,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ....instances import InputError
-from ....instances.costs.layout import Dispatcher, Layout
 from ....instances.pytorch.tracing.traced import swapped_tensors
 
 _Experts = Callable[[Tensor, Tensor], Tensor]
-
-
-def check_experts(layout: Layout) -> None:
-    """Raise InputError if jobs do not run a layout's expert parallelism."""
-    if layout.expert_tensor > 1:
-        raise InputError(f"expert_tensor: {layout.expert_tensor}; jobs run with 1 here")
-    if layout.expert == 1:
-        return
-    if layout.tensor > 1 and not layout.sequence_parallel:
-        raise InputError(
-            f"expert: {layout.expert} beside tensor {layout.tensor}; jobs run so with "
-            "sequence_parallel alone"
-        )
-    if layout.tensor * layout.replicas % layout.expert:
-        raise InputError(
-            f"expert: {layout.expert} does not divide {layout.tensor * layout.replicas} tensor-, "
-            "data- and context-parallel ranks"
-        )
-    if layout.dispatcher is not Dispatcher.ALL_TO_ALL:
-        raise InputError(f"dispatcher: {layout.dispatcher.value}; jobs run with all-to-all here")
-    if layout.expert_capacity:
-        raise InputError(
-            f"expert_capacity: {layout.expert_capacity:g}; jobs drop no tokens here; plan with 0"
-        )
 
 
 def local_part(x: Tensor) -> Tensor:

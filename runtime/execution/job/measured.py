@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 from ....instances.costs.layout import ContextKind
 from ...measure.group import idle_at, of_all_ranks
+from .context import replaced
 from .experts import local_part
 from .running import RunningJob
 
@@ -96,7 +97,7 @@ def measured_step(
     dist.barrier()
     with ExitStack() as stack:
         for of, name, term in timed:
-            stack.enter_context(_replaced(of, name, clock.timed(getattr(of, name), term)))
+            stack.enter_context(replaced(of, name, clock.timed(getattr(of, name), term)))
         stack.enter_context(collectives)
         stack.enter_context(saved_tensors_hooks(kept.pack, _KeptBytes.unpack))
         clock.begin()
@@ -112,20 +113,6 @@ def measured_step(
         int(torch.cuda.max_memory_allocated(job.device)) if cuda else 0,
     )
     found += of_all_ranks(own)
-
-
-@contextmanager
-def _replaced(of: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Replace a method or function of one object."""
-    own = vars(of).get(name)
-    setattr(of, name, function)
-    try:
-        yield
-    finally:
-        if own is None:
-            delattr(of, name)
-        else:
-            setattr(of, name, own)
 
 
 class _Clock:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -40,17 +41,26 @@ from ....instances import InputError
 from ....instances.common.units import show_count
 from ....instances.costs.hardware import NumberFormat
 from ....instances.costs.layout import (
-    OFFLOAD,
+    ContextKind,
     Layout,
     Recipe,
     Recompute,
+    check_axes,
     check_batch,
     check_degrees,
 )
+from ....instances.job.launchers import LAUNCHERS, refusal
 from ..stage import register
-from .context import positions_of
-from .experts import check_experts, divide_experts
+from .experts import divide_experts
 
+#: What jobs run: more than is planned for them.
+_RUN = replace(
+    LAUNCHERS["stagecut"],
+    context=frozenset(ContextKind),
+    zero_in_pipeline=LAUNCHERS["stagecut"].zero,
+    recompute=frozenset(Recompute),
+    orders=frozenset(permutations(Layout.order)),
+)
 #: Dimension of a hidden state that runs over the tokens of a sequence.
 SEQUENCE_DIM = 1
 
@@ -98,7 +108,8 @@ class ParallelizePlan:
         their sequences. Default: ``block(hidden)``.
     loss
         Function that returns the mean loss of a microbatch from logits, which it must not change in
-        place, and targets; default: the cross-entropy, computed where the vocabulary is divided
+        place, and targets; a batch's is the mean of these. Default: the mean cross-entropy of the
+        batch's tokens but those of target -100, computed where the vocabulary is divided
         (`torch.distributed.tensor.parallel.loss_parallel`).
     initialize
         Function that fills a parameter, ``initialize(name, parameter)``. With it the model, but for
@@ -216,8 +227,8 @@ class JobMesh:
 def job_mesh(layout: Layout, device: str) -> JobMesh:
     """Return the mesh of all ranks; all of them call this.
 
-    Raises InputError if another number of processes runs than the layout's, or its order of axes is
-    not possible.
+    Raises InputError if another number of processes runs than the layout's, or context-parallel
+    ranks would not be neighbours among those of the same weights.
     """
     if dist.get_world_size() != layout.devices:
         raise InputError(
@@ -225,8 +236,6 @@ def job_mesh(layout: Layout, device: str) -> JobMesh:
             f"{show_count(layout.devices, 'device')}: start {layout.devices}"
         )
     shards = layout.shards
-    if layout.replicas % shards:
-        raise InputError(f"shard_group: {shards} does not divide {layout.replicas} replicas")
     sizes = {
         "tensor": layout.tensor, "pipeline": layout.pipeline,
         "replicate": layout.replicas // shards, "shard": shards,
@@ -238,8 +247,6 @@ def job_mesh(layout: Layout, device: str) -> JobMesh:
             raise InputError(f"order: {', '.join(layout.order)}; put data behind context")
         del order[at]
     nearest = [n for axis in order for n in (("shard", "replicate") if axis == "data" else (axis,))]
-    if set(nearest) != set(sizes):
-        raise InputError(f"order: {', '.join(layout.order)}; name tensor, data and pipeline")
     axes = tuple(reversed(nearest))  # from distant ranks to neighbouring ones
     shape = tuple(sizes[axis] for axis in axes)
     made = JobMesh(dist.init_device_mesh(device, shape, mesh_dim_names=axes))
@@ -272,20 +279,15 @@ def lines_of(mesh: DeviceMesh, *axes: str) -> list[list[int]]:
 
 
 def check_runs(layout: Layout) -> None:
-    """Raise InputError if jobs do not run a layout, with the value that they run."""
-    check_degrees(layout)
-    check_experts(layout)
-    for name in OFFLOAD:
-        if getattr(layout, name):
-            raise InputError(f"{name}: {getattr(layout, name):g}; jobs run with 0 here")
-    check_batch(layout)
-    for part in range(layout.context):
-        positions_of(layout, part)
-    precision(layout.recipe)
+    """Raise InputError if jobs do not run a layout, with what they run."""
+    for check in (check_degrees, check_axes, check_batch):
+        check(layout)
+    if found := refusal(_RUN, layout):
+        raise InputError(f"{found[0]}; jobs run with {found[1]} here")
 
 
 def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> None:
-    """Raise InputError if a pattern matches no module, or none one that the layout divides."""
+    """Raise InputError if a pattern matches no module, or jobs cannot divide one as it says."""
     names = [name for name, _ in model.named_modules()]
     linear = (*plan.colwise, *plan.rowwise)
     if layout.tensor > 1 and not any(_matches(name, linear) for name in names):
@@ -294,6 +296,9 @@ def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> N
         for pattern in getattr(plan, field_name):
             if not any(_matches(name, (pattern,)) for name in names):
                 raise InputError(f"{field_name}: no module of the model matches {pattern}")
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise InputError(f"{name}: jobs add up no sparse gradients; make it with sparse=False")
     for tied in ties_of(model) if layout.tensor > 1 else ():
         divided = {_matches(module := name.rpartition(".")[0], linear): module for name in tied}
         if len(divided) > 1:
@@ -301,6 +306,13 @@ def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> N
                 f"{divided[False]}: it has the weight of {divided[True]}, which the plan divides; "
                 "name both in colwise or rowwise"
             )
+    for first, *others in ties_of(model) if layout.replicas > 1 else ():
+        for other in others:  # FSDP2 divides the weights of each block, and all others, together
+            if _block(first, plan) != _block(other, plan):
+                raise InputError(
+                    f"{other}: another block has its weight, as {first}; jobs share weights of "
+                    "blocks without data and context parallelism alone"
+                )
     if layout.expert > 1 and not any(_matches(name, plan.experts) for name in names):
         raise InputError("expert: no module of the model matches experts of the plan")
     for what in layout.recompute - {Recompute.FULL, Recompute.OPERATORS}:
@@ -311,19 +323,19 @@ def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> N
             )
 
 
+def _block(name: str, plan: ParallelizePlan) -> str:
+    """Return the name of the block that a parameter is in; empty if it is in none."""
+    inside = name.removeprefix(f"{plan.blocks}.")
+    return "" if inside == name else inside.partition(".")[0]
+
+
 def precision(recipe: Recipe) -> MixedPrecisionPolicy:
     """Return the precision in which FSDP2 gathers weights and reduces gradients.
 
-    Weights and moments stay in 32 bits on the rank that updates them. Raises InputError if products
-    are in another precision than 32 bits or bfloat16.
+    Weights and moments stay in 32 bits on the rank that updates them.
     """
     if recipe.compute == NumberFormat.FP32:
         return MixedPrecisionPolicy()
-    if recipe.compute != NumberFormat.BF16:
-        raise InputError(
-            f"recipe: {recipe.name} computes in {recipe.compute.value}; jobs run in fp32 or bf16 "
-            "here; export the layout"
-        )
     reduced = torch.float32 if recipe.reduce_bytes == 4 else torch.bfloat16
     return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced)
 
@@ -341,7 +353,7 @@ def stage_modules(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> li
             f"stage_layers: {len(counts)} counts of {sum(counts)} layers; the layout has "
             f"{layout.stages} model stages, and the model {len(names)} layers"
         )
-    run = (*plan.before, plan.blocks, *plan.after, *plan.shared)
+    run = (*plan.before, plan.blocks, *plan.after)
     for name, _ in model.named_parameters():
         if not any(name.startswith(f"{module}.") for module in run):
             raise InputError(

@@ -35,9 +35,9 @@ from ...schedules import make_schedule
 from ...simulate.stages import chain
 from ..checkpoint import ModelState, Trained
 from ..gradients import scale_to_norm, sums_over
-from ..guard.identity import layout_hash, weights_hash
+from ..guard.identity import layout_hash, random_hash, weights_hash
 from ..torch_pipelining import NeighbourStage, evaluate_forward, order_runtime
-from .context import divided_attention, positions_of
+from .context import copied_heads, divided_attention, positions_of
 from .experts import local_part
 from .parallelize import (
     JobStage,
@@ -74,9 +74,16 @@ _SINGLE = ("gpipe", "1f1b", "zb-h1", "zb-h2")
 _LOOPS = ("gpipe", "1f1b")
 
 
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy of the tokens, in 32 bits."""
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(0, 1))
+#: Target of tokens that count for no loss, PyTorch's.
+IGNORED = -100
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, counted: float) -> Tensor:
+    """Return the cross-entropy of tokens, but those `IGNORED`, in 32 bits, divided by `counted`."""
+    total = F.cross_entropy(
+        logits.flatten(0, 1).float(), targets.flatten(0, 1), ignore_index=IGNORED, reduction="sum"
+    )
+    return (total.full_tensor() if isinstance(total, DTensor) else total) / counted
 
 
 class RunningJob:
@@ -110,6 +117,9 @@ class RunningJob:
         if not any(p.is_meta for p in model.parameters()):  # which `initialize` fills alike
             remedy = "draw them from one seed, or give initialize"
             check_alike(weights_hash(model), "model's weights", remedy)
+        if layout.tensor > 1 and any(isinstance(part, nn.Dropout) for part in model.modules()):
+            remedy = "seed all ranks alike: tensor-parallel ranks drop the same elements"
+            check_alike(random_hash(), "random numbers", remedy)
         placed = stage_ranks(self.schedule, layout)
         own = [s for s, rank in enumerate(placed) if rank == self.mesh.rank("pipeline")]
         self.ties = ties_of(model)
@@ -124,7 +134,8 @@ class RunningJob:
         for number, stage in self.stages.items():
             materialize(stage, plan, self.ties, device)
             stage.set_positions(self._positions.to(device))
-            stage.train()
+            if not model.training:  # modules that are frozen in another mode stay so
+                stage.train()
             if layout.tensor > 1:
                 self._summed |= tensor_parallel(
                     stage, plan, layout, self.mesh.mesh["tensor"], parted_logits=self._parted
@@ -134,7 +145,9 @@ class RunningJob:
             once = layout.pipeline > 1 and not (self._is_torchs and self.schedule in _LOOPS)
             self._experts |= shard(stage, plan, layout, self.mesh, once=once)
         self._tied = [(names, self._tie_group(names, held)) for names in self.ties]
-        self._given = plan.loss or cross_entropy
+        self._given = plan.loss
+        #: Tokens with a loss in a microbatch of this rank's, on average over the whole batch.
+        self._counted = 0.0
         #: Work outside of passes that now runs: ``loss``, ``sums``, ``norm``; else empty.
         self.phase = ""
         self.pipeline_stages: list[NeighbourStage] = []
@@ -201,6 +214,8 @@ class RunningJob:
     def evaluate(self, tokens: Tensor, targets: Tensor) -> float:
         """Return the mean loss of a batch, as `step` does, and leave gradients as they are."""
         x, y = self._part_of(tokens, targets)
+        modules = [module for stage in self.stages.values() for module in stage.modules()]
+        modes = [module.training for module in modules]
         for stage in self.stages.values():
             stage.eval()
         try:
@@ -214,8 +229,8 @@ class RunningJob:
             with self._within("sums"):
                 return self._mean(losses)
         finally:
-            for stage in self.stages.values():
-                stage.train()
+            for module, training in zip(modules, modes, strict=True):
+                module.training = training
 
     @property
     def module(self) -> JobStage:
@@ -234,6 +249,7 @@ class RunningJob:
         with ExitStack() as stack:
             if self._parted:
                 stack.enter_context(loss_parallel())
+            stack.enter_context(copied_heads())
             if self.mesh.context is not None:
                 needed = any(stage.block_names for stage in self.stages.values())
                 attention = divided_attention(self.layout, self.mesh.context, needed=needed)
@@ -263,6 +279,8 @@ class RunningJob:
             seen = b"".join(given.cpu().numpy().tobytes() for given in (tokens, targets))
             remedy = "give each rank the same batch, of which it takes its part"
             check_alike(hashlib.sha256(seen).hexdigest(), "tokens", remedy)
+        passes = self.layout.microbatches * self.layout.replicas
+        self._counted = int((targets != IGNORED).sum()) / passes
         replica, _ = self.mesh.part
         x, y = (
             given.chunk(self.layout.data)[replica][:, self._positions].to(self.device)
@@ -308,16 +326,16 @@ class RunningJob:
             if isinstance(gradient, DTensor):
                 axes = zip(gradient.device_mesh.shape, gradient.placements, strict=True)
                 copies //= math.prod(size for size, lies in axes if not lies.is_replicate())
-            square += local_part(gradient).float().square().sum() / copies
+            square += local_part(gradient).abs().float().square().sum() / copies  # of both parts
         own = [local_part(p.grad) for _, p in self.named_parameters() if p.grad is not None]
         with self._within("norm"):
             return float(scale_to_norm(own, square, max_norm))
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         with self._within("loss"):
-            loss = self._given(logits, targets)
-            # torch's split backward passes detach it in place, which a view does not allow
-            return loss.full_tensor().clone() if isinstance(loss, DTensor) else loss
+            if self._given is not None:
+                return self._given(logits, targets)
+            return cross_entropy(logits, targets, self._counted)
 
     def _accumulate(self, tokens: Tensor, targets: Tensor) -> list[Tensor]:
         """Run the microbatches one after the other."""
@@ -379,9 +397,12 @@ class RunningJob:
         These are tensor-parallel ranks that saw a part of the tokens or heads, and model stages
         that share a weight.
         """
-        own: dict[str, nn.Parameter] = {}
-        for stage in self.stages.values():
-            own |= dict(stage.named_parameters(remove_duplicate=False))
+        own = {
+            name: parameter
+            for stage in self.stages.values()
+            for name, parameter in stage.named_parameters(remove_duplicate=False)
+            if parameter.requires_grad
+        }
         for parameter in own.values():
             gradient = parameter.grad  # DTensor may leave partial sums, or other placements
             if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
@@ -532,4 +553,6 @@ def loss_alone(model: nn.Module, plan: ParallelizePlan, tokens: Tensor, targets:
     materialize(stage, plan, ties_of(model), tokens.device)
     stage.set_positions(torch.arange(tokens.shape[1], device=tokens.device))
     with torch.no_grad():
-        return float((plan.loss or cross_entropy)(stage(tokens), targets))
+        counted = int((targets != IGNORED).sum())
+        loss = plan.loss or functools.partial(cross_entropy, counted=counted)
+        return float(loss(stage(tokens), targets))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,7 @@ from ....instances.costs.description import (
     Norm,
 )
 from ....instances.costs.layout import Recompute
+from .context import added_mask
 from .parallelize import ParallelizePlan
 
 #: Standard deviation of the initial matrices, GPT-2's.
@@ -287,10 +289,7 @@ class CoreAttention(nn.Module):  # type: ignore[misc]
         """Return values of each head; keys and values are shared by groups of queries."""
         mask = None
         if self.window is not None and self.window < q.shape[2]:
-            apart = positions[:, None] - positions
-            mask = (apart < self.window) & ((apart >= 0) if self.causal else (-apart < self.window))
-            # On GPUs, kernels that keep no scores take either a mask or shared heads.
-            k, v = (one.repeat_interleave(q.shape[1] // k.shape[1], 1) for one in (k, v))
+            mask = _window(positions, self.window, self.causal, q.dtype)
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=self.causal and mask is None,
             enable_gqa=q.shape[1] != k.shape[1],
@@ -373,6 +372,13 @@ class ExpertMatrices(nn.Module):  # type: ignore[misc]
                 inner = F.gelu(inner)
             made.append(inner @ downs[e] + (self.down_bias[e] if self.biased else 0))
         return torch.cat(made)
+
+
+@lru_cache(maxsize=2)  # of a stage's layers, which alternate
+def _window(positions: Tensor, window: int, causal: bool, dtype: torch.dtype) -> Tensor:
+    """Return the mask of a sliding window, one for all layers of a stage."""
+    apart = positions[:, None] - positions
+    return added_mask((apart < window) & ((apart >= 0) if causal else (-apart < window)), dtype)
 
 
 def _norm(kind: Norm, width: int) -> nn.Module:

@@ -1,1 +1,1 @@
-"""Executor of actions for schedules that torch cannot express."""
+"""Executor of plans of pieces: loop, messages, weight versions and tensor-parallel groups."""

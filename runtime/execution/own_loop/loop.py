@@ -166,7 +166,7 @@ class Loop:
 
     @property
     def results(self) -> Mapping[int, Tensors]:
-        """Outputs of the last pass, by microbatch, as far as they were computed on this rank."""
+        """Outputs of the last pass of an inference by microbatch, on the rank of the last piece."""
         return self.stages[self.last].results if self.last in self.stages else {}
 
     def run(self, data: Data) -> None:

@@ -135,7 +135,7 @@ class P2PTransport:
 
 def bytes_of(tensor: Tensor) -> Tensor:
     """Return the bytes of a tensor, its own if it is contiguous: backends lack some types."""
-    return tensor.resolve_conj().contiguous().view(-1).view(torch.uint8)
+    return tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
 
 
 #: Tensors that are being sent, with the works that send them.

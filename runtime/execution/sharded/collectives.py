@@ -88,6 +88,9 @@ def step(
     if part.dtype is torch.bool:  # gloo does not move it; sums of padded parts are still 0 or 1
         made, sent = step(part.view(torch.uint8), before, after, axis, place)
         return made.view(torch.bool), sent
+    if part.is_complex():  # nor does it move complex numbers
+        made, sent = step(_real(part), before, after, axis, place)
+        return torch.view_as_complex(made.contiguous()), sent
     if min(before, after) <= FIRST:
         return _rooted(part, before, after, axis, place)
     if before == PARTIAL:
@@ -112,6 +115,9 @@ def begin_sums(
     that waits for the sums and returns them.
     """
     count, group = place.mesh[axis], place.groups[axis]
+    if parts[0].is_complex():
+        real = begin_sums([_real(part) for part in parts], after, axis, place)
+        return lambda: [torch.view_as_complex(each) for each in real()]
     if after[0] == COPIED:
         shapes = [part.shape for part in parts]
         flat = torch.cat([part.reshape(-1) for part in parts]) if parts[1:] else parts[0]
@@ -206,6 +212,11 @@ def _without_sending(
 def _slice(whole: Tensor, tensor_axis: int, axis: int, place: MeshPosition) -> Tensor:
     extent = whole.shape[tensor_axis] // place.mesh[axis]
     return whole.narrow(tensor_axis, place.at[axis] * extent, extent)
+
+
+def _real(part: Tensor) -> Tensor:
+    """Return real and imaginary parts along a last axis."""
+    return torch.view_as_real(part.resolve_conj())
 
 
 def _bytes(part: Tensor) -> float:

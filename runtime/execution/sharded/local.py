@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from ....instances.model.tensor_program import PARTIAL, Property, local_shape
 from ....instances.pytorch.tensor_rules import CONSTANTS
+from ..job.context import copied_heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,18 +131,21 @@ def _whole_filters(call: Call, at: int) -> int:
     return int(call.args[at].shape[0]) * call.parts(call.along(call.read[at], 0))
 
 
+def _over(axes: Sequence[int], part: Tensor, how: Literal["sum", "max"] = "sum") -> Computing:
+    """Reduce a tensor over some axes of the mesh."""
+    for axis in axes:
+        part = yield Exchange(part, how, axis)
+    return part
+
+
 def _softmax(call: Call) -> Computing:
     values, dim = call.args[0], call.args[1] % call.args[0].dim()
     axes = call.along(call.read[0], dim)
     if not axes:
         return call.target(*call.args, **call.kwargs)
-    largest = values.amax(dim, keepdim=True)
-    for d in axes:
-        largest = yield Exchange(largest, "max", d)
+    largest = yield from _over(axes, values.amax(dim, keepdim=True), "max")
     powers = (values - largest).exp()
-    total = powers.sum(dim, keepdim=True)
-    for d in axes:
-        total = yield Exchange(total, "sum", d)
+    total = yield from _over(axes, powers.sum(dim, keepdim=True))
     if call.kind == "_softmax":
         return powers / total
     return values - largest - total.log()
@@ -154,9 +158,8 @@ def _softmax_backward(call: Call) -> Computing:
     if not axes:
         return call.target(*call.args, **call.kwargs)
     logarithm = call.kind.startswith("_log")
-    total = (gradient if logarithm else gradient * output).sum(dim, keepdim=True)
-    for d in axes:
-        total = yield Exchange(total, "sum", d)
+    weighed = gradient if logarithm else gradient * output
+    total = yield from _over(axes, weighed.sum(dim, keepdim=True))
     if logarithm:
         return gradient - output.exp() * total
     return output * (gradient - total)
@@ -170,13 +173,8 @@ def _batch_norm(call: Call) -> Computing:
         return call.target(*call.args, **call.kwargs)
     count = values.numel() // values.shape[1] * call.parts(axes)
     others = [0, *range(2, values.dim())]
-    total = values.sum(others)
-    for d in axes:
-        total = yield Exchange(total, "sum", d)
-    mean = total / count
-    squares = ((values - _channels(mean, values)) ** 2).sum(others)
-    for d in axes:
-        squares = yield Exchange(squares, "sum", d)
+    mean = (yield from _over(axes, values.sum(others))) / count
+    squares = yield from _over(axes, ((values - _channels(mean, values)) ** 2).sum(others))
     scale = torch.rsqrt(squares / count + eps)
     if running_mean is not None:
         running_mean.lerp_(mean, momentum)
@@ -194,10 +192,8 @@ def _batch_norm_backward(call: Call) -> Computing:
     count = values.numel() // values.shape[1] * call.parts(axes)
     others = [0, *range(2, values.dim())]
     normal = (values - _channels(mean, values)) * _channels(scale, values)
-    of_bias, of_weight = gradient.sum(others), (gradient * normal).sum(others)
-    for d in axes:
-        of_bias = yield Exchange(of_bias, "sum", d)
-        of_weight = yield Exchange(of_weight, "sum", d)
+    of_bias = yield from _over(axes, gradient.sum(others))
+    of_weight = yield from _over(axes, (gradient * normal).sum(others))
     factor = scale if weight is None else scale * weight
     inner = _channels(of_bias, values) + normal * _channels(of_weight, values)
     of_values = _channels(factor, values) * (gradient - inner / count)
@@ -216,9 +212,7 @@ def _loss(call: Call) -> Computing:
     valid, inside, place = _classes(call, log, call.read[0], target, ignored)
     picked = log.gather(1, place[:, None])[:, 0]
     loss = -torch.where(valid & inside, picked, torch.zeros_like(picked)).sum()
-    total = valid.sum().to(log.dtype)
-    for d in call.along(call.read[0], 0):
-        total = yield Exchange(total, "sum", d)
+    total = yield from _over(call.along(call.read[0], 0), valid.sum().to(log.dtype))
     return loss / total if reduction == 1 else loss, total
 
 
@@ -291,9 +285,11 @@ def _attention_backward(call: Call) -> Any:
 def _attended(call: Call, given: Sequence[Tensor], causal: Sequence[bool]) -> Tensor:
     query, key, value = given
     mask, scale = call.kwargs.get("attn_mask"), call.kwargs.get("scale")
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=any(causal), scale=scale
-    )
+    with copied_heads():
+        return F.scaled_dot_product_attention(
+            query, key, value, mask, is_causal=any(causal), scale=scale,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )  # fmt: skip
 
 
 _EXCHANGING: Mapping[str, Callable[[Call], Computing]] = {

@@ -73,11 +73,13 @@ def prepare_sharding(
 ) -> PreparedSharding:
     """Trace the training graph of a model again, and give each operator its signatures.
 
-    The model is put in training mode. `workload`, the plan's, is needed if the plan is no file.
-    Raises InputError if the plan was made for another model, or breaks a rule.
+    The model is put in training mode if it is in the other one. `workload`, the plan's, is needed
+    if the plan is no file. Raises InputError if the plan was made for another model, or breaks a
+    rule.
     """
     named = dict(kwargs or {})
-    model.train()
+    if not model.training:  # modules that are frozen in another mode stay so
+        model.train()
     graph, found = traced_program(model, args, named, machine())
     if workload is not None:
         check_same_program(program_of(found), program_of(workload), workload.name)

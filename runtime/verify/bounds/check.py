@@ -102,15 +102,15 @@ def _check_without_certificate(workload: Workload, plan: Plan) -> BoundCheck:
     """Compare a bound with bounds that follow from the workload alone."""
     origin = plan.certificate.get("origin")
     if math.isinf(plan.bound):
-        raise UncheckedError("bound: there is none to check")
+        raise UncheckedError("bound: there is none to check; plan with method auto for one")
     source = f"it comes from {quote(origin)}" if origin else "it does not say where it comes from"
     proved = bound_without_certificate(workload, plan)
     if not plan.bound <= proved * (1 + CLAIM_TOLERANCE) and _proved_by_chains(workload, plan):
         proved = plan.bound
     if not plan.bound <= proved * (1 + CLAIM_TOLERANCE):
         raise UncheckedError(
-            f"bound: not checked: {source}, without a certificate that can be checked; "
-            f"{show_time(proved, workload.time_unit)} follows from the workload alone"
+            f"bound: not checked: {source}, without a certificate that can be checked; rely on "
+            f"{show_time(proved, workload.time_unit)}, which follows from the workload alone"
         )
     return BoundCheck(plan.bound, proved, plan.bound)
 

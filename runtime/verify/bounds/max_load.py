@@ -150,8 +150,6 @@ def blocks(workload: Workload, costs: Costs, problem: Throughput) -> Ints:
 
 def merged(workload: Workload, waits: Iterable[tuple[int, int]]) -> Ints:
     """Return the blocks of colours and of cycles of pairs (u, v), shape (n,)."""
-    import networkx as nx
-
     together: nx.Graph[int] = nx.Graph()
     together.add_nodes_from(range(workload.n))
     for members in workload.colour_classes:

@@ -137,8 +137,7 @@ def check_sharding_bound(
             raise VerificationError(f"certificate: {proved!r} is proved, and not {given.target!r}")
         raise UncheckedError(
             f"bound: not checked: it comes from {quote(plan.certificate.get('origin'))}, without a "
-            f"certificate that can be checked; of any sharding {proved!r} is proved, and not "
-            f"{given.target!r}"
+            f"certificate that can be checked; rely on {proved!r}, which is proved of any sharding"
         )
     return BoundCheck(given.target, proved, given.target)
 

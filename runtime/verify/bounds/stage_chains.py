@@ -45,7 +45,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import networkx as nx
 import numpy as np
@@ -58,10 +57,6 @@ from ....instances.model.workload import kept_bytes
 from ..rules import RELATIVE_SLACK
 from . import too_much
 from .max_load import ROUNDING, fitting, merged, net_costs, summed
-
-if TYPE_CHECKING:
-    import networkx as nx
-
 
 #: Most values of b for GPipe's objective, and most numbers of devices used times ideals.
 CHAINS, STATES = 60, 100_000_000
@@ -302,8 +297,6 @@ def ideals_of(workload: Workload, kept: Bools, waits: Sequence[tuple[int, int]])
     In each pair that waits the first node must not be in a later stage. Blocks of nodes that are
     not `kept`, shape (n,), may be left out. UncheckedError if there are more than `IDEALS`.
     """
-    import networkx as nx
-
     block = merged(workload, waits)
     pairs = {(int(block[u]), int(block[v])) for u, v in waits}
     order = nx.DiGraph((u, v) for u, v in pairs if u != v)

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ....formulations.demand_order import demand_order
+from ....formulations.digraph import demand_order
 from ....formulations.throughput.hypergraph import Hypergraph, Incidence
 from ....instances.common.arrays import Floats, Ints
 

@@ -54,8 +54,6 @@ class PricingProblem:
     def transfer_of(self, kind: int, members: Bools) -> float:
         """Return the transfer time of a set on a device of a kind."""
         ptr, pins, _, _ = self.graph.incidence
-        if not len(pins):
-            return 0.0
         inside = np.add.reduceat(members[pins].astype(np.int64), ptr[:-1])
         return float(self.weight[kind] @ ((inside > 0) & (inside < np.diff(ptr))))
 

@@ -30,20 +30,16 @@ def crossing(graph: Hypergraph, weight: Floats, order: Ints) -> Floats:
     rank = np.empty(graph.size, np.int64)
     rank[order] = np.arange(graph.size)
     change = np.zeros(graph.size + 1)
-    if graph.pins:
-        lengths = np.array([len(net) for net in graph.pins])
-        at = rank[np.concatenate([np.array(net) for net in graph.pins])]
-        starts = np.cumsum(lengths) - lengths
-        np.add.at(change, np.minimum.reduceat(at, starts) + 1, weight)
-        np.add.at(change, np.maximum.reduceat(at, starts) + 1, -weight)
+    at, starts = rank[graph.incidence.net_pins], graph.incidence.net_ptr[:-1]
+    np.add.at(change, np.minimum.reduceat(at, starts) + 1, weight)
+    np.add.at(change, np.maximum.reduceat(at, starts) + 1, -weight)
     return np.cumsum(change)
 
 
 def touching(graph: Hypergraph, weight: Floats) -> Floats:
     """Return the total weight of the nets of each unit, shape (U,)."""
-    pins = np.array([v for net in graph.pins for v in net], np.int64)
-    lengths = np.array([len(net) for net in graph.pins], np.int64)
-    found = np.bincount(pins, weights=np.repeat(weight, lengths), minlength=graph.size)
+    ptr, pins, _, _ = graph.incidence
+    found = np.bincount(pins, np.repeat(weight, np.diff(ptr)), graph.size)
     return found.astype(np.float64)
 
 

@@ -22,17 +22,16 @@ transfers, each for every number of other devices. The largest T that fails is t
 
 from __future__ import annotations
 
-import math
-
 import networkx as nx
 import numpy as np
 
+from ....formulations.digraph import heaviest_path
 from ....formulations.task import Task
 from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....formulations.throughput.whole_bytes import room_of
 from ....instances import Solution, Throughput
-from ....instances.common.arrays import Floats, Ints
+from ....instances.common.arrays import Floats, Ints, summable
 from ...core.search import Clock, Search
 from ..dp import knapsack
 from .bound_kernels import extend_intervals
@@ -74,7 +73,7 @@ class _CriticalPath:
         self._units = by_after, start, before
         self._nets = shape.unit_ptr, shape.unit_nets, net_first, net_last
         weight = np.minimum(graph.weight.sum(axis=1)[kinds], 2 * longest)
-        weight = np.ascontiguousarray(_summable(weight))
+        weight = np.ascontiguousarray(summable(weight))
         self._costs = np.minimum(time, 2 * longest), graph.memory_bytes, weight
 
     def refutes(self, limit: float, clock: Clock) -> bool | None:
@@ -127,27 +126,13 @@ def raise_by_critical_path(
             high = middle
 
 
-def _summable(numbers: Floats) -> Floats:
-    """Return numbers rounded down to a grid of powers of two, on which any sum of them is exact."""
-    exponent = math.frexp(float(numbers.sum()))[1]
-    step = math.ldexp(1.0, max(exponent - 52, -1022))
-    return np.asarray(np.floor(numbers / step) * step)
-
-
 def _places(graph: Hypergraph, work: Floats) -> tuple[Ints, Ints, int]:
     """Return g and f of each unit, and the length L of the path with the most work."""
     order = graph.digraph()
     topological = list(nx.topological_sort(order))
-    best, came = work.copy(), np.full(graph.size, -1)
-    for v in topological:
-        for u in order.predecessors(v):
-            if came[v] < 0 or best[u] + work[v] > best[v]:
-                best[v], came[v] = best[u] + work[v], u
-    path = [int(best.argmax())] if graph.size else []
-    while path and came[path[-1]] >= 0:
-        path.append(int(came[path[-1]]))
+    path = heaviest_path(topological, graph.successors, work)
     before, after = np.full(graph.size, -1), np.full(graph.size, len(path))
-    before[path] = after[path] = np.arange(len(path))[::-1]
+    before[path] = after[path] = np.arange(len(path))
     for v in topological:
         before[v] = max([before[v], *(before[u] for u in order.predecessors(v))])
     for v in reversed(topological):

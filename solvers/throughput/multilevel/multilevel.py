@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from ....formulations.demand_order import demand_order
+from ....formulations.digraph import demand_order
 from ....formulations.task import Task
 from ....formulations.throughput.cheap_bounds import units_of_split
 from ....formulations.throughput.hypergraph import Hypergraph, hypergraph, pipeline_units

@@ -111,6 +111,8 @@ def test_the_network_s_options_are_read() -> None:
         ("h100:8x2,foo=1", '"foo=1" is none of network'),
         ("h100:8x2,network=fast", 'network: "fast"; write a rate'),
         ("h100:8x2,network=0Gb/s", "write a rate"),
+        ("h100:8x2,network=100Gb", "write a rate"),
+        ("h100:8x2,leaf=8,leaf=16", "leaf is given twice"),
         ("h100:8x2,latency=1h", 'latency: "1h"; write a time'),
         ("h100:8x2,oversubscription=0.5", "it must be a number of at least 1"),
         ("h100:8x2,leaf=1.5", "it must be a whole number"),

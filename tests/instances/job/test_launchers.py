@@ -37,7 +37,8 @@ RUN = {
     "any": Layout(pipeline=2, data=2, zero=2, schedule="zb-h2", recompute={"mlp"}),
     "stagecut": Layout(
         tensor=2, sequence_parallel=True, context=2, context_kind="all-gather", pipeline=3,
-        chunks=2, data=2, zero=1, schedule="interleaved", recompute={"full"}, recompute_layers=1,
+        chunks=2, data=2, zero=1, schedule="interleaved", recompute={"full"},
+        recompute_layers=(2, 1, 0, 1, 0, 0),
         recipe="fp32",
     ),
 }  # fmt: skip
@@ -102,6 +103,7 @@ REFUSED = [
         "order: tensor, context, p",
     ),
     ("stagecut", {"graphs": "iteration"}, "graphs: iteration"),
+    ("stagecut", {"compiled": True}, "compiled: True"),
     ("stagecut", {"data": 4, "expert": 4, "dispatcher": "hierarchical"}, "dispatcher: hier"),
     ("torchtitan", {"data": 4, "expert": 4, "expert_capacity": 1.0}, "expert_capacity: 1"),
     ("accelerate", {"tensor": 2, "data": 2}, "zero: 0 beside tensor or context"),

@@ -98,6 +98,24 @@ def test_parts_are_compared_with_parts() -> None:
         check_first_step(loss, part, expected)
 
 
+def test_sparse_gradients_are_compared() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(4, 2, sparse=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.embedding(x).square().mean()
+
+    model, given = Words(), [((torch.tensor([1, 1, 2]),), {})]
+    expected = by_one_process(model, given, HERE)
+    loss, held = trained(model, given)
+    check_first_step(loss, held, expected)
+    model.embedding.weight.grad = model.embedding.weight.grad.to_dense() * 2
+    with pytest.raises(StagecutError, match=r"gradient of embedding\.weight is off by"):
+        check_first_step(loss, held, expected)
+
+
 def test_another_loss_is_told() -> None:
     model, given = Net(), batch()
     expected = by_one_process(model, given, HERE)
@@ -122,3 +140,25 @@ def test_a_wrong_imaginary_part_of_a_gradient_is_told() -> None:
     weight.grad = right.conj().resolve_conj()
     with pytest.raises(StagecutError, match="gradient of w is off by"):
         check_first_step(1.0, held, expected)
+
+
+def test_a_part_that_is_frozen_in_another_mode_stays_so() -> None:
+    model, given = Net(), batch()
+    model.drop.eval()
+    expected = by_one_process(model, given, HERE)
+    check_first_step(*trained(model, given), expected)
+
+
+def test_products_in_16_bits_leave_gradients_of_32_bits_coarse() -> None:
+    model, given = Net(), batch()
+    model.drop.eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = by_one_process(model, given, HERE)
+        loss, held = trained(model, given)
+    gradient = model.b.weight.grad
+    assert gradient is not None
+    gradient *= 1.01
+    check_first_step(loss, held, expected)
+    gradient *= 1.1
+    with pytest.raises(StagecutError, match=r"gradient of b\.weight is off by"):
+        check_first_step(loss, held, expected)

@@ -18,6 +18,7 @@ from ranks import on_ranks  # noqa: E402
 
 from stagecut.instances.costs.activations import kept_by_module  # noqa: E402
 from stagecut.instances.costs.description import Attention, Block, FeedForward  # noqa: E402
+from stagecut.runtime.execution.job.context import copied_heads  # noqa: E402
 from stagecut.runtime.execution.job.transformer import CoreAttention, transformer  # noqa: E402
 
 #: Losses differ from the second step on where the first one's gradients do, and in the third where
@@ -95,26 +96,52 @@ def test_what_is_not_built_is_named(name: str, part: str) -> None:
         transformer(stagecut.model_description(name))
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_a_window_attends_to_what_it_lets_see_and_keeps_keys_for_every_query_head(
-    causal: bool,
-) -> None:
-    attention = Attention(4, 2, 8, window=3, causal=causal)
+#: Query heads, key heads, tokens and width of a head.
+SHAPE = 4, 2, 7, 8
+
+
+def kept_by_attention(
+    attention: Attention, dtype: Any, calls: int
+) -> tuple[Any, list[Any], tuple[Any, ...]]:
+    """Return what attention of a job returns, what it keeps, and queries, keys and values."""
+    heads, shared, tokens, width = SHAPE
     made = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, heads, 7, 8, generator=made) for heads in (4, 2, 2))
-    k.requires_grad_()
-    apart = torch.arange(7)[:, None] - torch.arange(7)
+    q, k, v = (torch.randn(1, n, tokens, width, generator=made) for n in (heads, shared, shared))
+    given = tuple(x.to(dtype).requires_grad_() for x in (q, k, v))
+    positions, kept = torch.arange(tokens), []
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    with copied_heads(), hooks(lambda one: kept.append(one), lambda one: one):
+        for _ in range(calls):
+            found = CoreAttention(attention)(*given, positions)
+    return found, kept, given
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_window_attends_to_what_it_lets_see_and_its_mask_is_kept_once(causal: bool) -> None:
+    tokens = SHAPE[2]
+    windowed = Attention(4, 2, 8, window=3, causal=causal)
+    found, kept, (q, k, v) = kept_by_attention(windowed, torch.float32, 2)
+    apart = torch.arange(tokens)[:, None] - torch.arange(tokens)
     seen = (apart < 3) & (apart >= 0) if causal else apart.abs() < 3
     scores = q @ k.repeat_interleave(2, 1).mT / 8**0.5
     expected = scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v.repeat_interleave(2, 1)
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one), lambda one: one):
-        found = CoreAttention(attention)(q, k, v, torch.arange(7))
     torch.testing.assert_close(found, expected)
-    layout = stagecut.Layout(software="stagecut", sequence=7, recipe="fp32")
+    masks = [one for one in kept if one.shape[-2:] == (tokens, tokens)]
+    assert len(masks) == 2
+    assert len({one.untyped_storage().data_ptr() for one in masks}) == 1
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "fsdp-bf16"])
+@pytest.mark.parametrize("window", [None, 3])
+def test_shared_heads_are_copied_as_memory_counts_it(recipe: str, window: int | None) -> None:
+    """On GPUs kernels that keep no scores take them in 16 bits without a mask alone."""
+    shared, whole = Attention(4, 2, 8, window=window), Attention(4, 4, 8)
+    layout = stagecut.Layout(software="stagecut", sequence=SHAPE[2], recipe=recipe)
     said = [
         kept_by_module(Block(one, feed_forward=FeedForward(8)), 32, layout)["attention"]
-        for one in (attention, Attention(4, 2, 8))
+        for one in (shared, whole)
     ]
-    assert said[0] - said[1] == 2 * k.numel() * 4  # keys and values of two further heads
-    assert sum(one.shape[1:] == q.shape[1:] for one in kept) >= 4
+    dtype = torch.float32 if recipe == "fp32" else torch.bfloat16
+    _, kept, (q, _, _) = kept_by_attention(shared, dtype, 1)
+    assert (said[0] == said[1]) == (sum(x.shape == q.shape for x in kept) == 4)
+    assert (said[0] == said[1]) == (recipe == "fp32" or window is not None)

@@ -20,28 +20,35 @@ from job_cases import (  # noqa: E402
     BATCH,
     PAIRS,
     PIPELINE,
+    PLACED,
     PLAN,
     RESUMED,
     SHARDED,
     TOKENS,
     alone,
+    attended,
     collectives,
     evaluated,
+    frozen,
+    frozen_modes,
     groups,
+    ignoring,
     job_rank,
     killed,
     make_transformer,
     norm_of_head_before_embedding,
     of_two_microbatches,
+    partly_ignored,
     random_numbers_kept,
     resumed,
     resumed_by_another_batch,
-    ring,
     run_rank,
     unlike,
 )
 from ranks import DEVICE, launched, on_ranks  # noqa: E402
 
+from stagecut.instances.costs.activations import mask_bytes  # noqa: E402
+from stagecut.instances.costs.description import Attention  # noqa: E402
 from stagecut.instances.costs.layout import axis_stride  # noqa: E402
 from stagecut.runtime.execution.checkpoint_folder import checkpoints  # noqa: E402
 from stagecut.runtime.execution.job.parallelize import (  # noqa: E402
@@ -195,11 +202,17 @@ def test_tensor_parallelism_moves_what_megatron_does() -> None:
     }  # fmt: skip
 
 
-def test_ring_attention_is_that_to_whole_sequences() -> None:
+@pytest.mark.parametrize("kind", ["ring", "all-gather"])
+def test_attention_to_parts_is_that_to_whole_sequences(kind: str) -> None:
     cases = [(True, 4, 6), (True, 2, 6), (True, 2, 4), (False, 4, 6), (False, 1, 3)]
-    for errors in on_ranks(4, ring, cases):
-        assert len(errors) == len(cases)
-        assert max(errors) < (1e-5 if DEVICE == "cpu" else 3e-2)
+    layout = Layout(context=4, context_kind=kind, sequence=16, software="stagecut", recipe="fp32")
+    for of_rank in on_ranks(4, attended, kind, cases):
+        assert len(of_rank) == len(cases)
+        for (causal, heads, width), (error, masks) in zip(cases, of_rank, strict=True):
+            assert error < (1e-5 if DEVICE == "cpu" else 3e-2)
+            said = mask_bytes(Attention(4, heads, 6, causal=causal), layout)
+            if width == 6:  # else the CPU's kernel keeps scores
+                assert 4 * sum(masks) == said  # of two calls that have the same
 
 
 #: Pairs that `make test` leaves out: both layouts of each are in another pair, too.
@@ -245,6 +258,35 @@ def test_a_batch_is_evaluated_by_forward_passes_alone(schedule: str) -> None:
         assert again == pytest.approx(first, rel=1e-6)
 
 
+#: Layouts that divide microbatches, sequences, words, or layers.
+IGNORING: tuple[dict[str, Any], ...] = (
+    {"data": 2, "zero": 2, "microbatch": 2},
+    {"context": 2, "context_kind": "all-gather"},
+    {"tensor": 2},
+    {"pipeline": 2},
+)
+
+
+def test_ignored_targets_count_for_no_layout() -> None:
+    """Microbatches and parts of sequences have unequal numbers of the others, or none."""
+    x, y = partly_ignored()
+    model = make_transformer()
+    model.placed = True
+    loss = torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+    wanted = [loss.item(), loss.item(), norm.item()]
+    assert loss_alone(make_transformer(), PLACED, x, y) == pytest.approx(loss.item(), rel=1e-5)
+    for of_rank in on_ranks(2, ignoring, IGNORING):
+        for found in of_rank:
+            assert found == pytest.approx(wanted, rel=1e-5)
+
+
+def test_weights_without_gradients_stay() -> None:
+    for found in on_ranks(2, frozen, {"tensor": 2, "sequence_parallel": True}):
+        assert all(found)
+
+
 def ran_whole() -> tuple[float, ...]:
     """Return the losses of the last pair's layout without an interruption."""
     losses: tuple[float, ...] = on_ranks(2, job_rank, [(SHARDED, {})])[0][0]["losses"]
@@ -278,6 +320,10 @@ def test_a_tied_weight_counts_once_whichever_name_is_first() -> None:
     assert norm == pytest.approx(expected(True, False)["norms"][0], rel=1e-5)
 
 
+def test_a_block_that_is_frozen_in_another_mode_stays_so() -> None:
+    assert on_ranks(1, frozen_modes) == [[True, False, True, True]]
+
+
 def test_another_number_of_processes_is_refused() -> None:
     done, _ = launched(2, run_rank, 4)
     assert "processes: 2; the layout is for 4 devices: start 4" in done
@@ -294,10 +340,18 @@ def test_ranks_of_unlike_batches_are_refused() -> None:
     assert any("tokens: rank 1 has others than rank 0" in str(found) for found in done)
 
 
-@pytest.mark.parametrize(("what", "option"), [("rate", "--lr"), ("device", "--device")])
-def test_ranks_of_unlike_options_are_refused(what: str, option: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("rate", "rank 1 runs another --lr than rank 0"),
+        ("device", "rank 1 runs another --device than rank 0"),
+        ("seed", "random numbers: rank 1 has others than rank 0; seed all ranks alike"),
+    ],
+)
+def test_ranks_of_unlike_options_are_refused(what: str, message: str) -> None:
+    """Of tensor-parallel ranks that drop unlike elements, each would have a hidden state."""
     done, _ = launched(2, unlike, what)
-    assert any(f"rank 1 runs another {option} than rank 0" in str(found) for found in done)
+    assert any(message in str(found) for found in done)
 
 
 def test_all_ranks_end_if_one_is_killed_and_what_was_kept_is_whole(tmp_path: Path) -> None:
@@ -348,16 +402,19 @@ def test_bfloat16_is_computed_with_and_32_bits_are_kept() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"context": 3}, "sequence: 8 tokens do not divide into 6"),
-        ({"context": 3, "context_kind": "all-to-all"}, "sequence: 8 tokens do not divide into 3"),
-        ({"expert": 2, "data": 3}, "expert: 2 does not divide 3"),
-        ({"expert": 2, "data": 2, "tensor": 2}, "so with sequence_parallel alone"),
+        ({"context": 3}, "sequence: 8 tokens in 6 parts; jobs run with multiples of 6 here"),
+        ({"expert": 2, "data": 3}, "expert: 2 x expert_tensor 1 does not divide the 3 devices"),
+        ({"shard_group": 2, "data": 3, "zero": 1}, "shard_group: 2 does not divide the 3 ranks"),
+        ({"order": ("data", "pipeline")}, "name each of tensor, context, data, pipeline once"),
+        ({"expert": 2, "data": 2, "tensor": 2}, "expert: 2 beside tensor 2; jobs run with it with"),
         ({"expert": 2, "data": 2, "expert_capacity": 1.5}, "expert_capacity: 1.5"),
         ({"expert": 2, "data": 2, "dispatcher": "hierarchical"}, "dispatcher: hierarchical"),
         ({"offload_optimizer": 0.5}, "offload_optimizer: 0.5"),
         ({"pipeline": 2, "recompute_layers": (1,)}, "recompute_layers: 1 counts for 2 stages"),
         ({"microbatch": 3}, "global_batch: 8 is not divided by microbatch 3"),
-        ({"recipe": "megatron-fp8"}, "recipe: megatron-fp8 computes in fp8"),
+        ({"recipe": "megatron-fp8"}, "recipe: products in fp8; jobs run with bf16, fp32"),
+        ({"graphs": "iteration"}, "graphs: iteration; jobs run with none"),
+        ({"recompute": ("full", "mlp")}, "recompute: full, mlp; jobs run with full, or modules"),
     ],
     ids=str,
 )
@@ -393,6 +450,15 @@ def test_tied_weights_are_divided_everywhere_or_nowhere() -> None:
     check_patterns(model, plan, Layout())
     with pytest.raises(InputError, match="head: it has the weight of embedding, which the plan"):
         check_patterns(model, plan, Layout(tensor=2))
+
+
+def test_weights_of_several_blocks_are_not_divided() -> None:
+    model = make_transformer(tied=True)
+    check_patterns(model, PLAN, Layout(data=2))
+    model.layers[2].mlp = model.layers[0].mlp
+    check_patterns(model, PLAN, Layout(pipeline=2))
+    with pytest.raises(InputError, match=r"layers.2.mlp.gate.weight: another block has its weight"):
+        check_patterns(model, PLAN, Layout(data=2))
 
 
 def test_buffers_of_a_model_on_the_meta_device_keep_their_numbers() -> None:
@@ -434,9 +500,12 @@ def test_mistakes_in_the_names_of_modules_are_refused() -> None:
     misspelt = replace(PLAN, rowwise=(*PLAN.rowwise, "layers.*.attention.output"))
     with pytest.raises(InputError, match=r"rowwise: no module of .* layers.\*.attention.output"):
         check_patterns(model, misspelt, Layout())
-    forgotten = replace(PLAN, after=PLAN.after[:1])
-    with pytest.raises(InputError, match=r"head.weight: the plan runs no module with this param"):
-        stage_modules(model, forgotten, Layout())
+    for given in ({"after": PLAN.after[:1]}, {"after": PLAN.after[:1], "shared": ("head",)}):
+        with pytest.raises(InputError, match=r"head.weight: the plan runs no module with this"):
+            stage_modules(model, replace(PLAN, **given), Layout())
+    model.embedding.sparse = True
+    with pytest.raises(InputError, match="embedding: jobs add up no sparse gradients"):
+        check_patterns(model, PLAN, Layout())
 
 
 def test_schedules_say_where_model_stages_are() -> None:

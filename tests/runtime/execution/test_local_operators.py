@@ -147,11 +147,12 @@ def test_whole_tensors_are_computed_with_all_options(operator: Any, args: tuple[
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("shared", [4, 2])
 @pytest.mark.parametrize("causal", [False, True])
-def test_attention_off_the_cpu_is_the_cpus_kernel(causal: bool) -> None:
+def test_attention_off_the_cpu_is_the_cpus_kernel(causal: bool, shared: int) -> None:
     """What runs where the kernel that was traced does not: compared here, on the CPU."""
     torch.manual_seed(0)
-    q, k, v, gradient = (torch.randn(2, 3, 5, 8, dtype=torch.float64) for _ in range(4))
+    q, k, v, gradient = (torch.randn(2, n, 5, 8).double() for n in (4, shared, shared, 4))
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     later = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     made, rows = kernel(q, k, v, 0.0, causal, scale=0.2)

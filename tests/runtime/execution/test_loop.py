@@ -13,16 +13,26 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
-from loop_workers import gradients, layers, microbatch, momentum, schedule_of, train  # noqa: E402
+from loop_workers import (  # noqa: E402
+    gradients,
+    layers,
+    microbatch,
+    momentum,
+    schedule_of,
+    sparse_gradients,
+    train,
+)
 from ranks import on_ranks  # noqa: E402
 from torch.func import functional_call  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from stagecut import InputError  # noqa: E402
 from stagecut.instances import Link  # noqa: E402
+from stagecut.runtime.execution.options import RunOptions  # noqa: E402
 from stagecut.runtime.execution.own_loop.loop import stage_chain  # noqa: E402
 from stagecut.runtime.execution.own_loop.transport import bytes_of  # noqa: E402
 from stagecut.runtime.execution.own_loop.versions import check_two_versions, with_updates  # noqa: E402
+from stagecut.runtime.execution.steps import RankTraining, take_steps  # noqa: E402
 from stagecut.runtime.schedules import Kind, make_schedule  # noqa: E402
 from stagecut.runtime.simulate.network import HostMemory  # noqa: E402
 from stagecut.runtime.simulate.stages import chain  # noqa: E402
@@ -199,6 +209,17 @@ def test_tensors_of_every_type_are_sent_by_their_bytes() -> None:
     made = torch.empty(2, 3, dtype=torch.complex64)
     bytes_of(made).copy_(bytes_of(turned.conj().T))
     assert torch.equal(made, turned.conj().T)
+    negative = torch._neg_view(torch.randn(2, 3))
+    real = torch.empty(2, 3)
+    bytes_of(real).copy_(bytes_of(negative))
+    assert torch.equal(real, negative)
+
+
+def test_too_few_inputs_for_what_runs_at_a_time_are_told() -> None:
+    training = RankTraining(run=lambda *_: [0.0], trained=None, restore=None, plan="", count=4)
+    assert len(take_steps(training, range(7), RunOptions())) == 1
+    with pytest.raises(InputError, match="inputs: 3 microbatches, and 4 are taken at a time"):
+        take_steps(training, range(3), RunOptions())
 
 
 def test_2bw_wants_batches_as_long_as_the_pipeline() -> None:
@@ -244,3 +265,10 @@ def test_updates_of_replicas_never_deadlock(data: st.DataObject) -> None:
         for d in ranks[s]:
             steps = [a.microbatch for a in updated[d] if a[:2] == (s, Kind.STEP)]
             assert sorted(steps) == list(range(schedule.microbatches // r))
+
+
+def test_sparse_gradients_of_replicas_are_added_up_and_clipped() -> None:
+    """Rank 0 sees words 1, 1 and 2, rank 1 each by one higher; their rows have two elements."""
+    for total, norms in on_ranks(2, sparse_gradients):
+        assert total.tolist() == [[0, 0], [2, 2], [3, 3], [1, 1]]
+        assert norms == pytest.approx([math.sqrt(10), math.sqrt(28)])

@@ -10,12 +10,17 @@ from itertools import pairwise  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
+from execution_models import MODELS  # noqa: E402
 from mapped_run_cases import alone, plan_of, profiled, train  # noqa: E402
 from ranks import launched  # noqa: E402
 
 from stagecut import InputError  # noqa: E402
+from stagecut.runtime.accuracy.comparison import compare_run  # noqa: E402
 from stagecut.runtime.execution.guard.identity import plan_hash  # noqa: E402
 from stagecut.runtime.execution.options import RunOptions  # noqa: E402
+from stagecut.runtime.execution.prepare import split_model  # noqa: E402
+from stagecut.runtime.execution.recording_file import RunRecording  # noqa: E402
+from stagecut.runtime.execution.trainer import _schedule as scheduled  # noqa: E402
 from stagecut.runtime.simulate.plan_stages import chains  # noqa: E402
 
 
@@ -74,3 +79,13 @@ def test_plans_with_replicas_elsewhere_are_other_plans() -> None:
     first, other, again = (plan_of("mlp", "ring:4", each, [[0, 1]]) for each in slots)
     assert (first.placement == other.placement).all()
     assert plan_hash(first) == plan_hash(again) != plan_hash(other)
+
+
+def test_replicas_take_asynchronous_schedules_and_their_recordings_no_report() -> None:
+    plan, done = plan_of("mlp", "ring:4", [[0, 1], [2, 3]], [[0, 1]]), profiled("mlp")
+    model, inputs = MODELS["mlp"]()
+    prepared = split_model(plan, model, inputs, workload=done.workload)
+    assert all(scheduled(prepared, "2bw", 8).of(rank) for rank in range(4))
+    recording = RunRecording(plan.workload_fingerprint, plan.placement.tolist(), "gpipe", 4, ())
+    with pytest.raises(InputError, match="its recording is compared with nothing"):
+        compare_run(done.workload, plan, recording)

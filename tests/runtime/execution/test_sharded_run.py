@@ -18,7 +18,12 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 
 from ranks import DEVICE, launched, on_ranks, program_on_ranks  # noqa: E402
 from sharded_models import MODELS  # noqa: E402
-from sharded_workers import devices_of, run_random, train_and_go_on  # noqa: E402
+from sharded_workers import (  # noqa: E402
+    convert_complex,
+    devices_of,
+    run_random,
+    train_and_go_on,
+)
 
 from stagecut.instances.pytorch.factory import make  # noqa: E402
 from stagecut.runtime.accuracy.comparison import compare_sharded_run  # noqa: E402
@@ -31,7 +36,11 @@ from stagecut.runtime.execution.recording_file import (  # noqa: E402
     save_recording,
 )
 from stagecut.runtime.execution.run import run  # noqa: E402
-from stagecut.runtime.execution.sharded.prepare import prepare_sharding  # noqa: E402
+from stagecut.runtime.execution.sharded.prepare import (  # noqa: E402
+    PreparedSharding,
+    check_same_program,
+    prepare_sharding,
+)
 
 #: Meshes on which `make test` runs a model.
 SHAPES: dict[str, list[tuple[int, ...]]] = {
@@ -246,14 +255,77 @@ class Writes(torch.nn.Module):
         return y.square().mean()
 
 
-def test_a_write_into_a_view_is_refused() -> None:
-    """The graph has what operators return, and nothing else that they change."""
-    inputs = (torch.ones(2, 4),)
-    workload = stagecut.tensor_program(Writes(), inputs, estimate="h100")
+class Averages(Writes):
+    """Keeps a mean in a buffer, which it assigns anew or names as an output."""
+
+    def __init__(self, assigns: bool) -> None:
+        super().__init__()
+        self.assigns = assigns
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        if self.assigns:
+            self.mean = 0.5 * self.mean + y.detach().mean(0)
+        else:
+            torch.mul(y.detach()[0], 0.5, out=self.mean)
+        return (y - self.mean.clone()).square().mean()
+
+
+def replicated(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> PreparedSharding:
+    """Prepare a sharding of two devices that compute everything."""
+    workload = stagecut.tensor_program(model, inputs, estimate="h100")
     mesh = stagecut.DeviceMesh((2,), (stagecut.Link(0.0, 1e9),))
     plan = stagecut.solve(workload, problem=stagecut.Sharding(mesh), method="replicate").plan
-    with pytest.raises(InputError, match="copy_: it changes a tensor in place"):
-        prepare_sharding(plan, Writes(), inputs, workload=workload)
+    return prepare_sharding(plan, model, inputs, workload=workload)
+
+
+@pytest.mark.parametrize(
+    ("model", "where"),
+    [(Writes(), "copy_"), (Averages(True), "mean"), (Averages(False), "mul")],
+    ids=["view", "assigned", "output"],
+)
+def test_a_write_that_the_graph_does_not_show_is_refused(
+    model: torch.nn.Module, where: str
+) -> None:
+    """The graph has what operators return, and nothing else that they change."""
+    with pytest.raises(InputError, match=f"{where}: it changes a tensor in place"):
+        replicated(model, (torch.ones(2, 4),))
+
+
+FROZEN = """
+import torch
+
+def make():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    model[1].eval()
+    return model, torch.ones(2, 4)
+"""
+
+
+def test_a_part_that_is_frozen_in_another_mode_stays_so(tmp_path: Path) -> None:
+    (tmp_path / "frozen.py").write_text(FROZEN)
+    reference, program = f"{tmp_path}/frozen.py:make", tmp_path / "program.json"
+    profiled = ["profile", reference, *["--train", "--tensors", "--estimate", "h100"]]
+    assert run_command([*profiled, "-o", str(program)]) == 0
+    made = make(reference)
+    prepared = replicated(made.model, made.args)
+    assert [part.training for part in made.model] == [True, False]
+    check_same_program(prepared.workload.program, stagecut.load(program).program, "profiled")
+
+
+def test_recurrent_layers_are_operators_that_run_without_autograd() -> None:
+    graph = replicated(torch.nn.LSTM(4, 4), (torch.ones(3, 2, 4),)).sharded.graph.graph
+    assert not any("mkldnn" in str(node.target) for node in graph.nodes)
+
+
+def test_sparse_gradients_are_refused() -> None:
+    with pytest.raises(InputError, match="it is sparse, which has no parts"):
+        replicated(torch.nn.Embedding(4, 4, sparse=True), (torch.tensor([0, 1]),))
+
+
+def test_complex_numbers_are_converted() -> None:
+    on_ranks(2, convert_complex)
 
 
 def test_inputs_must_be_those_traced(files: Path) -> None:

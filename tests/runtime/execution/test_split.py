@@ -227,3 +227,52 @@ def test_what_cannot_pass_is_refused() -> None:
     run_pieces(split(done, [0] * workload.n), (x,))
     with pytest.raises(InputError, match="changed in place"):
         split(done, device)
+
+
+class Target(nn.Module):
+    """Compares with a target that it makes itself, and goes on with what it compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        hidden, target = self.a(x), self.b(x).detach()
+        return nn.functional.mse_loss(hidden, target) + nn.functional.mse_loss(self.c(hidden), y)
+
+
+def test_what_is_compared_with_a_target_does_not_wait_for_it() -> None:
+    model, given = Target(), (torch.randn(2, 4), torch.randn(2, 4))
+    done = profile(model, given, training=True, estimate="h100")
+    first = ("linear.", "linear_2", "mse_loss_1")  # without the target
+    device = [int(not f"{node}.".startswith(first)) for node in done.workload.ids]
+    pieces = split(done, device)
+    assert [piece.device for piece in pieces] == [0, 1]
+    assert torch.equal(run_pieces(pieces, given)[0], model(*given))
+
+
+class Average(nn.Module):
+    """Subtracts a running mean that it assigns anew, in two steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before, x = self.mean, self.layer(x)
+        self.mean = 0.5 * before + x.detach().mean(0)
+        return x - self.mean + before
+
+
+def test_a_buffer_that_a_part_assigns_anew_changes() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Average(), nn.Linear(4, 4))
+    alone, batches = copy.deepcopy(model), torch.randn(3, 2, 4)
+    done = profile(model, (batches[0],), training=True, estimate="h100")
+    assert done.traced.how == "torch.export"
+    with pytest.raises(InputError, match="a buffer that changes, and so does an earlier piece"):
+        split(done, [int(node == "mean") for node in done.workload.ids])
+    pieces = split(done, contiguous(done, 2))
+    for x in batches:
+        torch.testing.assert_close(run_pieces(pieces, (x,))[0], alone(x))
+    torch.testing.assert_close(model[1].mean, alone[1].mean)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -115,6 +116,19 @@ def test_a_weight_in_many_places_gets_its_gradient_once() -> None:
     run(stages, [(x,)], halves=True)
     alone(x).backward()
     check(whole, alone)
+
+
+def test_outputs_are_not_kept_in_training() -> None:
+    """Logits of all microbatches would take more memory than planned."""
+    model, inputs = MODELS["gpt"]()
+    *_, last = stages = stages_of(model, inputs, 0, 1)
+    values = inputs
+    for stage in stages:
+        values = stage.forward(0, values)
+    kept = [weakref.ref(x) for x in values]
+    del values
+    last.backward(0)
+    assert not any(x() is not None for x in kept)
 
 
 def test_an_inference_has_the_models_loss() -> None:

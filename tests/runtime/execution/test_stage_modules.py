@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from execution_models import MODELS  # noqa: E402
 from odd_models import CASES as ODD  # noqa: E402
 from plan_workers import loop_of_the_page, own_training_loop, planned_with_torch, refused  # noqa: E402
 from ranks import on_ranks  # noqa: E402
+from torch import distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
 import stagecut  # noqa: E402
+from stagecut.runtime.execution.gradients import clip_norm  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -155,3 +158,49 @@ def test_what_is_made_under_autocast_is_made_on_the_device_of_the_stage() -> Non
     prepared = stagecut.split_model(plan, model, (x,), workload=workload)
     (stage,) = stagecut.stage_modules(prepared, torch.device("meta"))
     assert stage(x.to("meta")).device.type == "meta"
+
+
+def test_parts_of_a_model_may_have_the_names_of_a_stage_s_attributes() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.number, self.takes = nn.Linear(16, 16), nn.BatchNorm1d(16)
+            self.gives = nn.Parameter(torch.ones(16))
+            self.register_buffer("plan_device", torch.ones(16))
+            self.last = nn.ModuleDict({"number": nn.Linear(16, 16), "unused": nn.Linear(2, 2)})
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.takes(self.number(x)).relu() * self.gives + self.plan_device
+            return self.last["number"](x)
+
+    torch.manual_seed(0)
+    model, x = Named(), torch.randn(8, 16)
+    kind = stagecut.DeviceKind("gpu", 2, times="accelerator", link=stagecut.Link(0.0, 1e18))
+    planned = stagecut.plan(
+        model, x, devices=stagecut.Cluster((kind,)), estimate="h100",
+        problem=stagecut.PipelineJob(4), limits=stagecut.Limits(nodes=1000),
+    )  # fmt: skip
+    first, second = planned.stages(copy.deepcopy(model))
+    assert (first.number, second.number) == (0, 1)
+    assert first.gives[0].shape == second.takes[0].shape == (8, 16)
+    found = second(*first(x))
+    torch.testing.assert_close(found, model(x))
+    merged = {**first.state_dict(), **second.state_dict()}
+    model.load_state_dict(merged)
+    model.eval()
+    for stage in (first, second):
+        stage.load_state_dict(stage.state_dict())
+        stage.eval()
+    torch.testing.assert_close(second(*first(x)), model(x))
+
+
+def test_complex_gradients_are_clipped_by_both_of_their_parts() -> None:
+    weight = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    weight.grad = torch.tensor([3.0 + 4.0j, 0.0])
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        norm = clip_norm({"weight": weight}, {"weight": frozenset([0])}, 1.0)
+    finally:
+        dist.destroy_process_group()
+    assert float(norm) == 5.0
+    assert float(weight.grad.abs().norm()) == pytest.approx(1.0)

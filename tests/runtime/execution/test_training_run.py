@@ -12,6 +12,8 @@ from typing import Any  # noqa: E402
 from execution_models import MODELS  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 from training_run_cases import (  # noqa: E402
     MICROBATCHES,
     alone,
@@ -25,6 +27,7 @@ from training_run_cases import (  # noqa: E402
 from stagecut import InputError  # noqa: E402
 from stagecut.instances import StagePlacement  # noqa: E402
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
+from stagecut.runtime.execution.own_loop.versions import Weights  # noqa: E402
 from stagecut.runtime.execution.prepare import training_pieces  # noqa: E402
 from stagecut.runtime.execution.stage import StageRunner  # noqa: E402
 from stagecut.runtime.execution.stage_modules import stage_modules  # noqa: E402
@@ -96,7 +99,7 @@ def test_layers_that_recompute_keep_their_inputs_only() -> None:
         plan = plan_of(workload, (1,), recompute=recompute)
         cut = training_pieces(MODELS["gpt"]()[0], done, workload, plan)
         (piece,) = cut.pieces
-        layers = [n for n in piece.module.graph.nodes if getattr(n.target, "recomputes", False)]
+        layers = [n for n in piece.module.graph.nodes if n.target is checkpoint]
         assert len(layers) == (workload.n // 2 if recompute == "some" else 0)
         assert cut.recompute == ({0} if recompute is True else set())
         saved: list[int] = []
@@ -111,3 +114,54 @@ def test_layers_that_recompute_keep_their_inputs_only() -> None:
             runner.forward(0, inputs)
         kept[recompute] = sum(saved)
     assert kept[True] < kept["some"] < kept[False]
+
+
+def test_layers_recompute_with_the_version_of_their_microbatch() -> None:
+    (inputs, *_) = microbatches("gpt")
+    found = []
+    for recompute in (False, "some"):
+        done = profiled.__wrapped__("gpt")  # whose weights change here
+        workload = workload_of(done)
+        plan = plan_of(workload, (1,), recompute=recompute)
+        (piece,) = training_pieces(MODELS["gpt"]()[0], done, workload, plan).pieces
+        weights = Weights(piece.module, 1)
+        runner = StageRunner(replace(piece, module=weights), True, True)
+        weights.begin(0, None)
+        runner.forward(0, inputs)
+        optimizer = torch.optim.SGD(piece.module.parameters(), lr=1.0)
+        for parameter in piece.module.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        weights.step(optimizer)  # before the backward pass
+        weights.resume(0)
+        runner.backward(0)
+        weights.collect(0)
+        found.append(weights.rounds[0])
+    assert found[0].keys() == found[1].keys()
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(found[1][name], gradient)
+
+
+class _Products(TorchDispatchMode):
+    """Number of matrix products of forward passes."""
+
+    count = 0
+
+    def __torch_dispatch__(self, call: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += call is torch.ops.aten.addmm.default
+        return call(*args, **(kwargs or {}))
+
+
+def test_layers_recompute_once_in_a_split_backward_pass() -> None:
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)) for _ in range(4))
+    )
+    x = torch.randn(4, 8)
+    done = profile(model, (x,), training=True, estimate="h100", depth=1)
+    plan = plan_of(workload := workload_of(done), (1, 1), recompute="some")
+    cut = training_pieces(model, done, workload, plan)
+    first, last = (StageRunner(piece, s == 1, True) for s, piece in enumerate(cut.pieces))
+    last.forward(0, first.forward(0, (x,)))
+    with _Products() as products:
+        last.backward_inputs(0)
+        last.backward_weights(0)
+    assert products.count == 1, "of one layer of two, up to the inputs of its last product"

@@ -12,7 +12,9 @@ from stagecut import Cluster, DeviceKind, Throughput, Workload, solve
 from stagecut.formulations.task import Task, pose
 from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.formulations.throughput.whole_bytes import whole_bytes
-from stagecut.solvers.throughput.packing import Packed, RoomClass, pack, prove_unpackable
+from stagecut.instances import Solution
+from stagecut.solvers import Limits, Search
+from stagecut.solvers.throughput.packing import Packed, RoomClass, pack, packing
 
 
 def fits(sizes: list[int], rooms: list[int], kind: list[int], able: list[list[int]]) -> bool:
@@ -91,10 +93,11 @@ def test_rooms_are_what_the_verifier_accepts(
 ) -> None:
     task = sized(sizes, room)
     graph = hypergraph(task)
-    packed = prove_unpackable(task, graph)
-    assert (packed.why_infeasible is None) == there_is_one
-    if packed.device is not None:
-        used = np.bincount(packed.device, graph.memory_bytes, 2)
+    search: Search[Solution] = Search(Limits(), lambda _: 1.0)
+    packing(task, graph, search)
+    assert (search.infeasible_because is None) == there_is_one
+    if search.best is not None:
+        used = np.bincount(search.best.device, graph.memory_bytes, 2)
         assert (used <= room * (1 + 1e-9)).all()
     status = solve(task.workload, task.cluster, task.problem, method="column-generation").status
     assert (status == "infeasible") != there_is_one

@@ -14,12 +14,14 @@ from cases import random_case
 import stagecut
 from stagecut import Cluster, DeviceKind, Latency, Limits, Workload, accelerators_and_cpus
 from stagecut.formulations.latency import graph as latency_module
-from stagecut.formulations.latency.execute_kernel import execute, flatten, slots_of
+from stagecut.formulations.latency.execute_kernel import call_slots, execute, flatten
 from stagecut.formulations.latency.graph import latency_graph
 from stagecut.formulations.task import pose
-from stagecut.instances import CallPlacement
+from stagecut.instances import CallPlacement, Solution
 from stagecut.runtime import evaluate
+from stagecut.solvers import Search
 from stagecut.solvers.latency.greedy import divide
+from stagecut.solvers.latency.label_dp import solve_one_call
 
 
 def solved(seed: int, calls: int, method: str, **sizes: int) -> tuple[float, stagecut.Result]:
@@ -66,9 +68,28 @@ def test_searches_execute_calls_as_the_verifier_does(seed: int) -> None:
         call = np.where(host[device], -1, draw.integers(0, 2, workload.n))
         plan = CallPlacement(device, call)
         report = evaluate(workload, cluster, task.problem, plan)
-        last = execute(flat, *slots_of(task, graph, plan))[0]
+        last = execute(flat, *call_slots(task, graph, plan))[0]
         if not report.violations:
             assert last == pytest.approx(report.objective, rel=1e-12)
+
+
+def test_transfers_within_a_call_leave_no_rounding_in_its_bound() -> None:
+    """All in one call take 1e-12, once the outputs of 0.1 to 0.3 that it keeps are subtracted."""
+    workload = Workload(
+        name="large transfers",
+        ids=tuple(range(5)),
+        edges=np.array(
+            [(0, 3), (1, 0), (1, 2), (1, 3), (1, 4), (2, 0), (2, 3), (4, 0), (4, 2), (4, 3)]
+        ),
+        times={"accelerator": np.array([1e-12, 0, 0, 0, 0]), "cpu": np.ones(5)},
+        memory_bytes=np.array([3.0, 0, 4, 0, 2]),
+        transfer=np.array([0.3, 0.2, 0.1, 0.1, 0.2]),
+    )
+    task = pose(workload, accelerators_and_cpus(3, cpus=1, memory_bytes=9), Latency())
+    search: Search[Solution] = Search(Limits(), lambda _: 1.3e-12)
+    search.offer(CallPlacement(np.zeros(5, np.int64), np.zeros(5, np.int64)))
+    solve_one_call(task, search, search.should_stop)
+    assert 1e-12 * (1 - 1e-6) <= search.bound <= 1e-12
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import torch.distributed._functional_collectives as funcol
 import torch.nn.functional as F
 from ranks import DEVICE
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -23,7 +24,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from stagecut import InputError, Layout, StagecutError
 from stagecut.instances.costs.layout import Recompute
 from stagecut.runtime.execution import steps as rank_steps
-from stagecut.runtime.execution.job.context import divided_attention, positions_of
+from stagecut.runtime.execution.job.context import (
+    copied_heads,
+    divided_attention,
+    positions_of,
+)
 from stagecut.runtime.execution.job.parallelize import ParallelizePlan, job_mesh, lines_of
 from stagecut.runtime.execution.job.run import (
     restore_job,
@@ -420,14 +425,67 @@ def norm_of_head_before_embedding(_rank: int) -> float:
     return job.clip_gradients(1e9)
 
 
+def frozen_modes(_rank: int) -> list[bool]:
+    """Return the modes of a job's blocks after an evaluation; its second one is frozen."""
+    model = make_transformer()
+    model.layers[1].eval()
+    job = RunningJob(model, PLAN, Layout(**BATCHES), device=rank_device())
+    job.evaluate(*batches()[0])
+    return [block.training for block in model.layers]
+
+
+def partly_ignored() -> tuple[Tensor, Tensor]:
+    """Return a batch of which many targets are ignored, of some microbatches all."""
+    (x, y), *_ = batches(1)
+    y = y.clone()
+    y[:3], y[5, 2:] = -100, -100
+    return x, y
+
+
+def ignoring(_rank: int, cases: list[dict[str, Any]]) -> list[tuple[float, float, float]]:
+    """Return of jobs on such a batch: loss evaluated, loss of a step, norm of gradients."""
+    found = []
+    for fields in cases:
+        job, _ = make_job(fields, {"placed": True})
+        batch = partly_ignored()
+        found.append((job.evaluate(*batch), job.step(*batch), job.clip_gradients(1e9)))
+    return found
+
+
+def frozen(_rank: int, fields: dict[str, Any]) -> list[bool]:
+    """Return whether norms without gradients stay as they are where others are added up."""
+    model = make_transformer()
+    norms = [part for part in model.modules() if isinstance(part, nn.RMSNorm)]
+    for part in norms:
+        part.requires_grad_(False)
+    job = RunningJob(model, PLAN, Layout(**{**BATCHES, **fields}), device=rank_device())
+    before = {name: whole(p).detach().clone() for name, p in job.named_parameters()}
+    decaying = [torch.optim.AdamW(job.parameter_groups(s), weight_decay=0.1) for s in job.stages]
+    job.step(*batches()[0])
+    for optimizer in decaying:
+        optimizer.step()
+    return [
+        bool(torch.equal(before[name], whole(p)) == (not p.requires_grad))
+        for name, p in job.named_parameters()
+    ]
+
+
 def unlike(rank: int, what: str) -> str:
-    """Return why a job is refused of which each rank has a learning rate or device of its own."""
-    layout = Layout(data=2, global_batch=BATCH, sequence=TOKENS, recipe="fp32")
+    """Return why a job is refused of which each rank has a rate, a device or seed of its own."""
+    layout = Layout(tensor=2, global_batch=BATCH, sequence=TOKENS, recipe="fp32")
+
+    def make() -> Transformer:
+        model = make_transformer()
+        if what == "seed":
+            model.layers[0].mlp_norm = nn.Sequential(nn.LayerNorm(WIDTH), nn.Dropout(0.1))
+            torch.manual_seed(rank)
+        return model
+
     if what == "device" and rank:
         rank_steps.choose_device = lambda _: torch.device("meta")
     try:
         run_job(
-            make_transformer, PLAN, layout, batches(), optimizer="sgd",
+            make, PLAN, layout, batches(), optimizer="sgd",
             learning_rate=0.1 * (1 + rank * (what == "rate")), device=DEVICE,
         )  # fmt: skip
     except StagecutError as error:
@@ -473,16 +531,19 @@ def groups(_rank: int, cases: list[dict[str, Any]]) -> list[dict[str, list[list[
     return found
 
 
-def ring(rank: int, cases: list[tuple[bool, int, int]]) -> list[float]:
-    """Return how far ring attention is from that to whole sequences, gradients included.
+def attended(
+    rank: int, kind: str, cases: list[tuple[bool, int, int]]
+) -> list[tuple[float, list[int]]]:
+    """Return how far attention to parts of sequences is from that to whole ones.
 
-    Cases are causal or not, heads of keys, and width of values. Errors are relative to the largest
-    number, on GPUs in 16 bits.
+    Cases are causal or not, heads of keys, and width of values. Errors, of gradients too, are
+    relative to the largest number, on GPUs in 16 bits. The other numbers are the elements of the
+    masks that are kept.
     """
     world, found = dist.get_world_size(), []
     place = rank_device()
     mesh = dist.init_device_mesh(place.type, (world,))
-    layout = Layout(context=world, context_kind="ring", sequence=4 * world)
+    layout = Layout(context=world, context_kind=kind, sequence=4 * world)
     own = positions_of(layout, rank).to(place)
     order = torch.cat([positions_of(layout, part) for part in range(world)]).argsort().to(place)
     for causal, heads, width in cases:
@@ -491,11 +552,24 @@ def ring(rank: int, cases: list[tuple[bool, int, int]]) -> list[float]:
             torch.randn(2, h, 4 * world, w).to(place, EXACT if place.type == "cpu" else COARSE)
             for h, w in ((4, 6), (heads, 6), (heads, width))
         ]
-        results = []
+        results, kept = [], {}
+
+        def keep(x: Tensor, kept: Any = kept) -> Tensor:
+            if x.ndim == 2:
+                kept[x.untyped_storage().data_ptr()] = x.numel()
+            return x
+
         for mine in (slice(None), own):
             leaves = [x[:, :, mine].requires_grad_() for x in given]
-            with divided_attention(layout, mesh, needed=True) if mine is own else nullcontext():
-                made = F.scaled_dot_product_attention(*leaves, is_causal=causal, enable_gqa=True)
+            with ExitStack() as stack:
+                if mine is own:
+                    stack.enter_context(copied_heads())
+                    stack.enter_context(divided_attention(layout, mesh, needed=True))
+                    stack.enter_context(saved_tensors_hooks(keep, lambda x: x))
+                made = [
+                    F.scaled_dot_product_attention(*leaves, is_causal=causal, enable_gqa=True)
+                    for _ in range(2)
+                ][-1]
             made.square().sum().backward()
             results.append([made.detach(), *(x.grad for x in leaves if x.grad is not None)])
         parted = [funcol.all_gather_tensor(x.contiguous(), 2, mesh) for x in results[1]]
@@ -503,7 +577,7 @@ def ring(rank: int, cases: list[tuple[bool, int, int]]) -> list[float]:
             (x - y[:, :, order]).abs().max() / x.abs().max()
             for x, y in zip(results[0], parted, strict=True)
         ]
-        found.append(float(torch.stack(errors).max()))
+        found.append((float(torch.stack(errors).max()), list(kept.values())))
     return found
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from stagecut.instances import Link
 from stagecut.instances.operator_graph import TensorValue
+from stagecut.runtime.execution.gradients import GradientSums, clip_norm
 from stagecut.runtime.execution.own_loop.loop import Loop, stage_chain
 from stagecut.runtime.execution.split import PieceModule
 from stagecut.runtime.schedules import Schedule, make_schedule
@@ -35,6 +36,18 @@ class Part(nn.Module):
         for layer in self.children():
             x = layer(x)
         return (F.mse_loss(x, y),) if self.last else (x, y)
+
+
+def sparse_gradients(rank: int) -> tuple[torch.Tensor, list[float]]:
+    """Return the sum of sparse gradients of two replicas, and the norm of rank 0's and of all."""
+    weight = nn.Parameter(torch.ones(4, 2))
+    F.embedding(torch.tensor([1, 1, 2]) + rank, weight, sparse=True).sum().backward()
+    own, everywhere = {"weight": weight}, frozenset({0, 1})
+    norms = [float(clip_norm(own, {"weight": frozenset({0})}, 1e9))]
+    GradientSums({"weight": everywhere}).add_up(own)
+    norms.append(float(clip_norm(own, {"weight": everywhere}, 1e9)))
+    assert weight.grad is not None
+    return weight.grad, norms
 
 
 def layers(count: int) -> nn.Sequential:

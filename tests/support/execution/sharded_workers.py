@@ -24,10 +24,12 @@ from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.task import pose
 from stagecut.instances import PrimitiveLink, Role, TensorSharding
 from stagecut.instances.model.sharding import gradient_buckets
+from stagecut.instances.model.tensor_program import COPIED, PARTIAL
 from stagecut.runtime import evaluate
 from stagecut.runtime.execution.checkpoint import merge_checkpoint, restore, save
 from stagecut.runtime.execution.checkpoint_folder import newest, step_path
 from stagecut.runtime.execution.options import RunOptions
+from stagecut.runtime.execution.sharded import collectives
 from stagecut.runtime.execution.sharded.collectives import join_mesh, part_of
 from stagecut.runtime.execution.sharded.prepare import prepare_sharding
 from stagecut.runtime.execution.sharded.trainer import ShardedDevice, ShardedTrainer
@@ -291,3 +293,16 @@ def _summed_together(device: ShardedDevice) -> tuple[dict[str, int], int]:
             (sums,) = [e for e in events if (e.name, e.kind, e.axis) == (name, kind, axis)]
             beside += sum(sums.start_s <= e.start_s and e.end_s <= sums.end_s for e in computed)
     return saved, beside
+
+
+def convert_complex(_rank: int) -> None:
+    """Sum, gather and exchange complex numbers."""
+    place = join_mesh((2,))
+    whole = torch.complex(torch.arange(16.0).view(4, 4), torch.ones(4, 4))
+    for before, after in ((0, 1), (1, 0), (0, COPIED), (PARTIAL, COPIED), (PARTIAL, 1)):
+        part = whole.to(place.device) if before == PARTIAL else part_of(whole, (before,), place)
+        made, _ = collectives.step(part, before, after, 0, place)
+        expected = 2 * whole if before == PARTIAL else whole
+        assert torch.equal(made, part_of(expected, (after,), place))
+    (bucket,) = collectives.begin_sums([whole.to(place.device)], [COPIED], 0, place)()
+    assert torch.equal(bucket.cpu(), 2 * whole)

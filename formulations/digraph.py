@@ -1,10 +1,12 @@
-"""Topological order of a graph by demand; up to ties it does not depend on the node numbers."""
+"""Topological order by demand, and heaviest path; up to ties, no node number matters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..instances.common.arrays import Ints
+import numpy as np
+
+from ..instances.common.arrays import Floats, Ints
 
 
 def demand_order(size: int, edges: Ints) -> list[int]:
@@ -52,3 +54,20 @@ def _depths(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> 
             if not waits[w]:
                 ready.append(w)
     return depth
+
+
+def heaviest_path(
+    order: Sequence[int], successors: Sequence[Sequence[int]], weight: Floats
+) -> Ints:
+    """Return the path of greatest weight from a source to a sink, given a topological order."""
+    total, towards = weight.copy(), np.full(len(weight), -1)
+    source = np.ones(len(weight), np.bool_)
+    for u in reversed(order):
+        for v in successors[u]:
+            source[v] = False
+            if towards[u] < 0 or weight[u] + total[v] > total[u]:
+                total[u], towards[u] = weight[u] + total[v], v
+    path = [int(np.where(source, total, -1.0).argmax())]
+    while towards[path[-1]] >= 0:
+        path.append(int(towards[path[-1]]))
+    return np.array(path)
