@@ -130,9 +130,11 @@ def _reason(
         if is_iteration(task.problem)
         else float(task.workload.memory_bytes.sum())
     )
-    capacity = float(task.costs.capacity_bytes[fastest])
-    if needed > capacity * task.costs.count[fastest]:
-        return "the devices of the fastest kind together do not have the memory for all of it"
+    capacity, count = float(task.costs.capacity_bytes[fastest]), task.costs.count[fastest]
+    if needed > capacity * count:
+        together = "the devices of the fastest kind together do not have"
+        one = "the device of the fastest kind does not have"
+        return f"{together if count > 1 else one} the memory for all of it"
     if needed > capacity:
         return (
             "no device of the fastest kind has the memory for all of it, and sharing the work "

@@ -47,8 +47,8 @@ MOST_SINGLE = 30
 #: Examples of each property with `--everything`, if the environment names no other number.
 EXAMPLES = 200
 
-#: Files of tests that build the site and the wheel: no worker should be left alone with one.
-LONGEST = ("test_site.py", "test_structure.py")
+#: Files of tests that build the wheel: no worker should be left alone with one.
+LONGEST = ("test_structure.py",)
 
 #: Where the branch is that others leave, the last of those that are there.
 MAIN = ("refs/heads/main", "refs/remotes/origin/main")

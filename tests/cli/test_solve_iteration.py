@@ -365,7 +365,7 @@ def test_no_gain_for_want_of_memory_on_the_fastest_kind() -> None:
     found = gain(replace(workload, times=times), result)
     assert found is not None
     assert found.speed_up < 1
-    assert "no device of the fastest kind has the memory" in found.reason
+    assert "the device of the fastest kind does not have the memory" in found.reason
 
 
 def test_launchers_are_told_schedule_and_microbatches() -> None:

@@ -16,8 +16,8 @@ from project import ROOT, MadeOnce
 import stagecut
 from stagecut.api.records import read_records
 
-#: The site is made of these, and of docstrings, which other tests read.
-pytestmark = pytest.mark.page("docs", "notebooks", "records", "mkdocs.yml", "README.md")
+#: To build it takes a minute of two processors; other tests read links, examples and docstrings.
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

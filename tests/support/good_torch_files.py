@@ -31,6 +31,7 @@ def torch_samples(folder: Path) -> dict[str, Sample]:
         **{
             f"checkpoint's {name}": Sample(content, _checkpoint(name, kept))
             for name, content in kept.items()
+            if name != ".metadata"  # torch's own copy, which nothing of ours reads
         },
         "weights": Sample((folder / "weights.pt").read_bytes(), _weights),
         "policy": Sample((folder / "policy.npz").read_bytes(), _policy),

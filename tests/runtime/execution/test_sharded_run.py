@@ -76,7 +76,11 @@ APART = (("pictures", 1), ("words", 0))
 
 @pytest.mark.parametrize(
     ("shape", "bucket_bytes"),
-    [((2, 2), 0.0), ((2, 2), 500.0), pytest.param((4,), 0.0, marks=pytest.mark.slow)],
+    [
+        ((2, 2), 500.0),
+        pytest.param((2, 2), 0.0, marks=pytest.mark.slow),
+        pytest.param((4,), 0.0, marks=pytest.mark.slow),
+    ],
 )
 def test_groups_of_devices_compute_what_one_process_does(
     shape: tuple[int, ...], bucket_bytes: float
@@ -86,11 +90,16 @@ def test_groups_of_devices_compute_what_one_process_does(
     assert min(left_out for _, left_out in made) > 20
 
 
+@pytest.mark.slow
 def test_groups_go_on_from_a_checkpoint_of_all(tmp_path: Path) -> None:
     on_ranks(4, train_and_go_on, (2, 2), "towers", tmp_path / "kept", APART)
 
 
-@pytest.mark.parametrize(("name", "shape"), [("language", (2,)), ("vision", (2, 2))], ids=str)
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("language", (2,)), pytest.param("vision", (2, 2), marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_gradients_are_added_up_in_buckets_beside_the_backward_pass(
     name: str, shape: tuple[int, ...]
 ) -> None:
