@@ -151,20 +151,15 @@ def run_command(arguments: Sequence[str]) -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
-#: Options of `estimate` → the fields that fix them where a job is planned.
-_JOB_FIELDS = {
-    "--tp": "tensor", "--cp": "context", "--pp": "pipeline", "--dp": "data", "--ep": "expert",
-    "--chunks": "chunks", "--zero": "zero", "--microbatch": "microbatch", "--recipe": "recipe",
-    "--recompute": "recompute",
-}  # fmt: skip
-
-
 def _field_of(error: Any) -> str:
     """Return a hint for an option of `estimate` that `solve` takes as a field; else empty."""
-    field = _JOB_FIELDS.get(getattr(error, "option_name", ""))
-    if field is None or error.ctx is None or error.ctx.info_name not in ("solve", "compare"):
+    if error.ctx is None or error.ctx.info_name not in ("solve", "compare"):
         return ""
-    return f"; to fix it in a training job, say --set {field}=…"
+    from .commands.estimate import OPTION_OF
+
+    given = getattr(error, "option_name", "")
+    fields = [name for name, option in OPTION_OF.items() if option == given]
+    return f"; to fix it in a training job, say --set {fields[0]}=…" if fields else ""
 
 
 def _leave(code: int) -> None:

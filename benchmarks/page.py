@@ -416,7 +416,7 @@ def job_layouts() -> list[str]:
         f"Of {len(resumed)} jobs that go on from a checkpoint under another layout {exact} have "
         "the same weights and moments to the bit; the next loss is off by "
         f"{max((row['loss_error'] for row in resumed), key=float)} at most. Steps of {len(over)} "
-        f"jobs take {min(over):+.1f} to {max(over):+.1f} % more than the same layouts by hand on "
+        f"jobs differ by {min(over):+.1f} to {max(over):+.1f} % from the same layouts by hand on "
         "torch's parts (`job_run_overhead.py`).",
     ]
 
@@ -477,8 +477,8 @@ def runtime() -> list[str]:
         f"{len(orders)} of {len(read('schedules'))} small cases. On two processes a planned split "
         f"of an uneven model takes {planned:.0f} ms, equal layer counts {equal:.0f}; predicted "
         f"before any run {off['planned']:+.1f} and {off['equal layer counts']:+.1f} % off "
-        f"(`run_planned.py`). Running a plan takes {over:.1f} % more than the same split by hand "
-        "on torch's pipelining (`run_overhead.py`). [Its own loop](decisions/one-loop.md) and "
+        f"(`run_planned.py`). A step by a plan differs by {over:+.1f} % from the same split by "
+        "hand on torch's pipelining (`run_overhead.py`). [Its own loop](decisions/one-loop.md) and "
         "[DTensor](decisions/dtensor.md) were measured, too.",
         *job_layouts(),
         *cold_start(),

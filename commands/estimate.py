@@ -34,8 +34,12 @@ if TYPE_CHECKING:
     from ..instances.costs.description import ModelDescription
 
 
-#: Field of the layout → its option, where that has another name.
-SHORT = {"tensor": "--tp", "pipeline": "--pp", "data": "--dp", "context": "--cp", "expert": "--ep"}
+#: Field of the layout → the option that gives it.
+OPTION_OF = {
+    "tensor": "--tp", "context": "--cp", "pipeline": "--pp", "data": "--dp", "expert": "--ep",
+    "chunks": "--chunks", "zero": "--zero", "microbatch": "--microbatch", "recipe": "--recipe",
+    "recompute": "--recompute",
+}  # fmt: skip
 
 
 def estimate(
@@ -146,7 +150,7 @@ def estimate(
     for text in settings or ():
         more = merged(more, read_setting(text), "--set {}", "--set")
     for name in [one for one in more if one in chosen]:
-        option = SHORT.get(name, f"--{name.replace('_', '-')}")
+        option = OPTION_OF.get(name, f"--{name.replace('_', '-')}")
         raise InputError(f"--set {name}: {option} gives it; write {option} in its place")
     layout = make_record(Layout, {**usual, **chosen, **more})
     found = price(described, layout, machines, measured=measured)

@@ -2,7 +2,8 @@
 
 `prepare.py` makes pieces of a plan and a model (`split.py` cuts the graph, `chain.py` makes stages
 of them for schedules and simulator); `stage.py` runs the passes of a piece, with `backward.py` for
-split backward passes; `gradients.py` adds gradients up over ranks and clips them. One loop
+split backward passes; `gradients.py` adds gradients up over ranks and clips them; `attention.py`
+fits attention to PyTorch's kernels. One loop
 (`own_loop/loop.py`) runs the pieces of a rank: `own_loop/transport.py` moves data in the order of
 the schedule, `own_loop/versions.py` keeps versions of weights, `own_loop/tensor_groups.py` has the
 tensor-parallel groups of stages. `trainer.py` runs batches, `run.py` whole runs.

@@ -1,10 +1,9 @@
-"""Attention of jobs, over sequences of which each rank may have a part of the tokens.
+"""Context parallelism: attention over sequences of which each rank has a part of the tokens.
 
-During a step, `torch.nn.functional.scaled_dot_product_attention` is replaced by one that copies
-shared heads where PyTorch's kernels need it. With context parallelism it also gathers keys and
-values (each rank has the queries of its tokens), passes them around a ring of the ranks while
-attention to those present is computed, or exchanges tokens for heads, so that each rank has some
-heads of whole sequences.
+During a step, `torch.nn.functional.scaled_dot_product_attention` is replaced by one that gathers
+keys and values (each rank has the queries of its tokens), passes them around a ring of the ranks
+while attention to those present is computed, or exchanges tokens for heads, so that each rank has
+some heads of whole sequences.
 
 References
 ----------
@@ -30,11 +29,11 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from ....instances import InputError
 from ....instances.costs.layout import ContextKind, Layout
+from ..attention import ATTENTION, HEADS, Attention, added_mask, replaced, spread_heads
 
-#: Dimensions of queries, keys and values: batch, heads, tokens, width of a head.
-_HEADS, _TOKENS = 1, 2
+#: Dimension of queries, keys and values that runs over the tokens of a sequence.
+_TOKENS = 2
 
-_Attention = Callable[..., Tensor]
 _ATEN = torch.ops.aten
 
 
@@ -53,59 +52,6 @@ def positions_of(layout: Layout, part: int) -> Tensor:
 
 
 @contextmanager
-def replaced(of: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Replace a function of a module, or a method of one object."""
-    own = vars(of).get(name)
-    setattr(of, name, function)
-    try:
-        yield
-    finally:
-        if own is None:
-            delattr(of, name)
-        else:
-            setattr(of, name, own)
-
-
-def spread_heads(query: Tensor, *shared: Tensor) -> list[Tensor]:
-    """Return keys or values with a copy of each head for every query head that shares it."""
-    return [
-        x if x.shape[_HEADS] == query.shape[_HEADS]
-        else x.repeat_interleave(query.shape[_HEADS] // x.shape[_HEADS], _HEADS)
-        for x in shared
-    ]  # fmt: skip
-
-
-def added_mask(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the addend of scores by which a query sees the keys in `seen` alone.
-
-    Of a mask of truth values PyTorch makes one in every call, and keeps each.
-    """
-    with torch.inference_mode(False):  # it may serve training afterwards
-        return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)
-
-
-@contextmanager
-def copied_heads() -> Iterator[None]:
-    """Copy shared heads of keys and values where only copies need no memory for scores.
-
-    On GPUs, PyTorch's kernels that keep no scores take shared heads in 16 bits without a mask
-    alone; else it falls back to one that keeps them.
-    """
-    given: _Attention = F.scaled_dot_product_attention
-
-    def attention(
-        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-        *args: Any, **options: Any,
-    ) -> Tensor:  # fmt: skip
-        if attn_mask is not None or query.element_size() > 2:
-            key, value = spread_heads(query, key, value)
-        return given(query, key, value, attn_mask, *args, **options)
-
-    with replaced(F, "scaled_dot_product_attention", attention):
-        yield
-
-
-@contextmanager
 def divided_attention(layout: Layout, mesh: DeviceMesh, *, needed: bool) -> Iterator[None]:
     """Replace attention by one over the whole sequences of which the ranks of `mesh` have parts.
 
@@ -113,7 +59,7 @@ def divided_attention(layout: Layout, mesh: DeviceMesh, *, needed: bool) -> Iter
     if it was not called where it is `needed`: a model that does not call it by
     ``torch.nn.functional`` would not see whole sequences.
     """
-    given: _Attention = F.scaled_dot_product_attention
+    given: Attention = F.scaled_dot_product_attention
     calls = 0
     order = torch.cat([positions_of(layout, part) for part in range(layout.context)]).argsort()
     halves = positions_of(layout, mesh.get_local_rank()).chunk(2)
@@ -138,12 +84,12 @@ def divided_attention(layout: Layout, mesh: DeviceMesh, *, needed: bool) -> Iter
         if attn_mask is not None:
             raise InputError("context: attention has a mask of its own; plan with context 1")
         if layout.context_kind is ContextKind.ALL_TO_ALL:
-            heads = min(query.shape[_HEADS], key.shape[_HEADS])
+            heads = min(query.shape[HEADS], key.shape[HEADS])
             if heads % layout.context:
                 raise InputError(f"context: {layout.context} does not divide {heads} heads")
-            query, key, value = (_moved(x, mesh, _HEADS, _TOKENS) for x in (query, key, value))
+            query, key, value = (_moved(x, mesh, HEADS, _TOKENS) for x in (query, key, value))
             made = given(query, key, value, None, dropout_p, is_causal, **options)
-            return _moved(made, mesh, _TOKENS, _HEADS)
+            return _moved(made, mesh, _TOKENS, HEADS)
         if layout.context_kind is ContextKind.RING:
             if dropout_p:
                 raise InputError("context_kind: ring has no dropout; plan with all-gather")
@@ -161,7 +107,7 @@ def divided_attention(layout: Layout, mesh: DeviceMesh, *, needed: bool) -> Iter
             made.append(given(part, *seen, hidden, dropout_p, False, **options))
         return torch.cat(made, _TOKENS)
 
-    with replaced(F, "scaled_dot_product_attention", attention):
+    with replaced(F, ATTENTION, attention):
         yield
     if needed and not calls:
         raise InputError(
@@ -302,7 +248,7 @@ def _block_backward(
         gradient, q, k, v, made, logs.contiguous(), *rest[:4], 0.0, causal, *rest[4:], scale=scale
     )
     return tuple(
-        found.unflatten(_HEADS, (x.shape[_HEADS], -1)).sum(_HEADS + 1)[..., : x.shape[-1]]
+        found.unflatten(HEADS, (x.shape[HEADS], -1)).sum(HEADS + 1)[..., : x.shape[-1]]
         for found, x in zip(gradients, (query, key, value), strict=True)
     )
 

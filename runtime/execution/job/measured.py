@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 from ....instances.costs.layout import ContextKind
 from ...measure.group import idle_at, of_all_ranks
-from .context import replaced
+from ..attention import replaced
 from .experts import local_part
 from .running import RunningJob
 

@@ -33,11 +33,12 @@ from ....instances.job.plan import JobPlan
 from ...measure.group import of_all_ranks, rank_device
 from ...schedules import make_schedule
 from ...simulate.stages import chain
+from ..attention import copied_heads
 from ..checkpoint import ModelState, Trained
 from ..gradients import scale_to_norm, sums_over
 from ..guard.identity import layout_hash, random_hash, weights_hash
 from ..torch_pipelining import NeighbourStage, evaluate_forward, order_runtime
-from .context import copied_heads, divided_attention, positions_of
+from .context import divided_attention, positions_of
 from .experts import local_part
 from .parallelize import (
     JobStage,

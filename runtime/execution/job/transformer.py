@@ -27,7 +27,7 @@ from ....instances.costs.description import (
     Norm,
 )
 from ....instances.costs.layout import Recompute
-from .context import added_mask
+from ..attention import added_mask
 from .parallelize import ParallelizePlan
 
 #: Standard deviation of the initial matrices, GPT-2's.

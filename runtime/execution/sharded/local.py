@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from ....instances.model.tensor_program import PARTIAL, Property, local_shape
 from ....instances.pytorch.tensor_rules import CONSTANTS
-from ..job.context import copied_heads
+from ..attention import copied_heads
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from ranks import on_ranks  # noqa: E402
 
 from stagecut.instances.costs.activations import kept_by_module  # noqa: E402
 from stagecut.instances.costs.description import Attention, Block, FeedForward  # noqa: E402
-from stagecut.runtime.execution.job.context import copied_heads  # noqa: E402
+from stagecut.runtime.execution.attention import copied_heads  # noqa: E402
 from stagecut.runtime.execution.job.transformer import CoreAttention, transformer  # noqa: E402
 
 #: Losses differ from the second step on where the first one's gradients do, and in the third where

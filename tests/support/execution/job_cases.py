@@ -24,11 +24,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from stagecut import InputError, Layout, StagecutError
 from stagecut.instances.costs.layout import Recompute
 from stagecut.runtime.execution import steps as rank_steps
-from stagecut.runtime.execution.job.context import (
-    copied_heads,
-    divided_attention,
-    positions_of,
-)
+from stagecut.runtime.execution.attention import copied_heads
+from stagecut.runtime.execution.job.context import divided_attention, positions_of
 from stagecut.runtime.execution.job.parallelize import ParallelizePlan, job_mesh, lines_of
 from stagecut.runtime.execution.job.run import (
     restore_job,
