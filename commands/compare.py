@@ -28,7 +28,16 @@ from ..solvers.core.limits import DEFAULT_SECONDS
 from ..solvers.job import methods as pipeline
 from ..solvers.sharding import methods as sharding
 from .common import options
-from .common.console import ERR, OUT, check_outputs, fits, refuse, show_gap, tell_written
+from .common.console import (
+    ERR,
+    OUT,
+    check_outputs,
+    check_table_file,
+    fits,
+    refuse,
+    show_gap,
+    tell_written,
+)
 from .common.launchers import NarrowedProblem, narrow_for_launcher
 from .common.pose import LIMITS, WORKERS, ProblemOptions, build, limits_of, load_workload, state
 
@@ -92,6 +101,7 @@ def compare(
     or plans of training jobs as WORKLOADS: what is usually done beside them, planned or read.
     """
     check_outputs(output)
+    check_table_file(output)
     record = None if output is None else output.with_name(output.name + RECORD)
     if scheduler is not None and jobs is not None:
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")

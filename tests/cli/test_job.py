@@ -207,6 +207,17 @@ def test_a_plan_is_not_written_into_a_table(
         assert "plan.csv: a plan is no table" in err
 
 
+def test_a_table_is_not_written_into_a_plan(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plan = tmp_path / "table.json"
+    job = ["llama3.2-1b", "--cluster", "h100", "--global-batch", "16"]
+    for words in (["solve", *job], ["compare", *job], ["compare", "unet"]):
+        code, out, err = run(capsys, *words, "-o", str(plan))
+        assert (code, out, err.count("\n"), plan.exists()) == (2, "", 1, False)
+        assert "table.json: a table is written as CSV" in err
+
+
 @pytest.mark.parametrize(
     ("cluster", "setting", "said"),
     [

@@ -454,6 +454,7 @@ def test_made_up_inputs(user_file: str) -> None:
         ("broken", {}, "KeyError: 'weights'"),
         ("number", {}, "no function, class or model"),
         ("fixed", {"batch": 3}, "--batch"),
+        ("fixed", {"shape": "4"}, "--input"),
         ("build", {"dtype": "float99"}, "--dtype"),
     ],
 )
