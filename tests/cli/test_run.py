@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 import stagecut
 from stagecut import InputError, PlacementRules, Plan, Throughput, Workload
 from stagecut.cli import app, run_command
-from stagecut.commands.common.launchers import NarrowedProblem, kept_together, narrow_for_launcher
+from stagecut.commands.common.launchers import kept_together, narrow_for_launcher
+from stagecut.commands.common.pose import ProblemOptions, Statement
 from stagecut.instances import Placement
 from stagecut.instances.formats.files import load_plan, save
 
@@ -309,7 +310,9 @@ def test_what_cannot_run_is_said_before_planning(tmp_path: Path) -> None:
     for target in ("run", "python"):
         with pytest.raises(InputError, match=f"--for {target}: .* is of no PyTorch model"):
             narrow_for_launcher(
-                target, "throughput", stagecut.load("gpt2-xl"), NarrowedProblem({}, None)
+                Statement("throughput", {}, {}),
+                ProblemOptions(launcher=target),
+                stagecut.load("gpt2-xl"),
             )
 
 

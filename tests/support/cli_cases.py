@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
-import subprocess
-from collections.abc import Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-
-from stagecut.cli import run_command
 
 
 def placement_file(folder: Path, name: str = "a small net.json", **changes: object) -> Path:
@@ -30,14 +24,3 @@ def placement_file(folder: Path, name: str = "a small net.json", **changes: obje
     path = folder / name
     path.write_text(json.dumps(data | changes))
     return path
-
-
-def run_here(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
-    """Run a command of ours in this process, in place of `subprocess.run`.
-
-    A process of its own would take a second to import what it needs.
-    """
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = run_command(list(command[command.index("stagecut") + 1 :]))
-    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
