@@ -106,7 +106,7 @@ def compare(
     of the table. Gaps are those to the best bound that any method has proved. With --global-batch,
     or plans of training jobs as WORKLOADS: what is usually done beside them, planned or read.
     """
-    check_outputs(output)
+    check_outputs(output, inputs=workloads)
     check_table_file(output)
     record = None if output is None else output.with_name(output.name + RECORD)
     if scheduler is not None and jobs is not None:
@@ -119,7 +119,6 @@ def compare(
     if global_batch is not None or files:
         others = {"--methods": methods, "--problem": problems, "--jobs": jobs, "--plot": plot,
                   "--scheduler": scheduler}  # fmt: skip
-        check_outputs(output, inputs=workloads)
         ends = {"seconds": time_limit, "gap": gap}
         _compare_jobs(workloads, files, requested, (global_batch, sequence), ends, output, others)
         return

@@ -25,20 +25,10 @@ from .common import options
 from .common.console import OUT, check_outputs, file_of, need, refuse, show_count, tell_written
 from .common.pose import ProblemOptions, build, state, with_rings
 
-
-class To(StrEnum):
-    """Formats and launchers that a plan is written for."""
-
-    python = "python"
-    csv = "csv"
-    torchtitan = "torchtitan"
-    megatron = "megatron"
-    bridge = "bridge"
-    maxtext = "maxtext"
-    deepspeed = "deepspeed"
-    vllm = "vllm"
-    accelerate = "accelerate"
-    dtensor = "dtensor"
+#: Formats and launchers that a plan is written for.
+To = StrEnum(
+    "To", "python csv torchtitan megatron bridge maxtext deepspeed vllm accelerate dtensor"
+)
 
 
 def export(

@@ -151,15 +151,15 @@ def solve(
             save(plan, output, loaded)
         if plot is not None:
             _draw(loaded, plan, report, plot)
-    from .show.plan import as_dict, facts_of, print_result
+    from .show.plan import as_dict, print_result
 
-    apart = isinstance(posed, DeviceMapping | Sharding)
-    facts = facts_of(loaded, result, objective_given=problem is not None or apart)
     if as_json:
-        print_json(as_dict(loaded, posed, result, report, facts))
+        print_json(as_dict(loaded, posed, result, report))
     else:
+        apart = isinstance(posed, DeviceMapping | Sharding)
         exports = "" if plan is None or apart else exports_of(loaded, plan, launcher)
-        print_result(loaded, posed, result, report, facts, exports)
+        given = problem is not None or apart
+        print_result(loaded, posed, result, report, exports, problem_given=given)
         if report is not None:
             tell_written(output, plot)
     end_with(result.status)
