@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import pickle
 import subprocess
@@ -18,8 +19,6 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from ..instances.common.escape import csv
 from ..instances.common.units import show_count
@@ -39,7 +38,7 @@ RECORD = ".jsonl"
 
 def record_lines(rows: Mapping[str, Row]) -> bytes:
     """Return rows of cases, by their keys, as lines of a record."""
-    texts = [msgspec.json.encode(entry) for entry in rows.items()]
+    texts = [json.dumps(entry).encode() for entry in rows.items()]
     return b"".join(b"%s %s\n" % (_check(text), text) for text in texts)
 
 
@@ -100,7 +99,8 @@ def main(begun: float) -> None:
     case: Case = pickle.load(sys.stdin.buffer)
     row = row_of(replace(case, limits=replace(case.limits, since=begun)))
     row.pop("plan", None)
-    answer.write(msgspec.json.encode(row))  # infinities become null
+    unknown = [name for name, value in row.items() if value in (math.inf, -math.inf)]
+    answer.write(json.dumps(row | dict.fromkeys(unknown)).encode())
     answer.flush()
     os._exit(0)  # does not wait for threads of HiGHS that ignore requests
 

@@ -158,13 +158,13 @@ def test_cases_of_damaged_lines_run_again(tmp_path: Path) -> None:
     whole = record.read_bytes()
     first, second = whole.splitlines(keepends=True)
     objectives = dict(zip([case.key for case in todo], table["objective"], strict=True))
-    digit = first.index(b'"objective":') + len(b'"objective":')
+    digit = first.index(b'"objective": ') + len(b'"objective": ')
     other = b"7" if first[digit : digit + 1] != b"7" else b"8"
     for damaged, lines in [
         (first + second[:-20], 1),  # cut off
         (b"\xff" + first + second, 1),
         (first[:digit] + other + first[digit + 1 :] + second, 1),
-        (first.replace(b'"bound":', b'"bound":"x","y":') + second, 1),
+        (first.replace(b'"bound": ', b'"bound": "x", "y": ') + second, 1),
         (first + b"[[[\n5\n" + second, 2),
         (whole[:-1], 1),
     ]:
