@@ -7,26 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, overload
 
-from ..formulations.task import Task, pose
+from ..formulations.task import pose
 from ..instances import (
     Cluster,
     DeviceMapping,
     InputError,
-    Limit,
     PipelineJob,
-    PipelinePlacement,
-    PlacementRules,
     Plan,
     Planned,
     Problem,
     Solution,
     Tied,
     Workload,
-    gap_between,
     is_iteration,
     plan_of,
 )
-from ..instances.common.units import show_percent
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.job.problem import TrainingJob
@@ -48,12 +43,6 @@ from .common import Judge, result_of, with_defaults
 if TYPE_CHECKING:
     from .formulation import Formulation
     from .job import JobResult
-
-#: Largest share of a search's time for the short search for a faster plan in pieces.
-PIECES_SHARE = 0.05
-
-#: Least relative gain of a plan in pieces that a note reports.
-WORTH_SAYING = 1e-3
 
 
 @overload
@@ -195,8 +184,6 @@ def solve(
     if is_iteration(problem):
         _note_exchanges(workload, problem, search)
     run_session(task, chosen_method, search, start, workers)
-    if name == "auto" and is_iteration(problem):
-        _note_pieces(task, problem, search)
     return result_of(workload, cluster, problem, search)
 
 
@@ -220,22 +207,3 @@ def _start_on(start: Plan, cluster: Cluster) -> Plan:
     except InputError as error:
         raise InputError(f"start: {error}; plan without it") from None
     return replace(start, cluster=cluster, solution=solution)
-
-
-def _note_pieces(task: Task[Problem], problem: PipelineJob, search: Search[Solution]) -> None:
-    """Add a note on a faster plan in pieces, if a short search finds one."""
-    chain, seconds = search.best, PIECES_SHARE * search.seconds
-    plain = problem.chunks_per_device == 1 and not (problem.order or problem.relayed)
-    free = problem.placement_rules == PlacementRules() and problem.split == "contiguous"
-    if not (isinstance(chain, PipelinePlacement) and plain and free):
-        return
-    if search.hit != Limit.NONE or search.seconds_left < 2 * seconds:
-        return
-    from ..solvers.job.iteration.pieces import pieces_from_chain
-
-    like = replace(problem, split="noncontiguous")
-    asked = pose(task.workload, task.cluster, like)
-    found = pieces_from_chain(asked, chain, seconds)
-    change = gap_between(search.objective, Judge(task.workload, task.cluster, like)(found))
-    if change > WORTH_SAYING:
-        search.note(f"in pieces: {show_percent(-change, signed=True)} (split noncontiguous)")
