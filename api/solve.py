@@ -41,7 +41,6 @@ from ..solvers.core.session import run_session
 from .common import Judge, result_of, with_defaults
 
 if TYPE_CHECKING:
-    from .formulation import Formulation
     from .job import JobResult
 
 
@@ -66,7 +65,6 @@ def solve(
     start: Plan | Planned | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     workers: Workers | int | None = None,
-    constrain: Callable[[Formulation], Callable[[Solution], bool] | None] | None = None,
 ) -> Result: ...
 
 
@@ -80,7 +78,6 @@ def solve(
     start: Plan | Planned | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     workers: Workers | int | None = None,
-    constrain: Callable[[Formulation], Callable[[Solution], bool] | None] | None = None,
 ) -> Result | JobResult:
     """Plan where the nodes of `workload` run.
 
@@ -112,10 +109,6 @@ def solve(
     workers
         Number and place of the processes that search: see `Workers`. Default: one per core; those
         beside this one start after `START_AFTER_S` seconds, for methods that have work for them.
-    constrain
-        Function that adds constraints to the program of ``milp`` (of ``joint`` for mappings), which
-        ``auto`` then uses; other methods are refused. It may return a function that says whether a
-        solution is accepted. The bound holds under these constraints.
 
     Returns
     -------
@@ -143,7 +136,7 @@ def solve(
             )
         for name, given in (
             ("method", None if method == "auto" else method), ("start", start),
-            ("on_progress", on_progress), ("workers", workers), ("constrain", constrain),
+            ("on_progress", on_progress), ("workers", workers),
         ):  # fmt: skip
             if given is not None:
                 raise InputError(f"{name}: a training job's search takes none; leave it out")
@@ -154,19 +147,6 @@ def solve(
         raise InputError("problem: of a model description it is TrainingJob(global_batch=…)")
     # what is neither is told by `with_defaults`
     cluster = cast("Cluster | None", cluster)
-    if constrain is not None:
-        from .formulation import solve_constrained  # with Pyomo, which takes a second to import
-
-        return solve_constrained(
-            workload,
-            cluster,
-            problem,
-            constrain,
-            method=method,
-            limits=limits,
-            start=start,
-            on_progress=on_progress,
-        )
     workload, cluster, problem = with_defaults(workload, cluster, problem)
     limits = DEFAULT_LIMITS[problem.name] if limits is None else checked(limits)
     if start is not None:
