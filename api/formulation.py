@@ -28,7 +28,6 @@ from ..instances import (
     Sharding,
     Solution,
     Workload,
-    is_stream,
     plan_of,
 )
 from ..instances.common.arrays import Floats
@@ -53,57 +52,6 @@ CHANGED = "under user constraints"
 
 #: Function that says whether a solution is accepted.
 Keeps = Callable[[Solution], bool]
-
-#: Problem (``stream`` for pipelines that are streams) → method → its program, the best one first.
-STATED_BY = {
-    "throughput": {"milp": "by-device"},
-    "pipeline": {"milp": "actions"},
-    "stream": {"milp": "slots"},
-    "latency": {"milp": "potentials", "milp-big-m": "big-m"},
-    "mapping": {"joint": "joint"},
-    "sharding": {"milp": "flows", "milp-compact": "compact"},
-}
-
-
-def _stated_by(problem: Problem) -> dict[str, str]:
-    """Return the methods that state a program of a problem, with the program's name."""
-    return STATED_BY["stream" if is_stream(problem) else problem.name]
-
-
-def solve_constrained(
-    workload: Workload | str | Path,
-    cluster: Cluster | None,
-    problem: Problem | None,
-    constrain: Callable[[Formulation], Keeps | None],
-    *,
-    method: str,
-    limits: Limits | None,
-    start: Plan | Planned | None,
-    on_progress: Callable[[Progress], None] | None,
-) -> Result:
-    """Solve under constraints that `constrain` adds to the program; parameters as of `solve`.
-
-    InputError also for a method that states no program.
-    """
-    loaded, devices, posed = with_defaults(workload, cluster, problem)
-    able = _stated_by(posed)
-    name, _, solver = method.partition(":")
-    name = next(iter(able)) if name == "auto" else name
-    if name not in able:
-        raise InputError(
-            f"constrain: method {name} states no program that could be constrained; use "
-            f"{' or '.join(able)}"
-        )
-    stated = formulation(loaded, devices, posed, able[name])
-    keeps = constrain(stated)
-    if start is not None:
-        stated.start(start)
-    return stated.solve(
-        solver or "highs",
-        limits=limits,
-        on_progress=on_progress,
-        keeps=keeps if callable(keeps) else None,
-    )
 
 
 def formulation(
@@ -157,7 +105,7 @@ def formulation(
         raise InputError(
             f"formulation: no {name!r} for {posed.name}; use one of {', '.join(known)}"
         )
-    method = next(iter(_stated_by(posed)))
+    method = "joint" if isinstance(posed, DeviceMapping) else "milp"
     METHODS[posed.name][method].check(method, task)
     # mappings and shardings know no placement rules
     case = None if isinstance(posed, (DeviceMapping, Sharding)) else only_rule_case(task)
