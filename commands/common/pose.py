@@ -322,14 +322,7 @@ def build(
             each = np.full(problem.topology.size, requested.memory_bytes, np.float64)
             problem = replace(problem, topology=replace(problem.topology, memory_bytes=each))
         return complete(workload, problem), problem, None
-    cluster = choose_cluster(
-        workload,
-        requested.cluster,
-        requested.accelerators,
-        requested.cpus,
-        requested.memory_bytes,
-        statement.name,
-    )
+    cluster = choose_cluster(workload, requested, statement.name)
     if isinstance(problem, PipelineJob) and workload.layers is None and are_copied(workload):
         workload = tied_as(workload, Tied.COPIES, problem.microbatches or 1)
     workload = complete(workload, problem, cluster)
@@ -428,17 +421,12 @@ def workers_of(statement: Statement) -> Workers:
     return make_record(Workers, dict(statement.others.get(WORKERS, {})), statement.file)
 
 
-def choose_cluster(
-    workload: Workload,
-    path: str | None,
-    accelerators: int | None,
-    cpus: int | None,
-    memory_bytes: float | None,
-    problem: str = "throughput",
-) -> Cluster:
+def choose_cluster(workload: Workload, requested: ProblemOptions, problem: str) -> Cluster:
     """Return the cluster of a file or a workload, with the options' numbers in place of its own."""
     from ...instances.formats.files import load_cluster
 
+    path, memory_bytes = requested.cluster, requested.memory_bytes
+    accelerators, cpus = requested.accelerators, requested.cpus
     for option, count in (("--accelerators", accelerators), ("--cpus", cpus)):
         if count is not None and count < 0:
             raise InputError(f"{option}: {count}; it must be at least 0")

@@ -291,6 +291,8 @@ def test_a_plan_over_time(
     assert "rank 1" in files["html"].read_text()
     code, _, err = run(capsys, "simulate", "llama3.2-1b", plans[1], "--schedule", "gpipe")
     assert (code, "--schedule: the plan of a training job says it" in err) == (2, True)
+    code, _, err = run(capsys, "explain", plans[0], "--microbatches", "4")
+    assert (code, "--microbatches: the plan of a training job says it" in err) == (2, True)
 
 
 def test_plans_are_explained_and_told_apart(
