@@ -461,7 +461,7 @@ class Formulation(Summarised):
         """Return size and state for display."""
         table = self.describe()
         sizes = {kind: int(table.loc[table["kind"] == kind, "size"].sum()) for kind in _COUNTED}
-        changed = self.as_stated != state_of(self.model)
+        changed = not self.as_stated.is_state_of(self.model)
         return {
             "formulation": self.name,
             "problem": self.task.problem.name,
@@ -496,16 +496,15 @@ class _Model:
                 f"formulation {formulation.name}: the model has {len(now.objectives)} active "
                 "objectives; deactivate all but one"
             )
-        self.objective = now.objectives[0]
+        self.objective, expression = now.objectives[0]
         if self.objective.sense == pyo.maximize:
             raise InputError(
                 f"formulation {formulation.name}: objective {self.objective.name} is maximised; "
                 "minimise the same with the other sign"
             )
-        self.changed = before != now
-        stated = set(map(id, before.constraints))
-        self._added = [row for row in now.constraints if id(row) not in stated]
-        self.own_objective = self.objective is not before.objectives[0]
+        self.changed = not before.is_state_of(formulation.model)
+        self._added = before.added(now)
+        self.own_objective = expression is not before.objectives[0][1]
         # another objective is counted from its least possible value, so that it is never below 0
         self.least, self.scale = 0.0, formulation.scale
         self._read: tuple[Floats, float]

@@ -99,6 +99,14 @@ def test_what_describes_a_formulation_names_its_equations() -> None:
     assert "(1)" in f.statement
 
 
+def test_a_row_that_is_changed_in_place_counts_as_a_constraint_of_the_user() -> None:
+    f = unet()
+    row = f.model.placed_once[0]
+    row.set_value(2 * row.body == 2 * row.upper)
+    assert "model=changed" in repr(f)
+    assert "under user constraints" in f.solve(limits=Limits(gap=0.3)).bound_origin
+
+
 def test_a_changed_model_is_relaxed_and_written(tmp_path: Path) -> None:
     f = unet()
     free = f.relax().bound
