@@ -191,7 +191,6 @@ def sharding() -> tuple[dict[str, Cell], dict[str, Part]]:
         "messages": Part(((auto, "better_by_messages"),), nothing),
         "elimination of what fits": Part(((auto, "least_cost_that_fits"),), nothing),
         "blend": Part(((priced_memory, "blend"),), nothing),
-        "local search": Part(((auto, "improve"),), nothing),
     }
     return cells, parts
 
