@@ -351,6 +351,6 @@ def _of_graph(recording: Recording, graph: OperatorGraph) -> _Ancestry:
 def _sources(recording: Recording) -> dict[int, list[str]]:
     """Return the names of the parameters and inputs of each storage."""
     names = {storage: [parameter.name] for storage, parameter in recording.parameters.items()}
-    for k, storage in enumerate(recording.given):
+    for k, storage in enumerate(recording.inputs):
         names.setdefault(storage, []).append(f"input {k}")
     return names

@@ -153,9 +153,8 @@ def graph_of(operators: Sequence[NetworkOperator], training: bool) -> OperatorGr
     made = [
         TracedOperator(
             op.name,
-            op.kind,
             (op.layer,),
-            (_kernel(op.kind, op.flops, _moved(op)),),
+            (KernelCall(op.kind, op.flops, _moved(op)),),
             parameters=float(op.parameters),
             weight_bytes=float(NUMBER_BYTES * op.parameters),
             activation_bytes=sizes[v] if v in held else 0.0,
@@ -172,7 +171,6 @@ def graph_of(operators: Sequence[NetworkOperator], training: bool) -> OperatorGr
             made.append(
                 TracedOperator(
                     f"{op.name}.backward",
-                    op.kind,
                     (op.layer,),
                     _backward_kernels(op),
                     True,
@@ -198,18 +196,15 @@ def graph_of(operators: Sequence[NetworkOperator], training: bool) -> OperatorGr
     )
 
 
-def _kernel(kind: str, flops: float, moved: float) -> KernelCall:
-    return KernelCall(kind, kind, flops, moved)
-
-
 def _backward_kernels(op: NetworkOperator) -> tuple[KernelCall, ...]:
     """Return the kernels of the backward pass: two products, or one elementwise kernel."""
     if op.products:
-        once = _kernel(op.kind, op.backward_flops / 2, _moved(op))
+        once = KernelCall(op.kind, op.backward_flops / 2, _moved(op))
         return (once,) * (2 if op.inputs else 1)
     inputs = op.input_elements if op.saves in ("inputs", "both") else 0
     output = op.output_elements if op.saves in ("output", "both") else 0
-    return (_kernel(op.kind, op.backward_flops, _moved(op) + NUMBER_BYTES * (inputs + output)),)
+    moved = _moved(op) + NUMBER_BYTES * (inputs + output)
+    return (KernelCall(op.kind, op.backward_flops, moved),)
 
 
 def _moved(op: NetworkOperator) -> float:
