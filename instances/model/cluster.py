@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral, Real
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +15,6 @@ from ..common.arrays import Floats, Ints, frozen
 from ..common.errors import InputError, all_differ, quote
 from ..common.units import LARGEST, SMALLEST
 from .summary import Tabled
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ACCELERATOR = "accelerator"
 CPU = "cpu"
@@ -380,29 +376,6 @@ class Cluster(Tabled):
             return self
         kinds = (replace(kind, count=0) if kind.host else kind for kind in self.kinds)
         return Cluster(tuple(kinds))
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row per kind, indexed by name.
-
-        Links between devices are not in it.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns: count, memory_bytes, host, times, slowdown, link_latency_s and
-            link_bytes_per_s (both NaN without a link).
-        """
-        import pandas as pd
-
-        rows = []
-        for kind in self.kinds:
-            row = {key: value for key, value in vars(kind).items() if key != "link"}
-            link = kind.link
-            row["link_latency_s"] = math.nan if link is None else link.latency_s
-            row["link_bytes_per_s"] = math.nan if link is None else link.bytes_per_s
-            rows.append(row)
-        frame = pd.DataFrame(rows).astype({"times": "object"})
-        return frame.set_index("name")
 
 
 def accelerators_and_cpus(

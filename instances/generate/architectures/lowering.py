@@ -53,10 +53,9 @@ from typing import Literal
 
 import numpy as np
 
-from ...common.arrays import Floats
 from ...common.choices import Tied
 from ...model.tied_weights import with_ties
-from ...model.workload import Copy, Tie, Workload
+from ...model.workload import Copy, Tie, Workload, node_columns
 from ...operator_graph import Flow, KernelCall, OperatorGraph, Read, SharedWeight, TracedOperator
 from ...to_workload import (
     Grouping,
@@ -258,34 +257,21 @@ def per_microbatch(once: Workload, ties: Sequence[Tie], count: int) -> tuple[Wor
     if count == 1:
         return once, list(ties)
     n, shift = once.n, np.arange(count)[:, None] * once.n
-    activations = np.tile(once.extra["activation_bytes"], count)
-    activations[:n] = once.memory_bytes
-
-    def first(values: Floats) -> Floats:
-        return np.concatenate([values, np.zeros((count - 1) * n)])
-
-    def each(values: Floats | None) -> Floats | None:
-        return None if values is None else np.tile(values, count)
-
+    columns = node_columns(once, np.tile(np.arange(n), count))
+    columns["memory_bytes"][n:] = columns["extra"]["activation_bytes"][n:]
+    for key in columns["extra"].keys() - OF_EACH:
+        columns["extra"][key][n:] = 0.0
     alone = np.arange(n) + len(once.colour_labels)
     labels = np.where(once.colours >= 0, once.colours, alone)
     _, lead, colours = np.unique(labels, return_index=True, return_inverse=True)
     workload = replace(
         once,
+        **columns,
         ids=tuple(f"{node}#{m}" for m in range(count) for node in once.ids),
         names=tuple(f"{node}#{m}" for m in range(count) for node in once.names),
         edges=(once.edges[None] + shift[:, :, None]).reshape(-1, 2),
-        times={kind: np.tile(values, count) for kind, values in once.times.items()},
-        memory_bytes=activations,
-        transfer=each(once.transfer),
-        output_bytes=each(once.output_bytes),
-        backward=np.tile(once.backward, count),
         colours=np.tile(colours, count),
         colour_labels=tuple(once.ids[v] for v in lead.tolist()),
-        extra={
-            key: np.tile(values, count) if key in OF_EACH else first(values)
-            for key, values in once.extra.items()
-        },
         provenance={**once.provenance, "microbatches": str(count)},
     )
     return workload, [
