@@ -60,14 +60,6 @@ _Number = Annotated[float, msgspec.Meta(ge=0.0)]
 _Row = tuple[_Number, _Number, _Number]
 
 
-@dataclass(frozen=True)
-class ModelSeconds:
-    """Seconds that the whole model takes, forward and backward."""
-
-    forward: Timing
-    backward: Timing
-
-
 class Cache:
     """Cache of kernel timings: a file per device, library version and number of threads.
 
@@ -220,8 +212,8 @@ def host_clock(device: torch.device) -> Callable[[], float]:
 
 def measure_whole(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
-) -> ModelSeconds:
-    """Return the seconds of the model itself, called as by its user."""
+) -> tuple[Timing, Timing]:
+    """Return the times of the model itself, called as by its user: forward and backward."""
     device = device_of((*model.parameters(), *tensors((args, dict(kwargs)))))
     clock = host_clock(device)
     forward: list[float] = []
@@ -243,7 +235,7 @@ def measure_whole(
         _wait(device)
         backward.append(clock() - start if roots else 0.0)
     _forget_gradients(model.parameters())
-    return ModelSeconds(_summary(forward[WARM_UP:]), _summary(backward[WARM_UP:]))
+    return _summary(forward[WARM_UP:]), _summary(backward[WARM_UP:])
 
 
 def _forget_gradients(parameters: Any) -> None:
@@ -298,7 +290,7 @@ def measured_times(
     before = [] if fresh else [store.timings[k].when for k in wanted if k in store.timings]
     try:
         timings = measure_kernels(recorded.traced, training, store, wanted, fresh=fresh)
-        whole = measure_whole(model, args, kwargs, training)
+        forward, behind = measure_whole(model, args, kwargs, training)
     except RuntimeError as error:  # such as a changed saved tensor, which fake tensors do not show
         raise InputError(f"model: it fails when it runs: {reason_of(error, model)}") from None
     fallback = estimated_ms(graph.operators, CPU_CORE)
@@ -320,10 +312,7 @@ def measured_times(
             f"{len(before)} of {len(wanted)} kernels were measured before, {ago} ({store.path}); "
             "--fresh measures all of them"
         )
-    for what, mask, target in (
-        ("forward", ~backward, whole.forward),
-        ("backward", backward, whole.backward),
-    ):
+    for what, mask, target in (("forward", ~backward, forward), ("backward", backward, behind)):
         if mask.any() and target.seconds > 0:
             ms[mask], factor, text = corrected(ms[mask], kernels[mask], 1e3 * target.seconds)
             provenance[f"{what}_check"] = text
