@@ -163,18 +163,6 @@ class OperatorGraphBuilder:
                 return self.readers[storage][0]
         return -1
 
-    def graph(self) -> OperatorGraph:
-        """Return the finished operator graph."""
-        classes = sorted(tuple(sorted(c)) for c in self.colours.to_sets() if len(c) > 1)
-        return OperatorGraph(
-            operators=tuple(self.operators),
-            flows=tuple(self.flows),
-            sizes=self.recording.sizes,
-            colours=tuple(classes),
-            shared=tuple(self.shared),
-            anywhere=tuple(self.anywhere),
-        )
-
 
 @dataclass
 class TracedOperator:
@@ -250,7 +238,14 @@ def operator_graph(recording: Recording, training: bool) -> OperatorGraph:
     add_backward(draft)
     for i, j in recording.together:
         draft.colours.union(*{draft.of_step[step] for step in (i, j) if step in draft.of_step})
-    return draft.graph()
+    return OperatorGraph(
+        operators=tuple(draft.operators),
+        flows=tuple(draft.flows),
+        sizes=recording.sizes,
+        colours=tuple(sorted(tuple(sorted(c)) for c in draft.colours.to_sets() if len(c) > 1)),
+        shared=tuple(draft.shared),
+        anywhere=tuple(draft.anywhere),
+    )
 
 
 def add_forward(draft: OperatorGraphBuilder) -> None:

@@ -23,6 +23,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import torch
+from platformdirs import user_cache_path
 from torch import fx, nn
 
 from ..common.arrays import Floats
@@ -93,13 +94,6 @@ class Cache:
             write_whole(self.path, json.dumps(rows, indent=0))
         except (OSError, InputError) as error:  # the measurements are used nevertheless
             self.notes.append(f"what was measured is not kept for later: {error}")
-
-
-def cache_folder() -> Path:
-    """Return the default folder of measurements."""
-    import pooch
-
-    return Path(pooch.os_cache("stagecut")) / "kernels"
 
 
 def machine_name(device: str) -> str:
@@ -285,7 +279,7 @@ def measured_times(
         raise InputError("model: it is on the device meta, where nothing runs; estimate its times")
     if device.type not in ("cpu", "cuda"):
         raise InputError(f"model: it is on {device}; times are measured on cpu and cuda only")
-    store = Cache(cache or cache_folder(), str(device))
+    store = Cache(cache or user_cache_path("stagecut") / "kernels", str(device))
     wanted = {k.signature for op in graph.operators for k in op.kernels}
     before = [] if fresh else [store.timings[k].when for k in wanted if k in store.timings]
     try:
