@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from cli_cases import placement_file, run_here
+from cli_cases import compare_here, placement_file
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -28,8 +28,7 @@ from stagecut import (
     save,
     topology,
 )
-from stagecut.api import cases as cases_module
-from stagecut.api.cases import ComparisonCase, cases, read_record, run_cases
+from stagecut.api.cases import cases, read_record, run_cases
 from stagecut.api.compare import Row, summaries, tabulate
 from stagecut.cli import app
 from stagecut.commands.compare import _cells, _table
@@ -55,23 +54,10 @@ def chain() -> Workload:
     )
 
 
-class Here:
-    """An executor without threads."""
-
-    def unordered(
-        self, function: Callable[[ComparisonCase], Row], arguments: Sequence[ComparisonCase]
-    ) -> Iterator[tuple[ComparisonCase, Row]]:
-        return ((argument, function(argument)) for argument in arguments)
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 @pytest.fixture
 def _cases_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run cases in this process; other tests show that each has one of its own."""
-    monkeypatch.setattr(cases_module.subprocess, "run", run_here)
-    monkeypatch.setattr(cases_module, "executor_of", lambda *_: Here())
+    compare_here(monkeypatch)
 
 
 def test_a_table_with_a_row_per_case_that_resumes(tmp_path: Path) -> None:

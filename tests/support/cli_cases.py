@@ -5,10 +5,15 @@ from __future__ import annotations
 import io
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import pytest
+
+from stagecut.api import cases as cases_module
+from stagecut.api.cases import ComparisonCase
+from stagecut.api.compare import Row
 from stagecut.cli import run_command
 
 
@@ -41,3 +46,21 @@ def run_here(command: Sequence[str], **_: object) -> subprocess.CompletedProcess
     with redirect_stdout(out), redirect_stderr(err):
         code = run_command(list(command[command.index("stagecut") + 1 :]))
     return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
+
+
+class Here:
+    """An executor without threads."""
+
+    def unordered(
+        self, function: Callable[[ComparisonCase], Row], arguments: Sequence[ComparisonCase]
+    ) -> Iterator[tuple[ComparisonCase, Row]]:
+        return ((argument, function(argument)) for argument in arguments)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def compare_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the cases of comparisons in this process."""
+    monkeypatch.setattr(cases_module.subprocess, "run", run_here)
+    monkeypatch.setattr(cases_module, "executor_of", lambda *_: Here())
