@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +23,13 @@ from ..model.solution import Placement
 from ..model.tied_weights import tied_as
 from ..model.workload import Workload
 from . import (
-    outline,
     pipedream_txt,
     piper_json,
     placement_json,
     plan_json,
     stagecut_json,
 )
-from .outline import placed_numbers
+from .outline import placed_numbers, posed
 from .source import CLUSTER, JOB_PLAN, PLAN, PROGRAM, WORKLOAD, Source, read_file, read_source
 from .stagecut_json import ClusterFile, make_cluster
 from .tensor_program_json import read_program, write_program
@@ -165,21 +164,13 @@ def load_plan(path: str | Path, workload: Workload, cluster: Cluster | None = No
     True
     """
     source = read_source(path)
-    if outline.made_for(source)[0] != workload.fingerprint and _is_for_a_form(path, workload):
+    if _form(source, workload).fingerprint != workload.fingerprint:
         source.fail(
             f"the plan was made for another form of {workload.name} (tied weights, or what its "
             "problem assumes): plan again; in Python, load_plan_with_form of "
             "stagecut.instances.formats.files returns form and plan"
         )
     return plan_json.read_plan(source, workload, cluster)
-
-
-def _is_for_a_form(path: str | Path, workload: Workload) -> bool:
-    try:
-        load_plan_with_form(path, workload)
-    except InputError:
-        return False
-    return True
 
 
 def load_plan_with_form(path: str | Path, workload: Workload) -> tuple[Workload, Plan]:
@@ -219,28 +210,33 @@ def load_plan_with_form(path: str | Path, workload: Workload) -> tuple[Workload,
     True
     """
     source = read_source(path)
-    fingerprint, microbatches = outline.made_for(source)
-    forms = [workload]
-    if workload.ties:
-        forms += [tied_as(workload, tied, microbatches) for tied in Tied]
-    form = next((form for form in forms if form.fingerprint == fingerprint), None)
-    if form is None:
-        completed = _completed(forms, *outline.posed(source))
-        form = next((form for form in completed if form.fingerprint == fingerprint), workload)
+    form = _form(source, workload)
     plan = plan_json.read_plan(source, form)
-    for whole in _completed([form], plan.problem, plan.cluster):  # extras are in no fingerprint
-        if whole.fingerprint == fingerprint:
+    with suppress(InputError):
+        whole = complete(form, plan.problem, plan.cluster)
+        if whole.fingerprint == form.fingerprint:  # extras are in none
             form = whole
     return form, plan
 
 
-def _completed(forms: list[Workload], problem: Problem, cluster: Cluster) -> list[Workload]:
-    """Return workloads completed for a problem, without those that have no meaning for it."""
-    found = []
+def _form(source: Source, workload: Workload) -> Workload:
+    """Return the form of a workload that a plan file is for; the workload if there is none."""
+    fingerprint, problem, cluster = posed(source)
+    forms = _forms(workload, problem, cluster)
+    return next((form for form in forms if form.fingerprint == fingerprint), workload)
+
+
+def _forms(workload: Workload, problem: Problem, cluster: Cluster) -> Iterator[Workload]:
+    """Yield a workload, with tied weights in either way, and all of these completed."""
+    yield workload
+    forms = [workload]
+    if workload.ties:
+        microbatches = getattr(problem, "microbatches", None) or 1
+        forms += [tied_as(workload, tied, microbatches) for tied in Tied]
+        yield from forms[1:]
     for form in forms:
-        with suppress(InputError):
-            found.append(complete(form, problem, cluster))
-    return found
+        with suppress(InputError):  # it may have no meaning for the problem
+            yield complete(form, problem, cluster)
 
 
 def load_split(path: str | Path, workload: Workload, cluster: Cluster | None = None) -> Placement:

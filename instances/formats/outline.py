@@ -141,19 +141,13 @@ def _problem(options: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
-def made_for(source: Source) -> tuple[str, int]:
-    """Return fingerprint of the workload and microbatches per batch that a plan was made for."""
-    file = read_file(source, PlanFile, PLAN)
-    given = file.problem.get("microbatches")
-    return file.workload.fingerprint, max(1, given) if isinstance(given, int) else 1
-
-
-def posed(source: Source) -> tuple[Problem, Cluster]:
-    """Return the problem and the cluster that a plan was made for."""
+def posed(source: Source) -> tuple[str, Problem, Cluster]:
+    """Return the workload's fingerprint, the problem and the cluster that a plan was made for."""
     file = read_file(source, PlanFile, PLAN)
     with prefix_errors(source.file, "plan"):
         problem, _ = read_problem(source, file.problem)
-        return problem, make_cluster(source, file.cluster.kinds, file.cluster.links)
+        cluster = make_cluster(source, file.cluster.kinds, file.cluster.links)
+        return file.workload.fingerprint, problem, cluster
 
 
 def placed_ids(source: Source) -> tuple[Problem, tuple[NodeId, ...]]:
