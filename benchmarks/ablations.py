@@ -191,7 +191,6 @@ def sharding() -> tuple[dict[str, Cell], dict[str, Part]]:
         "messages": Part(((auto, "better_by_messages"),), nothing),
         "elimination of what fits": Part(((auto, "least_cost_that_fits"),), nothing),
         "blend": Part(((priced_memory, "blend"),), nothing),
-        "local search": Part(((auto, "improve"),), nothing),
     }
     return cells, parts
 
@@ -219,7 +218,7 @@ NETWORK = "semantic-fpn-operators-training"
 
 def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Semantic FPN's operators cut into S stages of R replicas, on six kinds of topologies."""
-    from stagecut.solvers.mapping import auto, bottleneck_stages, exact, state
+    from stagecut.solvers.mapping import auto, bottleneck_stages, state
     from stagecut.solvers.mapping.annealing import targets
     from stagecut.solvers.mapping.parameters import EARLY_ROUNDS
 
@@ -253,9 +252,6 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
             ("random_blk_1:32", 4, 8, "both", "joint"),
         )
     }
-
-    def no_trees(costs: state.MappingCosts, _s: int) -> np.ndarray:
-        return np.full(1 << costs.size, np.inf)
 
     def as_they_are(
         _costs: object, slots: np.ndarray, sends_to: np.ndarray, *_: object, **__: object
@@ -293,7 +289,6 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
             ((bottleneck_stages, "branch_on_splits"),),
         ),
         "exact": Part(((auto, "_exact"),), nothing),
-        "exact trees": Part(((exact, "tree_times"),), no_trees),
         "annealing before bounds": rounds(EARLY_ROUNDS),
         "start: count model": start("_from_count_model"),
         "start: on from the last": start("_continue"),

@@ -32,7 +32,7 @@ from ...instances.model.stage_costs import accelerator_seconds
 from ..task import Task
 from ..throughput.certificate import PROOF_MARGIN
 from .costs import MappingCosts
-from .kernels import fit_stages, has_ring, matching_size
+from .kernels import has_ring, matching_size, ring_core
 from .memory import stage_slowdowns
 
 #: Relative width at which a bisection ends; below the gap up to which a plan is called optimal.
@@ -147,35 +147,57 @@ def fitting(costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) ->
     limits = pair_upper_bounds(costs, lower_bounds, threshold)
     if limits is None:
         return None
-    on_boundary, on_ring = limits
     fits = costs.fits.copy()
     if costs.unlike:
         beside = costs.base + lower_bounds.transfer + lower_bounds.allreduce
         least = np.zeros(costs.stages) if costs.overlap else beside
         fits &= least[:, None] + costs.own <= threshold * (1 + 1e-12)
-    ok = fit_stages(
-        costs.latency,
-        costs.inverse,
-        costs.boundary,
-        costs.ring,
-        on_boundary,
-        on_ring,
-        fits,
-        costs.replicas,
-    )
-    if not ok:
+    apart = ~np.eye(costs.size, dtype=np.bool_)
+    sends = np.flatnonzero(costs.boundary.any(axis=1)).tolist()
+    sent = {s: (costs.boundary_costs(s) <= limits[0][s]) & apart for s in sends}
+    reduces = np.flatnonzero(costs.ring.any(axis=1) & (limits[1] < np.inf)).tolist()
+    rings = {s: (costs.ring_costs(s) <= limits[1][s]) & apart for s in reduces}
+    if not _take_out(fits, sent, rings, costs.replicas):
         return None
     if not fits.all():
         slots = np.repeat(fits, costs.replicas, axis=0)
         if matching_size(slots) < len(slots):
             return None
-    for s in np.flatnonzero(costs.boundary.any(axis=1)).tolist():
-        admitted = costs.boundary_costs(s) <= on_boundary[s]
-        admitted &= fits[s][:, None] & fits[s + 1][None, :]
-        np.fill_diagonal(admitted, False)
-        if admitted.sum() < costs.size**2 / 2 and matching_size(admitted) < costs.replicas:
+    for s, able in sent.items():
+        able &= fits[s][:, None] & fits[s + 1]
+        if able.sum() < costs.size**2 / 2 and matching_size(able) < costs.replicas:
             return None
     return fits
+
+
+def _take_out(fits: Bools, sent: dict[int, Bools], rings: dict[int, Bools], replicas: int) -> bool:
+    """Take devices out of `fits`, (S, D), by conditions 1 and 2; return whether R are left of each.
+
+    `sent` and `rings` are the pairs admitted to each boundary and ring that counts, shape (D, D).
+    """
+    on_ring = min(2, replicas - 1)
+    while True:
+        before = fits.copy()
+        for s, own in enumerate(fits):
+            near: list[tuple[Bools, int]] = []  # admitted neighbours, and how many are needed
+            if s - 1 in sent:
+                near.append((sent[s - 1].T & fits[s - 1], 1))
+            if s in sent:
+                near.append((sent[s] & fits[s + 1], 1))
+            if s in rings:
+                near.append((rings[s] & own, on_ring))
+            for pairs, needed in near:
+                own &= pairs.sum(axis=1) >= needed
+            if len(near) > 1:
+                any_of = np.logical_or.reduce([pairs for pairs, _ in near])
+                own &= any_of.sum(axis=1) >= sum(needed for _, needed in near)
+        if (fits == before).all():
+            for s, pairs in rings.items():
+                fits[s] = ring_core(pairs, on_ring, replicas, fits[s])
+        if (fits.sum(axis=1) < replicas).any():
+            return False
+        if (fits == before).all():
+            return True
 
 
 def fitting_test(costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) -> Verdict:

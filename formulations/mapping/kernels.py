@@ -1,14 +1,15 @@
 """Kernels of mappings: times of all-reduces, and conditions on graphs of admitted pairs.
 
-The conditions say whether a graph may hold a ring of R devices, or R disjoint pairs, and which
-devices fit which stages at a threshold; see `bound` for their use.
+The conditions say whether a graph may hold a ring of R devices, or R disjoint pairs (`bound`).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_bipartite_matching
+from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching
 
 from ...instances.common.arrays import Bools, Ints
 from ...instances.common.kernel import kernel
@@ -75,11 +76,8 @@ def has_ring(admitted: Bools, replicas: int) -> bool:
     False is certain; True may be wrong for large ones, whose search is cut off.
     """
     alive = np.ones(len(admitted), np.bool_)
-    enough = bool(ring_core(admitted, min(2, replicas - 1), replicas, alive))
-    if enough and replicas > 2:
-        block = np.zeros(len(alive), np.int64)
-        return bool(_has_cycle(admitted, alive, replicas, CYCLE_STEPS, block, np.array([replicas])))
-    return enough
+    one = np.zeros(len(alive), np.int64)
+    return _has_ring(admitted, alive, replicas, CYCLE_STEPS, one, np.array([replicas]))
 
 
 def has_spread_ring(admitted: Bools, block: Ints, most: Ints, replicas: int) -> bool:
@@ -90,12 +88,18 @@ def has_spread_ring(admitted: Bools, block: Ints, most: Ints, replicas: int) -> 
     alone = most[block] <= 1
     inside = block[:, None] == block[None, :]
     admitted = admitted & ~(inside & alone[:, None])
-    alive = most[block] > 0
-    enough = bool(ring_core(admitted, min(2, replicas - 1), replicas, alive))
-    if enough and replicas > 2:
-        steps = SPREAD_STEPS // len(block)
-        return bool(_has_cycle(admitted, alive, replicas, steps, block, most))
-    return enough
+    steps = SPREAD_STEPS // len(block)
+    return _has_ring(admitted, most[block] > 0, replicas, steps, block, most)
+
+
+def _has_ring(
+    admitted: Bools, alive: Bools, replicas: int, steps: int, block: Ints, most: Ints
+) -> bool:
+    alive = ring_core(admitted, min(2, replicas - 1), replicas, alive)
+    found = alive.any() and (
+        replicas < 3 or _has_cycle(admitted, alive, replicas, steps, block, most)
+    )
+    return bool(found)
 
 
 def matching_size(admitted: Bools) -> int:
@@ -106,46 +110,21 @@ def matching_size(admitted: Bools) -> int:
     return int((maximum_bipartite_matching(csr_array(admitted), perm_type="column") >= 0).sum())
 
 
-@kernel
-def ring_core(admitted, degree, replicas, alive):
-    """Shrink `alive` to components of at least R devices with `degree` neighbours each."""
-    size = len(alive)
-    changed = True
-    while changed:
-        changed = False
-        for d in range(size):
-            if alive[d]:
-                found = 0
-                for e in range(size):
-                    if alive[e] and admitted[d, e]:
-                        found += 1
-                        if found == degree:
-                            break
-                if found < degree:
-                    alive[d] = False
-                    changed = True
-        label = np.full(size, -1, np.int64)
-        stack = np.empty(size, np.int64)
-        for d in range(size):
-            if not alive[d] or label[d] >= 0:
-                continue
-            label[d] = d
-            stack[0] = d
-            top, count = 1, 1
-            while top > 0:
-                top -= 1
-                u = stack[top]
-                for e in range(size):
-                    if alive[e] and label[e] < 0 and admitted[u, e]:
-                        label[e] = d
-                        stack[top] = e
-                        top += 1
-                        count += 1
-            if count < replicas:
-                for e in range(size):
-                    if label[e] == d:
-                        alive[e] = False
-    return alive.any()
+def ring_core(admitted: Bools, degree: int, replicas: int, alive: Bools) -> Bools:
+    """Return those of the devices `alive` that may be on a ring of R, shape (D,).
+
+    They are in components of at least R devices with `degree` neighbours each.
+    """
+    while True:
+        inside = admitted & alive & alive[:, None]
+        kept = alive & (inside.sum(axis=1) >= degree)
+        if (kept == alive).all():
+            pairs: Any = csr_array(inside)
+            _, component = connected_components(pairs, directed=False)
+            kept = alive & (np.bincount(component, alive)[component] >= replicas)
+            if (kept == alive).all():
+                return kept
+        alive = kept
 
 
 @kernel
@@ -197,80 +176,3 @@ def _has_cycle(admitted, alive, length, steps, block, most):
                 top -= 1
         open_[root] = False
     return False
-
-
-@kernel
-def fit_stages(latency, inverse, boundary, ring, on_boundary, on_ring, fits, replicas):
-    """Remove devices that conditions 1 and 2 exclude from `fits`; whether R are left per stage."""
-    stages, size = fits.shape
-    admitted = np.empty((size, size), np.bool_)
-    changed = True
-    while changed:
-        changed = False
-        for s in range(stages):
-            before = s > 0 and (boundary[s - 1, 0] > 0 or boundary[s - 1, 1] > 0)
-            after = boundary[s, 0] > 0 or boundary[s, 1] > 0
-            around = (ring[s, 0] > 0 or ring[s, 1] > 0) and on_ring[s] < np.inf
-            on_circle = min(2, replicas - 1) if around else 0
-            need = int(before) + int(after) + on_circle
-            for d in range(size):
-                if not fits[s, d]:
-                    continue
-                has_before, has_after, has_ring, different = False, False, 0, 0
-                ok = need == 0
-                for e in range(size):
-                    if ok:
-                        break
-                    if e == d:
-                        continue
-                    one = False
-                    if before and fits[s - 1, e]:
-                        cost = boundary[s - 1, 0] * latency[e, d]
-                        if cost + boundary[s - 1, 1] * inverse[e, d] <= on_boundary[s - 1]:
-                            has_before = True
-                            one = True
-                    if after and fits[s + 1, e]:
-                        cost = boundary[s, 0] * latency[d, e] + boundary[s, 1] * inverse[d, e]
-                        if cost <= on_boundary[s]:
-                            has_after = True
-                            one = True
-                    if around and fits[s, e]:
-                        cost = ring[s, 0] * latency[d, e] + ring[s, 1] * inverse[d, e]
-                        if cost <= on_ring[s]:
-                            has_ring += 1
-                            one = True
-                    different += int(one)
-                    ok = (
-                        (has_before or not before)
-                        and (has_after or not after)
-                        and has_ring >= on_circle
-                        and different >= need
-                    )
-                if not ok:
-                    fits[s, d] = False
-                    changed = True
-            if around:
-                count = fits[s].sum()
-                for d in range(size):
-                    for e in range(size):
-                        cost = ring[s, 0] * latency[d, e] + ring[s, 1] * inverse[d, e]
-                        admitted[d, e] = d != e and cost <= on_ring[s]
-                ring_core(admitted, on_circle, replicas, fits[s])
-                if fits[s].sum() < count:
-                    changed = True
-            if fits[s].sum() < replicas:
-                return False
-    return True
-
-
-@kernel
-def least_across(latency, inverse, block, factors, across):
-    """Least cost of a pair across blocks, or inside, for each row of factors; `inf` without one."""
-    least = np.full(len(factors), np.inf)
-    for d in range(len(block)):
-        for e in range(len(block)):
-            if d != e and (block[d] != block[e]) == across:
-                for k in range(len(factors)):
-                    cost = factors[k, 0] * latency[d, e] + factors[k, 1] * inverse[d, e]
-                    least[k] = min(least[k], cost)
-    return least

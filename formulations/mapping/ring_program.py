@@ -222,8 +222,9 @@ def cells_of(admitted: Bools, block: Ints, replicas: int) -> Ints | None:
     `admitted`, (D, D), is symmetric, False on the diagonal; `block` divides devices into sets that
     may be cells, if all their pairs are admitted.
     """
-    alive = np.ones(len(block), np.bool_)
-    if not ring_core(admitted, min(2, replicas - 1), replicas, alive):
+    every = np.ones(len(block), np.bool_)
+    alive = ring_core(admitted, min(2, replicas - 1), replicas, every)
+    if not alive.any():
         return None
     cell = np.full(len(block), -1)
     count = 0

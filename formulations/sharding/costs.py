@@ -546,10 +546,6 @@ class CostNetwork:
             self.neighbours[u].add(v)
             self.neighbours[v].add(u)
 
-    def pair(self, u: int, v: int) -> Floats:
-        """Return the costs of two neighbours, values of u as rows."""
-        return self.pairs[u, v] if u < v else self.pairs[v, u].T
-
 
 def cost_network(costs: ShardingCosts) -> CostNetwork:
     """Return the network of (4)."""

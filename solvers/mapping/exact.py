@@ -25,13 +25,11 @@ from .exact_kernels import (
     able_alone,
     best_ring,
     by_island,
-    containing,
     hierarchical_bounds,
     place_stages,
     set_rings,
     sets_of,
-    tree_order,
-    tree_times,
+    tree_bounds,
 )
 
 
@@ -43,7 +41,6 @@ class Tables(NamedTuple):
     slack: Floats  # (S,)
     allowed: Ints  # (S,) devices that fit the stage
     holds: Bools  # (S, 2^D) whether the set may serve the stage
-    later: Bools  # (S, 2^D) whether it contains a set that may serve the stage
     rank: NDArray[np.int32]  # (2^D,) number of a set of R devices
     matched: NDArray[np.int8]  # (S, C, C) whether two sets match, −1 where not known; or empty
 
@@ -67,29 +64,29 @@ def exact(
     whether the search came to its end.
     """
     rings = np.zeros((costs.stages, 1 << costs.size))
-    trees, across = np.full_like(rings, np.inf), np.full_like(rings, np.inf)
+    across = np.full_like(rings, np.inf)
     known: dict[tuple[float, float], int] = {}
     for s in range(costs.stages):
         key = (float(costs.ring[s, 0]), float(costs.ring[s, 1]))
         if key == (0.0, 0.0):
             continue
         if key in known:
-            rings[s], trees[s], across[s] = (each[known[key]] for each in (rings, trees, across))
+            rings[s], across[s] = rings[known[key]], across[known[key]]
             continue
         if clock.should_stop():
             return low, [], False
         known[key] = s
         rings[s] = set_rings(costs.ring_costs(s), costs.replicas)
         if np.isfinite(costs.non_ring_lower_bound[s]):
-            # hierarchical rings have bounds only, which a mapping may not reach
-            trees[s], across[s] = tree_times(costs, s), hierarchical_bounds(costs, s)
-            rings[s] = np.minimum(rings[s], np.minimum(trees[s], across[s]))
+            # trees and hierarchical rings have bounds only, which a mapping may not reach
+            across[s] = hierarchical_bounds(costs, s)
+            rings[s] = np.minimum(rings[s], np.minimum(tree_bounds(costs, s), across[s]))
     slowest = np.zeros_like(rings)
     for s in range(costs.stages if costs.unlike else 0):
         for d in range(costs.size):  # sets whose last device is d
             slowest[s, 1 << d : 2 << d] = np.maximum(slowest[s, : 1 << d], costs.own[s, d])
     if not costs.overlap:  # it counts like an all-reduce
-        rings, trees, across = (each + slowest for each in (rings, trees, across))
+        rings, across = rings + slowest, across + slowest
     pairs = np.array([costs.boundary_costs(s) for s in range(costs.stages)])
     mappings: list[tuple[Ints, Ints]] = []
     target = high * (1 - BISECTION_WIDTH)
@@ -100,9 +97,7 @@ def exact(
         if verdict is Verdict.FEASIBLE:
             slots = np.array([best_ring(costs, s, int(mask)) for s, mask in enumerate(found)])
             for s, mask in enumerate(found.tolist()):
-                if trees[s, mask] == rings[s, mask]:
-                    slots[s] = tree_order(costs, s, slots[s])
-                elif across[s, mask] == rings[s, mask]:
+                if across[s, mask] == rings[s, mask]:
                     slots[s] = by_island(costs, slots[s])
             mappings.append((slots, layouts.matched(costs, slots)))
             high = _value(costs, rings, slowest, found, *mappings[-1])
@@ -141,7 +136,6 @@ def _decide(
     for s in range(costs.stages):
         before = slack[s - 1] - lower_bounds.allreduce[s - 1] if s else np.inf
         holds[s] = able_alone(rings[s], pairs[s], pairs[s - 1], slack[s], before, costs.replicas)
-    later = np.array([containing(holds[s], costs.size) for s in range(costs.stages)])
     rank = np.zeros(1 << costs.size, np.int32)
     sets, _ = sets_of(costs.size, costs.replicas)
     rank[sets] = np.arange(len(sets))
@@ -152,7 +146,7 @@ def _decide(
     failed = Dict.empty(types.int64, types.boolean)
     none = np.zeros(costs.stages, np.int64)
     near = np.zeros((costs.stages, costs.size), np.int64)
-    tables = Tables(rings, pairs, slack, allowed, holds, later, rank, matched)
+    tables = Tables(rings, pairs, slack, allowed, holds, rank, matched)
     walk = Walk(none.copy(), none.copy(), none.copy(), np.zeros(1, np.int64), near)
     walk.free[0] = allowed[0]
     walk.at[0] = (1 << costs.replicas) - 1

@@ -1,10 +1,7 @@
 """Kernels of the exact search: depth-first search over sets of devices, and their all-reduces.
 
-Sets are bits. The least time of an all-reduce on each set is found by kind. *Rings*: the bottleneck
-travelling salesman, by a DP over sets. *Trees*: the bottleneck binary tree that is complete, its
-last level filled from the left; a subtree is given by its size, and a set's best tree is a split of
-the set into root, left and right subtree, by the tables of the two sizes. *Hierarchical rings* have
-lower bounds only.
+Sets are bits. The least time of a ring on each set is that of the bottleneck travelling salesman,
+by a DP over sets. Trees and hierarchical rings have lower bounds only.
 """
 
 from __future__ import annotations
@@ -45,15 +42,6 @@ def able_alone(
     return found
 
 
-def containing(holds: Bools, size: int) -> Bools:
-    """Return which sets contain a set of `holds`; shape (2^D,) both."""
-    found = holds.copy()
-    for d in range(size):
-        pairs = found.reshape(-1, 2, 1 << d)  # sets without device d, and with it
-        pairs[:, 1] |= pairs[:, 0]
-    return found
-
-
 @njit(cache=True)
 def place_stages(tables, walk, failed, steps, replicas):
     """Continue the depth-first search: 1 found, 0 refuted, −1 out of steps.
@@ -61,7 +49,7 @@ def place_stages(tables, walk, failed, steps, replicas):
     Stage s takes a set of R devices out of free[s]: at[s] runs over the R-subsets of as many bits,
     in increasing order.
     """
-    rings, pairs, slack, allowed, holds, later, rank, matched = tables
+    rings, pairs, slack, allowed, holds, rank, matched = tables
     path, free, at, level, near = walk
     stages, size = len(path), pairs.shape[1]
     members = np.empty(size, np.int64)
@@ -84,7 +72,7 @@ def place_stages(tables, walk, failed, steps, replicas):
                 if bits >> k & 1:
                     mask |= 1 << members[k]
             at[s] = _next_subset(bits)
-            if not holds[s, mask] or not _leaves_room(later, s, (1 << size) - 1 & ~(used | mask)):
+            if not holds[s, mask]:
                 continue
             if s > 0:
                 known = -1
@@ -124,15 +112,6 @@ def _next_subset(bits):
     lowest = bits & -bits
     ripple = bits + lowest
     return ripple | (((bits ^ ripple) >> 2) // lowest)
-
-
-@njit(cache=True)
-def _leaves_room(later, s, left):
-    """Whether each stage after s may be a set of the devices left."""
-    t = s + 1
-    while t < len(later) and later[t, left]:
-        t += 1
-    return t == len(later)
 
 
 @njit(cache=True)
@@ -235,17 +214,26 @@ def best_ring(costs: MappingCosts, s: int, mask: int) -> Ints:
     return np.array([members[i] for i in order])
 
 
-def tree_times(costs: MappingCosts, s: int) -> Floats:
-    """Return the least time of a tree all-reduce of stage s in each set of devices, shape (2^D,).
+def tree_bounds(costs: MappingCosts, s: int) -> Floats:
+    """Return a lower bound of a tree all-reduce of stage s in each set of devices, shape (2^D,).
 
-    `inf` for sets that are not of R devices.
+    Its tree spans the set; the largest link of a spanning tree is least where each further device
+    is linked to its nearest one. `inf` for sets that are not of R devices.
     """
-    return 2 * (costs.replicas.bit_length() - 1) * set_trees(_messages(costs, s), costs.replicas)
-
-
-def tree_order(costs: MappingCosts, s: int, members: Ints) -> Ints:
-    """Return the devices of stage s in the order of their best tree."""
-    return members[best_tree(_messages(costs, s)[np.ix_(members, members)])]
+    cost = costs.latency + costs.reduced_bytes(s) * costs.inverse
+    least = np.full(1 << costs.size, np.inf)
+    sets, inside = sets_of(costs.size, 1)
+    least[sets] = 0.0
+    for count in range(2, costs.replicas + 1):
+        sets, inside = sets_of(costs.size, count)
+        for d in range(costs.size):  # as the last one
+            own, others = sets[inside[:, d]], inside[inside[:, d]]
+            others[:, d] = False
+            link = np.where(others, cost[d], np.inf).min(axis=1)
+            least[own] = np.minimum(least[own], np.maximum(least[own ^ 1 << d], link))
+    out = np.full_like(least, np.inf)
+    out[sets] = 2 * (costs.replicas.bit_length() - 1) * least[sets]
+    return out
 
 
 def hierarchical_bounds(costs: MappingCosts, s: int) -> Floats:
@@ -282,108 +270,3 @@ def _neighbours(costs: MappingCosts, sets: Bools, size: float, length: int, amon
 def by_island(costs: MappingCosts, members: Ints) -> Ints:
     """Return devices in the order in which a hierarchical all-reduce uses them."""
     return members[np.argsort(costs.island[members], kind="stable")]
-
-
-def _messages(costs: MappingCosts, s: int) -> Floats:
-    """Shape (D, D): seconds of a message of all bytes that stage s reduces."""
-    return costs.latency + costs.reduced_bytes(s) * costs.inverse
-
-
-def set_trees(cost: Floats, replicas: int) -> Floats:
-    """Return the least largest link of a tree over each set of R devices; shape (2^D,).
-
-    O(D · 2^D · 2^R) time at worst, `inf` for other sets.
-    """
-    _, _, best = _tables(cost, *_shapes(replicas))
-    found: Floats = best.min(axis=1)
-    return found
-
-
-def best_tree(cost: Floats) -> Ints:
-    """Return the order of all devices in which their tree has the least largest link.
-
-    The parent of position i is position ⌊(i−1)/2⌋.
-    """
-    sizes, left, right = _shapes(len(cost))
-    links, halves, best = _tables(cost, sizes, left, right)
-    order = np.empty(len(cost), np.int64)
-
-    def place(position: int, k: int, mask: int, root: int) -> None:
-        order[position] = root
-        if sizes[k] == 1:
-            return
-        low = int(halves[k, mask, root])
-        parts = [(left[k], low), (right[k], mask ^ low ^ 1 << root)]
-        for side, (child, part) in enumerate(parts[: 1 if right[k] < 0 else 2]):
-            place(2 * position + 1 + side, child, part, int(links[child, part, root]))
-
-    full = (1 << len(cost)) - 1
-    place(0, len(sizes) - 1, full, int(best[full].argmin()))
-    return order
-
-
-def _shapes(replicas: int) -> tuple[Ints, Ints, Ints]:
-    """Sizes of all subtrees, ascending, and the numbers of each one's children; −1 for none."""
-    children: dict[int, tuple[int, int]] = {}
-    todo = [replicas]
-    while todo:
-        n = todo.pop()
-        if n in children:
-            continue
-        half = 1 << max(0, n.bit_length() - 2)  # devices on a full last level of the left subtree
-        low = half - 1 + min(half, n - (2 * half - 1)) if n > 1 else 0
-        children[n] = low, max(0, n - 1 - low)
-        todo += [part for part in children[n] if part]
-    sizes = sorted(children)
-    at = {n: k for k, n in enumerate(sizes)} | {0: -1}
-    sides = [[at[children[n][side]] for n in sizes] for side in (0, 1)]
-    return np.array(sizes), np.array(sides[0]), np.array(sides[1])
-
-
-@kernel
-def _tables(cost, sizes, left, right):
-    """Tables over sizes, sets and devices outside or in the set.
-
-    Returns for a device outside of the set the root to which it should be linked, for a root the
-    set of its left subtree, and for the last size the least largest link with each root.
-    """
-    size, count = len(cost), len(sizes)
-    links = np.full((count, 1 << size, size), -1, np.int8)
-    linked = np.full((count, 1 << size, size), np.inf)
-    halves = np.zeros((count, 1 << size, size), np.int32)
-    bits = np.zeros(1 << size, np.int8)
-    for mask in range(1, 1 << size):
-        bits[mask] = bits[mask >> 1] + (mask & 1)
-    best = np.full((1 << size, size), np.inf)
-    for k in range(count):
-        best[:] = np.inf
-        for mask in range(1, 1 << size):
-            if bits[mask] != sizes[k]:
-                continue
-            for root in range(size):
-                if not mask >> root & 1:
-                    continue
-                if sizes[k] == 1:
-                    best[mask, root] = 0.0
-                    continue
-                rest = mask ^ 1 << root
-                part = rest
-                while part:
-                    if bits[part] == sizes[left[k]]:
-                        value = linked[left[k], part, root]
-                        if right[k] >= 0:
-                            value = max(value, linked[right[k], rest ^ part, root])
-                        if value < best[mask, root]:
-                            best[mask, root] = value
-                            halves[k, mask, root] = part
-                    part = (part - 1) & rest
-            for v in range(size):
-                if mask >> v & 1:
-                    continue
-                for root in range(size):
-                    if mask >> root & 1:
-                        value = max(cost[v, root], best[mask, root])
-                        if value < linked[k, mask, v]:
-                            linked[k, mask, v] = value
-                            links[k, mask, v] = root
-    return links, halves, best

@@ -11,7 +11,7 @@ The first mapping, of stages cut evenly onto devices in a row, needs no compiled
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
@@ -67,27 +67,12 @@ def _by_device(costs: MappingCosts) -> Ints:
 
 def matched(costs: MappingCosts, slots: Ints) -> Ints:
     """Return the bottleneck matchings between stages: least longest message; shape (S−1, R)."""
-    return _matchings(costs, slots, _bottleneck)
-
-
-def paired(costs: MappingCosts, slots: Ints) -> Ints:
-    """Return the matchings between stages with the least sum of messages; shape (S−1, R).
-
-    If a message is long in all matchings, these still keep the others short, unlike `matched`.
-    """
-    from scipy.optimize import linear_sum_assignment  # takes 0.4 CPU s to import
-
-    return _matchings(costs, slots, lambda cost: linear_sum_assignment(cost)[1])
-
-
-def _matchings(costs: MappingCosts, slots: Ints, assign: Callable[[Floats], Ints]) -> Ints:
-    """Return the receivers that `assign` finds from the seconds of each pair; shape (S−1, R)."""
     sends_to = np.tile(np.arange(costs.replicas), (max(0, costs.stages - 1), 1))
     for s in range(costs.stages - 1):
         alpha, beta = costs.boundary[s]
         if alpha or beta:
             pairs = np.ix_(slots[s], slots[s + 1])
-            sends_to[s] = assign(alpha * costs.latency[pairs] + beta * costs.inverse[pairs])
+            sends_to[s] = _bottleneck(alpha * costs.latency[pairs] + beta * costs.inverse[pairs])
     return sends_to
 
 

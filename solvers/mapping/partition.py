@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from heapq import heappop, heappush
 from itertools import product
 
+import networkx as nx
 import numpy as np
 from scipy.sparse import coo_array
 
@@ -73,46 +73,23 @@ def balanced_partition(
 
 def orders(units: Units) -> Iterator[Ints]:
     """Yield topological orders: by level, depth first, and with least data alive."""
-    after: list[list[int]] = [[] for _ in range(units.size)]
-    before = np.zeros(units.size, np.int64)
-    for u, v in units.edges.tolist():
-        after[u].append(v)
-        before[v] += 1
-    depth = np.zeros(units.size, np.int64)
-    order = _ordered(after, before, lambda v, _: float(v))
-    for u in order.tolist():
-        for v in after[u]:
-            depth[v] = max(depth[v], depth[u] + 1)
-    yield order
-    yield _ordered(after, before, lambda v, _: float(depth[v]))
-    yield _ordered(after, before, lambda _, turn: -float(turn))
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(units.size))
+    graph.add_edges_from(units.edges.tolist())
+    depth = {v: k for k, level in enumerate(nx.topological_generations(graph)) for v in level}
+    order = list(nx.lexicographical_topological_sort(graph))
+    yield np.array(order)
+    yield np.array(list(nx.lexicographical_topological_sort(graph, key=depth.__getitem__)))
+    yield np.array(list(nx.dfs_postorder_nodes(graph.reverse(copy=False))))
     if len(units.net_bytes):
         net = np.repeat(np.arange(len(units.net_bytes)), np.diff(units.net_start))
         # a unit adds the nets that it opens to the data alive, and may end the others
-        first = np.full(len(units.net_bytes), units.size)
         rank = np.empty(units.size, np.int64)
         rank[order] = np.arange(units.size)
-        np.minimum.at(first, net, rank[units.pins])
-        opens = rank[units.pins] == first[net]
-        delta = np.where(opens, 1.0, -1.0) * units.net_bytes[net]
-        weight = np.bincount(units.pins, weights=delta, minlength=units.size)
-        yield _ordered(after, before, lambda v, _: float(weight[v]))
-
-
-def _ordered(after: list[list[int]], before: Ints, key: Callable[[int, int], float]) -> Ints:
-    waits = before.copy()
-    heap: list[tuple[float, int]] = []
-    for v in np.flatnonzero(waits == 0).tolist():
-        heappush(heap, (key(v, 0), v))
-    order = []
-    while heap:
-        _, u = heappop(heap)
-        order.append(u)
-        for v in after[u]:
-            waits[v] -= 1
-            if waits[v] == 0:
-                heappush(heap, (key(v, len(order)), v))
-    return np.array(order, np.int64)
+        first = np.minimum.reduceat(rank[units.pins], units.net_start[:-1])
+        delta = np.where(rank[units.pins] == first[net], 1.0, -1.0) * units.net_bytes[net]
+        weight = np.bincount(units.pins, weights=delta, minlength=units.size).tolist()
+        yield np.array(list(nx.lexicographical_topological_sort(graph, key=weight.__getitem__)))
 
 
 def split_along(units: Units, order: Ints, stages: int, coefficient: float) -> tuple[Ints, float]:

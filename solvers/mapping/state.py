@@ -18,7 +18,7 @@ from ...formulations.mapping.bound import (
     threshold_bound,
 )
 from ...formulations.mapping.costs import MappingCosts, find_blocks, stage_times
-from ...formulations.mapping.kernels import has_spread_ring, least_across
+from ...formulations.mapping.kernels import has_spread_ring
 from ...formulations.mapping.memory import (
     can_be_mapped,
     costs_of_cut,
@@ -28,7 +28,7 @@ from ...formulations.mapping.memory import (
 )
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution, StageCosts, stage_costs
-from ...instances.common.arrays import Bools, Ints
+from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.common.units import TIME_UNITS
 from ..core.search import Search
 from .annealing.costs import best_routes, descend
@@ -253,12 +253,17 @@ class SegmentTest:
         self._block, self._sizes = block, np.bincount(block)
         self._known: dict[tuple[float, ...], float] = {}
         self._spread = len(block) <= MAX_SPREAD_DEVICES
-        tables = costs.latency, costs.inverse, block
-        self._message = least_across(*tables, costs.boundary, True)
-        self._ring = least_across(*tables, costs.ring, True)
-        factors = np.array([[1.0, 0.0], [0.0, 1.0]])
-        self._across = least_across(*tables, factors, True)  # latency, inverse
-        self._inside = least_across(*tables, factors, False)
+        across = block[:, None] != block
+        inside = ~across & ~np.eye(len(block), dtype=np.bool_)
+
+        def least(of: Floats, among: Bools) -> float:
+            return float(of.min(where=among, initial=np.inf))
+
+        self._message = [least(costs.boundary_costs(s), across) for s in range(costs.stages)]
+        self._ring = [least(costs.ring_costs(s), across) for s in range(costs.stages)]
+        both = costs.latency, costs.inverse
+        self._across = np.array([least(of, across) for of in both])
+        self._inside = np.array([least(of, inside) for of in both])
         self._islands = bool((_numbers(costs.island) == _numbers(block)).all())
 
     def __call__(self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) -> Verdict:
@@ -307,7 +312,7 @@ class SegmentTest:
         most = int(copies.max())
         if most >= r or not costs.ring[s].any():
             return alone
-        ring = float(self._ring[s])
+        ring = self._ring[s]
         if self._spread and ring <= slack < float(costs.ring_costs(s).max()):
             ring = max(ring, self._spread_ring(costs, s, copies))
         if np.isinf(costs.non_ring_lower_bound[s]):

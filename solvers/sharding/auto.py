@@ -1,4 +1,4 @@
-"""Strategy `auto` for sharding: rules of frameworks, elimination, message passing, local search."""
+"""Strategy `auto` for sharding: rules of frameworks, elimination, message passing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from ...instances.common.arrays import Ints
 from ..core.search import Search
 from .baselines import first_plans
 from .elimination import eliminate_all
-from .local_search import improve
 from .messages import better_by_messages
 from .mixtures import is_too_small, minimise_sums
 from .priced_memory import least_cost_that_fits, priced_memory
@@ -24,7 +23,7 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
     The rules of frameworks give the first plans, so that the result is never worse. Elimination
     finds the optimum of small programs. For large ones, message passing excludes so many choices
     that elimination finds the optimum over the rest; with a limit of memory, at several prices of a
-    byte. Local search and the integer program improve what is not proved.
+    byte. The integer program improves what is not proved.
     """
     costs = sharding_costs(task)
     if is_too_small(costs, search):
@@ -37,11 +36,7 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
         first_plans(costs, search)
     if search.should_stop():
         return
-    weights = minimise_sums(costs, search, _by_sums)
-    if not search.is_over():
-        search.method = "local-search"
-        with search.phase("local search"):
-            improve(costs, search, weights)
+    minimise_sums(costs, search, _by_sums)
     if not search.is_over():
         from .milp import milp  # with Pyomo, which takes a second to import
 

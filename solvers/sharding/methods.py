@@ -20,11 +20,8 @@ RULES = ("data-parallel", "fully-sharded", "megatron", "replicate", "communicati
 
 
 def _strategies(task: Task[Sharding]) -> Sequence[Strategy]:  # noqa: ARG001
-    """Return the strategies beside `auto`, whose elimination may take long."""
-    return (
-        Strategy("milp", SolverName("stagecut.solvers.sharding.milp.milp")),
-        Strategy("local search", SolverName("stagecut.solvers.sharding.local_search.local_search")),
-    )
+    """Return the strategy beside `auto`, whose elimination may take long."""
+    return (Strategy("milp", SolverName("stagecut.solvers.sharding.milp.milp")),)
 
 
 #: Methods for sharding by name.
@@ -41,9 +38,6 @@ METHODS: dict[str, Method[Sharding]] = {
     "milp": Method(SolverName("stagecut.solvers.sharding.milp.milp"), READS_SOLVER, (_links,)),
     "milp-compact": Method(
         SolverName("stagecut.solvers.sharding.milp.compact"), READS_SOLVER, (_links,)
-    ),
-    "local-search": Method(
-        SolverName("stagecut.solvers.sharding.local_search.local_search"), refuses=(_links,)
     ),
     **{
         name: Method(

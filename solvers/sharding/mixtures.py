@@ -31,30 +31,28 @@ def minimise_sums(
     costs: ShardingCosts,
     search: Search[Solution],
     minimise: Callable[[ShardingCosts, Search[Solution]], Ints | None],
-) -> Floats | None:
+) -> None:
     """Minimise the objective if it is a sum, else mixtures of its ends in turn.
 
-    `minimise` raises the bound to that of a sum, and returns the choices found, if any. Returns the
-    weights of the last mixture; None for a sum.
+    `minimise` raises the bound to that of a sum, and returns the choices found, if any.
     """
     if costs.ends is None:
         minimise(costs, search)
-        return None
+        return
     weights = costs.ends.weights
     found: list[Floats] = []
     for _ in range(MOST_MIXTURES):
         chosen = minimise(costs.mixed(weights), search)
         if search.is_over() or not isinstance(search.best, TensorSharding):
-            break
+            return
         if chosen is None:
             chosen = costs.chosen(search.best.signature)
             assert chosen is not None
         found.append(costs.ends_of(chosen))
         better = _best_weights(np.array(found), costs.ends.phases)
         if better is None or np.array_equal(better, weights):
-            break  # no mixture of a larger bound is known
+            return  # no mixture of a larger bound is known
         weights = better
-    return weights
 
 
 def _best_weights(ends: Floats, phases: Ints) -> Floats | None:

@@ -25,7 +25,7 @@ import numpy as np
 from ....formulations.mapping.bound import LowerBounds
 from ....formulations.mapping.costs import MappingCosts
 from ....instances.common.arrays import Floats, Ints
-from ..layouts import paired
+from ..layouts import matched
 from ..parameters import (
     COUNT_COLD,
     COUNT_EXCHANGE_RATE,
@@ -179,7 +179,7 @@ def sample_placement(model: CountModel, costs: MappingCosts, rng: np.random.Gene
             slots[s] += devices[:count]
             del devices[:count]
     chosen = np.array(slots)
-    return state_of(costs, chosen, paired(costs, chosen))
+    return state_of(costs, chosen, matched(costs, chosen))
 
 
 def set_counts(model: CountModel, costs: MappingCosts, state: State) -> None:
