@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from cli_cases import placement_file
+from cli_cases import compare_here, placement_file
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -30,9 +30,8 @@ from stagecut import (
     save,
     topology,
 )
-from stagecut.api import cases as cases_module
 from stagecut.api.cases import read_record, run_cases
-from stagecut.api.compare import Case, Row, row_of, summaries, tabulate
+from stagecut.api.compare import Case, Row, summaries, tabulate
 from stagecut.cli import app
 from stagecut.commands.compare import _cells, _table, unique_names
 from stagecut.instances import Cluster, Problem
@@ -78,28 +77,10 @@ def some_cases(tmp_path: Path, *methods: str) -> list[Case]:
     return cases([load(placement_file(tmp_path))], methods)
 
 
-class Here:
-    """An executor without threads."""
-
-    def unordered(
-        self, function: Callable[[Case], Row], arguments: Sequence[Case]
-    ) -> Iterator[tuple[Case, Row]]:
-        return ((argument, function(argument)) for argument in arguments)
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-def row_here(case: Case) -> Row:
-    """Return a case's row, without its plan."""
-    return {name: value for name, value in row_of(case).items() if name != "plan"}
-
-
 @pytest.fixture
 def _cases_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run cases in this process; other tests show that each has one of its own."""
-    monkeypatch.setattr(cases_module, "run_case", row_here)
-    monkeypatch.setattr(cases_module, "executor_of", lambda *_: Here())
+    compare_here(monkeypatch)
 
 
 def test_a_table_with_a_row_per_case_that_resumes(tmp_path: Path) -> None:
