@@ -30,7 +30,7 @@ from ..solvers.core.milp_driver import STATED_OBJECTIVE, IntegerProgram, solve_p
 from ..solvers.core.other_solvers import check_solver
 from .formulation import CHANGED
 from .job import JOB_LIMITS, JobCosts, plan_costs
-from .model_state import described, rows_kept
+from .model_state import FormulationState, described, rows_kept, state_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,9 +100,8 @@ def job_formulation(plan: JobPlan, *, calibration: Calibration | None = None) ->
     share = 1 / STATED_OBJECTIVE  # the program's own objective is about 1
     model = linear_model("stages", program, builder.columns, builder.row_meanings, share)
     add_rows(model, program)
-    as_stated = {id(row): row.expr for row in model.component_data_objects(pyo.Constraint)}
     scale = builder.unit * share
-    return JobFormulation(model, scale, costs, builder, paths, priced.message, as_stated)
+    return JobFormulation(model, scale, costs, builder, paths, priced.message, state_of(model))
 
 
 def _point(space: JobSpace, layout: Layout) -> int:
@@ -140,7 +139,7 @@ class JobFormulation:
     message
         Seconds of a message between two ranks.
     as_stated
-        Expressions of the constraints that were not added, by the constraints' identities.
+        The model without what was added.
 
     Examples
     --------
@@ -157,7 +156,7 @@ class JobFormulation:
     builder: ProgramBuilder
     paths: JobPaths
     message: float
-    as_stated: dict[int, object]
+    as_stated: FormulationState
 
     @property
     def statement(self) -> str:
@@ -194,7 +193,7 @@ class JobFormulation:
         Raises
         ------
         InputError
-            If the solver is not installed.
+            If the solver is not installed, or the model has another objective.
         """
         check_solver(solver)
         rounds = _Rounds(self)
@@ -216,7 +215,7 @@ class JobFormulation:
 
     def _add_paths(self) -> None:
         add_rows(self.model, self.builder.program(self.paths, math.inf))
-        self.as_stated.update((id(row), row.expr) for row in self.model.path.values())
+        self.as_stated.constraints.extend((row, row.expr) for row in self.model.path.values())
 
 
 class _Rounds:
@@ -226,6 +225,9 @@ class _Rounds:
         self.f = f
         self.last: Layout | None = None
         self._kept = True
+        now = [expression for _, expression in state_of(f.model).objectives]
+        if len(now) != 1 or now[0] is not f.as_stated.objectives[0][1]:
+            raise InputError("job formulation: its objective is not the job's seconds; leave that")
 
     def judge(self, layout: Layout) -> float:
         """Return the seconds of the layout that was read last; `inf` if it misses a row."""
@@ -235,8 +237,9 @@ class _Rounds:
         """Return the model as arrays."""
         f = self.f
         compiled = compile_model(f.model)
-        rows = list(f.model.component_data_objects(pyo.Constraint, active=True))
-        added = [row for row in rows if f.as_stated.get(id(row)) is not row.expr]
+        now = state_of(f.model)
+        added = f.as_stated.added(now)
+        changed = bool(added) or now.values != f.as_stated.values
 
         def read(x: Floats) -> Layout:
             everything = np.array(
@@ -250,7 +253,7 @@ class _Rounds:
             compiled=compiled,
             read=read,
             scale=f.scale,
-            origin="stages program" + (f" {CHANGED}" if added else ""),
+            origin="stages program" + (f" {CHANGED}" if changed else ""),
             infeasible="nothing keeps all constraints of the model",
             fixed=True,
         )

@@ -46,8 +46,8 @@ class FormulationState:
     """Parts of a model; held so that no later part has the identity of one of them."""
 
     # constraints, objectives: the active ones, each with its expression
-    constraints: tuple[tuple[Any, Any], ...]
-    objectives: tuple[tuple[Any, Any], ...]
+    constraints: list[tuple[Any, Any]]
+    objectives: list[tuple[Any, Any]]
     variables: tuple[Any, ...]
     values: tuple[Any, ...]  # of the variables: bounds, the value of a fixed one, continuity
 
@@ -70,7 +70,7 @@ class FormulationState:
 def state_of(model: pyo.ConcreteModel) -> FormulationState:
     """Return the parts of a model."""
     constraints, objectives = (
-        tuple((row, row.expr) for row in model.component_data_objects(of, active=True))
+        [(row, row.expr) for row in model.component_data_objects(of, active=True)]
         for of in (pyo.Constraint, pyo.Objective)
     )
     variables = tuple(model.component_data_objects(pyo.Var))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from ..instances import Plan, Sharding, Workload
+from ..instances import Plan, Sharding
 from ..instances.common.escape import csv as csv_cell
 from ..instances.formats.writing import write_whole
 from .common import options
@@ -74,7 +73,11 @@ def report(
             "--plot": plot, "--trace": trace, "--csv": csv, "--calibrate": calibrate,
             "--json": as_json,
         }  # fmt: skip
-        _report_sharding(loaded, made, recording, given)
+        from ..runtime.accuracy.comparison import compare_sharded_run
+        from ..runtime.execution.recording_file import load_sharded_recording
+
+        refuse(given, "the report of a sharding has none")
+        print_sharded_run(compare_sharded_run(loaded, made, load_sharded_recording(recording)))
         return
     stages = stages_of(loaded, made)
     moves = choose_network(stages, made, network, bandwidth, latency, None, overlap)
@@ -100,17 +103,6 @@ def report(
     if calibration is not None:
         print_calibration(calibration, made, comparison)
     tell_written(plot, trace, csv, calibrate)
-
-
-def _report_sharding(
-    workload: Workload, plan: Plan, recording: Path, given: Mapping[str, object]
-) -> None:
-    """Print a recorded run of a sharding beside its prediction; refuse all options."""
-    from ..runtime.accuracy.comparison import compare_sharded_run
-    from ..runtime.execution.recording_file import load_sharded_recording
-
-    refuse(given, "the report of a sharding has none")
-    print_sharded_run(compare_sharded_run(workload, plan, load_sharded_recording(recording)))
 
 
 def _write(comparison: Comparison, plot: Path | None, trace: Path | None, csv: Path | None) -> None:

@@ -192,15 +192,9 @@ def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
 
 def difference_dict(found: JobDifference) -> dict[str, Any]:
     """Return the object for `diff --json`; times and sizes are the second's less the first's."""
-    return {
-        "asked": {name: [to_plain(value) for value in pair] for name, pair in found.asked.items()},
-        "layout": {
-            name: [to_plain(value) for value in pair] for name, pair in found.layout.items()
-        },
-        "iteration_seconds": list(found.seconds),
-        "terms": dict(found.terms),
-        "memory": dict(found.memory),
-    }
+    answer: dict[str, Any] = to_plain(found)
+    answer["iteration_seconds"] = answer.pop("seconds")
+    return answer
 
 
 def print_difference(found: JobDifference, names: tuple[str, str]) -> None:

@@ -69,6 +69,20 @@ def test_the_best_stages_are_those_of_brute_force(fixed: dict[str, int]) -> None
     assert "under user constraints" in found.bound_origin
 
 
+def test_a_fixed_variable_is_a_constraint_and_another_objective_is_refused() -> None:
+    f, _ = formulated(pipeline=2)
+    assert "under user constraints" not in f.solve(limits=EXACT).bound_origin
+    f.model.n[0, 0].fix(5)
+    found = f.solve(limits=EXACT)
+    assert found.layout is not None
+    assert found.layout.stage_layers[0] == 5
+    assert "under user constraints" in found.bound_origin
+    f.model.objective.deactivate()
+    f.model.other = pyo.Objective(expr=f.layers(0))
+    with pytest.raises(InputError, match="its objective is not the job's"):
+        f.solve()
+
+
 def test_every_solver_finds_the_same_stages_and_reads_the_file(tmp_path: Path) -> None:
     f, _ = formulated(pipeline=4)
     first = f.solve(limits=EXACT)
