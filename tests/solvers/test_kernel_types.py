@@ -14,7 +14,7 @@ from stagecut import Latency, Limits, solve
 from stagecut.instances.common.kernel import Kernel, load_numba
 
 #: Ends a search; what is begun is enough here.
-LIMITS = Limits(seconds=60, nodes=20)
+LIMITS = Limits(seconds=60, nodes=4)
 
 
 def test_each_kernel_gets_arguments_of_one_type(monkeypatch: pytest.MonkeyPatch) -> None:

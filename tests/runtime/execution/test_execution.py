@@ -69,11 +69,16 @@ def test_three_processes() -> None:
     run(3, Case("gpt", "scattered", "gpipe"), Case("resnet", "contiguous", "zb-h1"))
 
 
+@pytest.mark.slow
+def test_more_of_four_processes() -> None:
+    run(4, Case("gpt", "contiguous", "1f1b", replicas=2, tied="copies"))
+
+
 def test_four_processes() -> None:
     run(
         4,
         Case("mlp", "scattered", "interleaved"),
-        Case("gpt", "contiguous", "1f1b", replicas=2, tied="copies"),
+        Case("mlp", "contiguous", "1f1b", replicas=2),
     )
 
 
