@@ -15,7 +15,7 @@ import json
 
 from ...instances import InputError, Plan, Role, Sharding, TensorSharding, Workload, program_of
 from ..simulate.sharded import Properties
-from ..verify.sharding import ShardingReport, check
+from ..verify.sharding import ShardingReport, check, properties_of
 from .torchtitan import assigned, configured
 
 _HEAD = '''"""{title}.
@@ -100,13 +100,10 @@ def dtensor_json(workload: Workload, plan: Plan) -> dict[str, object]:
     operators = {}
     for o, row in zip(program.operators, solution.signature.tolist(), strict=True):
         if o.role is Role.OPERATOR:
-            sides = [o.signatures[k].text.split("->") for k in row]
-            read = [[p for p in side[0].split(",") if p] for side in sides]
-            made = [side[1].split(",") for side in sides]
+            inputs, outputs = properties_of(o, row, None)
             operators[str(o.name)] = {
-                "inputs": [list(one) for one in zip(*read, strict=True)],
-                "outputs": [list(one) for one in zip(*made, strict=True)],
-            }
+                "inputs": list(map(list, inputs)), "outputs": list(map(list, outputs)),
+            }  # fmt: skip
     return {
         "mesh": list(problem.mesh.shape),
         "parameters": sources[Role.PARAMETER],

@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.path import Path as Path2D
+from scipy.optimize import isotonic_regression
 
 from ...instances import (
     DeviceMapping,
@@ -324,27 +325,11 @@ def _places(
 def _spread(
     row: list[object], wanted: dict[object, float], number: dict[int, int], x: dict[object, float]
 ) -> None:
-    """Place a layer's points in order, near their wanted places, with space for each.
-
-    Points whose places would overlap form a block, centred on the mean of their wanted places.
-    """
-    room = [NODE if point in number else PASSING for point in row]
-    blocks: list[tuple[float, float, list[object]]] = []  # sum of wanted lefts, width, points
-    offset: dict[object, float] = {}
-    for point, wide in zip(row, room, strict=True):
-        total, width, points = wanted[point] - wide / 2, 0.0, [point]
-        offset[point] = wide / 2
-        width = wide
-        while blocks and blocks[-1][0] / len(blocks[-1][2]) + blocks[-1][1] > total / len(points):
-            before, wide_before, first = blocks.pop()
-            for later in points:
-                offset[later] += wide_before
-            total = before + total - wide_before * len(points)
-            width, points = wide_before + width, [*first, *points]
-        blocks.append((total, width, points))
-    for total, _, points in blocks:
-        for point in points:
-            x[point] = total / len(points) + offset[point]
+    """Place a layer's points in order, nearest to their wanted places, with space for each."""
+    room = np.array([NODE if point in number else PASSING for point in row])
+    middle = np.cumsum(room) - room / 2  # of each point if there were no gaps
+    gaps = isotonic_regression([wanted[point] for point in row] - middle).x
+    x |= dict(zip(row, (middle + gaps).tolist(), strict=True))
 
 
 #: Most nodes of a picture of shares.

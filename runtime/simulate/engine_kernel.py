@@ -21,7 +21,7 @@ import numpy as np
 
 from ...instances.common.arrays import Floats, Ints
 from ...instances.common.kernel import inner, kernel
-from .program import Actions, Gates, Jobs, Lanes, Replicas, SimulationProgram
+from .program import SimulationProgram
 
 #: Largest relative difference that is taken for rounding.
 SLACK = 1e-12
@@ -51,21 +51,11 @@ class FillScratch(NamedTuple):
     users: Ints  # flows on each link without a speed
 
 
-class ProgramArrays(NamedTuple):
-    """Arrays of a `SimulationProgram` that the engine runs."""
-
-    actions: Actions
-    gates: Gates
-    replicas: Replicas
-    jobs: Jobs
-    lanes: Lanes
-
-
 def execute(program: SimulationProgram, microbatches: int) -> ActionTimes:
     """Return the times of all actions and jobs of a program."""
     p = program
-    parts = ProgramArrays(p.actions, p.gates, p.replicas, p.jobs, p.lanes)
-    return ActionTimes(*_execute(parts, p.fair, microbatches))
+    found = _execute(p.actions, p.gates, p.replicas, p.jobs, p.lanes, p.fair, microbatches)
+    return ActionTimes(*found)
 
 
 @inner
@@ -76,17 +66,17 @@ def _device(replicas_at, replicas_to, stage, j):
 
 
 @kernel
-def _execute(parts, fair, m):
+def _execute(actions, gates, replicas, transfers, links, fair, m):
     """Return the fields of `ActionTimes` for m microbatches.
 
     It is one function: with its steps as functions that take named tuples of arrays, which numba
     copies at every call, a run takes 20 times as long, and twelve times if they are inlined.
     """
-    first, template, microbatch, duration, gate, rendezvous = parts.actions
-    waits, gate_stage, gate_job, feed_at, feed_to = parts.gates
-    replicas_at, replicas_to = parts.replicas
-    job_from, job_to, _, job_pair, job_work = parts.jobs
-    rate, latency, route, route_at, route_to, order_at, order_to = parts.lanes
+    first, template, microbatch, duration, gate, rendezvous = actions
+    waits, gate_stage, gate_job, feed_at, feed_to = gates
+    replicas_at, replicas_to = replicas
+    job_from, job_to, _, job_pair, job_work = transfers
+    rate, latency, route, route_at, route_to, order_at, order_to = links
     devices, lanes, templates = len(first) - 1, len(rate), len(duration)
     total, jobs = len(template), len(job_work) * m
     start, end = np.full(total, np.inf), np.full(total, np.inf)
@@ -213,7 +203,7 @@ def _execute(parts, fair, m):
             seq += 1
         if changed and (len(events) == 0 or events[0][0] > now):
             changed, stamp = False, seq
-            fill(flows, flowing, route_of, parts.lanes, speed, scratch)
+            fill(flows, flowing, route_of, links, speed, scratch)
             if flowing > 0:
                 finish = now + time_to_end(flows, flowing, rest, speed)
                 heappush(events, (finish, seq, np.int64(sent)))

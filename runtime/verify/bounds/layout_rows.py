@@ -31,7 +31,7 @@ from ....instances import VerificationError
 from ....instances.common.arrays import Floats, Ints
 from ....instances.costs.activations import Tokens, element_bytes, fused
 from ....instances.costs.layers import LayerPrices
-from ....instances.costs.layout import JobSchedule, Layout
+from ....instances.costs.layout import Layout
 from ....instances.costs.memory import (
     CONTEXT_BYTES,
     FRAGMENTATION,
@@ -243,67 +243,21 @@ class PointRefutation:
                 seconds += float(line[0] + mean @ line[1:]) * (shown if hides else 1)
         return bool(seconds >= least)
 
-    def _works(self) -> tuple[Floats, Floats]:
-        """Return least seconds of both passes of a microbatch, shapes (ranks, K) and (ranks,).
+    def _passes(self) -> float:
+        """Return a lower bound on the seconds of all passes of the busiest rank.
 
-        The first are of a layer of each type, the second of a rank's ends and fewest layers.
+        A rank has its ends and fewest layers at least. Or shares of the ranks' seconds are added
+        up, with each layer on the rank where it adds least.
         """
         each = np.array([one.layers[:, F] + one.layers[:, B] for one in self.sorts])[self.sort]
-        alone = self.low[self.of_rank].sum(axis=1) * each.min(axis=1)
-        alone[0] += self.probed.ends[0, [F, B]].sum()
-        alone[self.last] += self.sorts[self.sort[self.last]].ends[-1, [F, B]].sum()
-        return each, alone
-
-    def _passes(self) -> float:
-        """Return a lower bound on the seconds of the longest path, whatever the stages.
-
-        A share of each path gives every rank's work a factor. Each layer counts on the rank where
-        it adds least, and as few of them as a rank may have on that rank.
-        """
-        p, m, schedule = self.ranks, self.layout.microbatches, self.layout.schedule
-        each, alone = self._works()
-        fewest = self.low[self.of_rank].sum(axis=1)
-        beside = alone - fewest * each.min(axis=1)  # of the ends
-        if p == 1:
-            return float(m * (each[0] @ self.count + beside[0]))
-
-        def counted(factor: Floats) -> float:
-            takes = each * factor[:, None]
-            least = takes.min(axis=0)
-            return float(
-                least @ self.count + fewest @ (takes - least).min(axis=1) + factor @ beside
-            )
-
-        whole = each @ self.count  # if a rank had all layers
-        share = 1 / whole
+        ends = np.zeros(self.ranks)
+        ends[0] += self.probed.ends[0, [F, B]].sum()
+        ends[self.last] += self.sorts[self.sort[self.last]].ends[-1, [F, B]].sum()
+        alone = ends + self.low[self.of_rank].sum(axis=1) * each.min(axis=1)
+        share = 1 / (each @ self.count)  # in which ranks are equally fast
         share /= share.sum()
-        found = max(counted(m * share), m * float(alone.max()))
-        low = self._forward_share()
-        if self.layout.chunks > 1:
-            # A rank begins after the first chunks of those before it; in a V its W may come last.
-            first = self.low[:p] * each.min(axis=1)
-            first *= 1.0 if schedule is JobSchedule.INTERLEAVED else low
-            return max(found, counted(m * share) + float(share @ (np.cumsum(first) - first)))
-        # No rank begins before the forward passes of those before it, nor where backward passes are
-        # whole ends before theirs behind it.
-        before = 1.0 if schedule in (JobSchedule.ONE_F_ONE_B, JobSchedule.GPIPE) else low
-        factor, behind = np.zeros(p), 0.0
-        for k, relative in enumerate((whole[-1] / whole)[::-1].tolist()):  # from the last rank on
-            own = max(0.0, relative - before * behind) / m  # so that all work is counted alike
-            factor[p - 1 - k] = m * own + before * behind
-            behind += own
-        return max(found, counted(factor / behind))
-
-    def _forward_share(self) -> float:
-        """Return the least share of a stage's seconds that is its forward pass."""
-        shares = []
-        for one in self.sorts:
-            again = np.maximum(one.again[:, F] + one.again[:, B], 0.0)
-            for part, more in ((one.layers, again), (one.ends[[0, -1]], np.zeros(2))):
-                both = part[:, F] + part[:, B]
-                takes = both > 0
-                shares.append(part[takes, F] / (both + more)[takes])
-        return float(np.concatenate(shares).min())
+        mean = float((share[:, None] * each).min(axis=0) @ self.count + share @ ends)
+        return self.layout.microbatches * max(float(alone.max()), mean)
 
     # The program, over columns n (stages, K), r alike, y and z (stages), waits, T, G and O.
 
