@@ -9,27 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import pickle
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from ..instances import InputError
 from ..instances.common.escape import csv
 from ..instances.common.units import show_count
-from ..instances.formats.files import load
-from ..instances.formats.source import Record, read_bytes
+from ..instances.formats.source import read_bytes
 from ..instances.formats.writing import write_whole
-from ..solvers import method_of
 from ..solvers.core.portfolio import executor_of
 from ..solvers.core.processes import python_process
-from .compare import Row, tabulate, why_no_plan
+from .compare import Case, Row, row_of, tabulate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,42 +36,15 @@ if TYPE_CHECKING:
 RECORD = ".jsonl"
 
 
-def record_line(entry: tuple[str, Row]) -> str:
-    """Return a case's key and row as a line."""
-    key, row = entry
-    return json.dumps({"key": key, "row": row, "check": _check(key, row)}) + "\n"
+def record_lines(rows: Mapping[str, Row]) -> bytes:
+    """Return rows of cases, by their keys, as lines of a record."""
+    texts = [json.dumps(entry).encode() for entry in rows.items()]
+    return b"".join(b"%s %s\n" % (_check(text), text) for text in texts)
 
 
-def _check(key: str, row: Row) -> str:
+def _check(text: bytes) -> bytes:
     """Return the checksum of a line."""
-    stated = msgspec.to_builtins(msgspec.convert(row, RowRecord))  # 1 is 1.0 when read back
-    text = json.dumps([key, stated], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-class RowRecord(Record, omit_defaults=True):
-    """Row of the record: the outcome of a case, or the status and error of a crash."""
-
-    workload: str
-    method: str
-    status: str
-    limit: str | None = None
-    objective: float | None = None
-    bound: float | None = None
-    gap: float | None = None
-    seconds: float | None = None
-    verified: bool | None = None
-    trace: list[list[float | None]] | None = None
-    found_by: str | None = None
-    error: str | None = None
-
-
-class EntryRecord(Record):
-    """A line of the record: a case's key and row, with their checksum."""
-
-    key: str
-    row: RowRecord
-    check: str
+    return hashlib.sha256(text).hexdigest()[:16].encode()
 
 
 def read_record(record: Path) -> tuple[dict[str, Row], int]:
@@ -82,144 +52,61 @@ def read_record(record: Path) -> tuple[dict[str, Row], int]:
 
     InputError if the file is unreadable.
     """
-    rows: dict[str, Row] = {}
     if not record.exists():
-        return rows, 0
+        return {}, 0
     *lines, rest = read_bytes(record).split(b"\n")
-    damaged = int(rest != b"")
-    for one in filter(None, lines):
-        try:
-            entry = msgspec.json.decode(one, type=EntryRecord)
-            row = msgspec.to_builtins(entry.row)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            damaged += 1
-            continue
-        if entry.check == _check(entry.key, row):
-            rows[entry.key] = row
-        else:
-            damaged += 1
-    return rows, damaged
+    parts = [line.partition(b" ") for line in lines if line]
+    whole = [text for check, _, text in parts if check == _check(text)]
+    rows: dict[str, Row] = dict(map(json.loads, whole))
+    return rows, len(parts) - len(whole) + (rest != b"")
 
 
-#: Exit code of a process that refuses bad input, and the beginning of the line that says why.
-BAD_INPUT, ERROR = 2, "error: "
 #: Seconds that a case may run past its time limit before its process is killed.
 GRACE_S = 30.0
 
-
-@dataclass(frozen=True)
-class ComparisonCase:
-    """One workload, one problem, one method, and the options of `stagecut solve`."""
-
-    name: str  # what the table calls the workload; no two of a comparison share one
-    workload: str  # a file, or the name of a shipped workload
-    # of the workload, and of all that options and files say of problem and devices, so that a
-    # changed file is solved again
-    fingerprint: str
-    problem: str  # what the table calls the problem
-    method: str  # of `stagecut solve`
-    options: tuple[str, ...]  # further options, as typed
-    time_limit: float  # seconds
-
-    @property
-    def key(self) -> str:
-        """Identifying text of the case."""
-        return json.dumps(asdict(self), sort_keys=True)
+#: Program of a case's process, whose time limit counts from its start.
+_PROGRAM = f"import time; begun = time.monotonic(); from {__name__} import main; main(begun)"
 
 
-def cases(
-    workloads: Sequence[str],
-    methods: Sequence[str],
-    options: Sequence[str],
-    time_limit: float,
-    *,
-    problem: str = "throughput",
-    label: str = "",
-    given: Mapping[str, str] = MappingProxyType({}),
-) -> list[ComparisonCase]:
-    """Return every workload with every method.
-
-    The table calls the problem `label`, by default by its name. `given` has by workload what
-    options and files say of problem and devices, so that a workload is solved again when that has
-    changed. InputError if a workload cannot be loaded, a method does not exist, or nothing is to be
-    compared.
-    """
-    if not workloads or not methods:
-        raise InputError("compare: give at least one workload and one method")
-    for method in methods:
-        method_of(problem, method)  # raises if there is none
-    prints = {}
-    for name in workloads:
-        under = hashlib.sha256(given[name].encode()).hexdigest() if name in given else ""
-        prints[name] = f"{load(name).fingerprint} under {under}"
-    called = unique_names(list(prints))
-    words = ("--problem", problem) if "--problem" not in options else ()
-    return [
-        ComparisonCase(
-            called[name],
-            name,
-            prints[name],
-            label or problem,
-            method,
-            (*words, *options),
-            time_limit,
-        )
-        for name in prints
-        for method in methods
-    ]
-
-
-def unique_names(workloads: Sequence[str]) -> dict[str, str]:
-    """Return a short name for each path: its stem, with as many folders as tell it from others.
-
-    Examples
-    --------
-    >>> unique_names(["a/net.json", "b/net.json", "b/big.json"])["b/net.json"]
-    'b/net'
-    """
-    names = {}
-    for path in workloads:
-        parts = Path(path).with_suffix("").parts
-        for length in range(1, len(parts) + 1):
-            tail = parts[-length:]
-            alike = [p for p in workloads if Path(p).with_suffix("").parts[-length:] == tail]
-            names[path] = "/".join(tail)
-            if len(alike) == 1:
-                break
-    return names
-
-
-def run_case(case: ComparisonCase) -> Row:
-    """Run one case in a process of its own and return its row, also of a refusal or a crash."""
-    command, environment = python_process("-m", "stagecut", "solve", case.workload, "--json")
-    command += ["--method", case.method, "--time-limit", str(case.time_limit), *case.options]
-    command += ["--set", "workers.count=1"]  # methods are compared, and cases run beside each other
-    row: Row = {"workload": case.name, "method": case.method}
+def run_case(case: Case) -> Row:
+    """Run one case in a process of its own and return its row, also of a crash."""
+    command, environment = python_process("-c", _PROGRAM)
+    seconds = case.limits.seconds
     try:
         done = subprocess.run(
             command,
+            input=pickle.dumps(case),
             capture_output=True,
-            text=True,
             env=environment,
-            timeout=case.time_limit + GRACE_S,
-            stdin=subprocess.DEVNULL,
+            timeout=None if seconds is None else seconds + GRACE_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return {**row, "status": "killed", "error": f"ran {GRACE_S:g} s past its time limit"}
-    if done.stdout.startswith("{"):
-        answer = json.loads(done.stdout)
-        kept = ("objective", "bound", "gap", "status", "limit", "seconds", "verified", "trace")
-        row |= {key: answer[key] for key in kept} | {"found_by": answer["method"]}
-        return row | why_no_plan(row["objective"] is not None, answer["reason"], answer["notes"])
-    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-    if done.returncode == BAD_INPUT and lines[-1].startswith(ERROR):
-        return {**row, "status": "error", "error": lines[-1].removeprefix(ERROR)}
-    return {**row, "status": "crashed", "error": f"exit code {done.returncode}: {lines[-1]}"}
+        why = f"ran {GRACE_S:g} s past its time limit"
+        return {**case.names, "status": "killed", "error": why}
+    if done.returncode == 0:
+        row: Row = json.loads(done.stdout)
+        return row
+    (*_, last) = done.stderr.decode(errors="replace").strip().splitlines() or [""]
+    why = f"exit code {done.returncode}: {last}"
+    return {**case.names, "status": "crashed", "error": why}
+
+
+def main(begun: float) -> None:
+    """Run the case on standard input in this process, which began at `begun`; print its row."""
+    answer = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print is no part of the row
+    case: Case = pickle.load(sys.stdin.buffer)
+    row = row_of(replace(case, limits=replace(case.limits, since=begun)))
+    row.pop("plan", None)
+    unknown = [name for name, value in row.items() if value in (math.inf, -math.inf)]
+    answer.write(json.dumps(row | dict.fromkeys(unknown)).encode())
+    answer.flush()
+    os._exit(0)  # does not wait for threads of HiGHS that ignore requests
 
 
 def run_cases(
-    todo: Sequence[ComparisonCase],
+    todo: Sequence[Case],
     output: Path,
     *,
     jobs: int = 1,
@@ -237,31 +124,25 @@ def run_cases(
     record = output.with_name(output.name + RECORD)
     known, damaged = read_record(record)
     if damaged:
-        write_whole(record, "".join(map(record_line, known.items())))
+        write_whole(record, record_lines(known))
         if on_notice is not None:
             text = show_count(damaged, "damaged line")
             on_notice(f"{record}: without {text}; their cases run again")
-    rows = {case.key: known[case.key] for case in todo if case.key in known}
-
-    def tell(case: ComparisonCase) -> None:
-        if on_row is not None:
-            on_row({"problem": case.problem, **rows[case.key]})
-
-    for case in todo:
-        if case.key in rows:
-            tell(case)
-    missing = [case for case in todo if case.key not in rows]
-    with (
-        record.open("a", encoding="utf-8") as file,
-        closing(executor_of(jobs, scheduler)) as executor,
-    ):
+    keys = [case.key for case in todo]
+    rows = {key: known[key] for key in keys if key in known}
+    if on_row is not None:
+        for row in rows.values():
+            on_row(row)
+    missing = [case for case, key in zip(todo, keys, strict=True) if key not in rows]
+    with record.open("ab") as file, closing(executor_of(jobs, scheduler)) as executor:
         for case, row in executor.unordered(run_case, missing):
             rows[case.key] = row
-            file.write(record_line((case.key, row)))
+            file.write(record_lines({case.key: row}))
             file.flush()
             os.fsync(file.fileno())
-            tell(case)
-    table = tabulate([{"problem": case.problem, **rows[case.key]} for case in todo])
+            if on_row is not None:
+                on_row(row)
+    table = tabulate([rows[key] for key in keys])
     unfinished = output.with_name(output.name + ".part")
     table.drop(columns="trace").map(csv).to_csv(unfinished, index=False)
     unfinished.replace(output)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,9 +19,10 @@ from ..instances import (
 )
 from ..instances.common.units import show_percent
 from ..instances.formats.files import load
+from ..instances.formats.plan_json import problem_values
 from ..instances.model.plan import gap_between
 from ..runtime import evaluate
-from ..solvers import METHODS, Limits, Result
+from ..solvers import DEFAULT_LIMITS, METHODS, Limits, Result
 from .common import checked_problem, default_problem
 from .solve import solve
 
@@ -34,6 +36,53 @@ Row = dict[str, Any]
 
 COLUMNS = ("workload", "problem", "method", "status", "limit", "objective", "bound", "best_bound",
            "gap", "ratio", "seconds", "verified", "found_by", "error", "trace")  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A workload, a problem on it, and a method."""
+
+    # name, label: what the table calls the workload and the problem
+    name: str
+    workload: Workload
+    label: str
+    problem: Problem
+    method: str
+    cluster: Cluster | None
+    limits: Limits
+
+    @property
+    def names(self) -> Row:
+        """Columns that name the case."""
+        return {"workload": self.name, "problem": self.label, "method": self.method}
+
+    @property
+    def key(self) -> str:
+        """Identifying text of the case: names, and all that the result depends on."""
+        asked = {
+            **self.names,
+            "fingerprint": self.workload.fingerprint,
+            "cluster": self.cluster and self.cluster.fingerprint,
+            "fields": problem_values(self.problem),
+            "limits": asdict(self.limits),
+        }
+        return json.dumps(asked, sort_keys=True, default=str)
+
+
+def row_of(case: Case) -> Row:
+    """Solve a case and return its row, also of a refusal."""
+    try:
+        result = solve(
+            case.workload,
+            case.cluster,
+            case.problem,
+            method=case.method,
+            limits=case.limits,
+            workers=1,  # methods are compared, and cases may run beside each other
+        )
+    except StagecutError as error:
+        return {**case.names, "status": "error", "error": str(error)}
+    return {**case.names, **_found(case.workload, case.problem, result)}
 
 
 def compare(
@@ -96,28 +145,24 @@ def compare(
     if not named or not wanted:
         raise InputError("compare: give at least one workload and one method")
     cases = [
-        (name, workload, label, problem, method)
+        Case(
+            name, workload, label, problem, method, cluster, limits or DEFAULT_LIMITS[problem.name]
+        )
         for name, workload in named.items()
         for label, problem in (asked or _usual(workload)).items()
         for method in wanted
         if method.partition(":")[0] in METHODS[problem.name]
     ]
     for method in wanted:
-        if not any(case[-1] == method for case in cases):
-            kinds = {case[3].name for case in cases} or set(METHODS)
+        if not any(case.method == method for case in cases):
+            kinds = {case.problem.name for case in cases} or set(METHODS)
             known = sorted({other for kind in kinds for other in METHODS[kind]})
             raise InputError(f"compare: no method {method!r}; use one of {', '.join(known)}")
     rows = []
-    for name, workload, label, problem, method in cases:
-        row: Row = {"workload": name, "problem": label, "method": method}
-        try:
-            result = solve(workload, cluster, problem, method=method, limits=limits, workers=1)
-            row |= _row(workload, problem, result)
-        except StagecutError as error:
-            row |= {"status": "error", "error": str(error)}
-        rows.append(row)
+    for case in cases:
+        rows.append(row_of(case))
         if on_row is not None:
-            on_row(row)
+            on_row(rows[-1])
     table = tabulate(rows)
     table["plan"] = [row.get("plan") for row in rows]
     return table
@@ -170,13 +215,16 @@ def _described(problem: Problem) -> str:
     return ", ".join(words)
 
 
-def _row(workload: Workload, problem: Problem, result: Result) -> Row:
+def _found(workload: Workload, problem: Problem, result: Result) -> Row:
+    """Return the columns of a case's result."""
     row: Row = {
         key: getattr(result, key)
         for key in ("status", "limit", "objective", "bound", "gap", "seconds", "plan")
     }
     row["found_by"] = result.method
-    row |= why_no_plan(result.plan is not None, result.reason, result.notes)
+    because = result.reason or "".join(result.notes[-1:])
+    if result.plan is None and because:
+        row["error"] = because
     row["trace"] = [
         [value if math.isfinite(value) else None for value in (p.seconds, p.objective, p.bound)]
         for p in result.trace
@@ -186,12 +234,6 @@ def _row(workload: Workload, problem: Problem, result: Result) -> Row:
         report = evaluate(workload, result.plan.cluster, problem, result.plan.solution)
         row["verified"] = not report.violations
     return row
-
-
-def why_no_plan(found: bool, reason: str, notes: Sequence[str]) -> Row:
-    """Return the column ``error``: the reason for no plan, or the last note."""
-    because = reason or "".join(notes[-1:])
-    return {} if found or not because else {"error": because}
 
 
 def summaries(table: pd.DataFrame, units: Mapping[str, str], method: str = "auto") -> list[str]:

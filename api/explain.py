@@ -171,7 +171,7 @@ def _searched(
 #: Least share of a memory in use to call it full, and least share of a device's work in one part
 #: to call the part large.
 FULL, LARGE = 0.95, 0.5
-#: Microbatches per stage up to which they are few, and how much longer a first stage is long.
+#: Microbatches per stage up to which they are few, and factor from which a first stage is long.
 FEW, LONGER = 4, 1.25
 
 
@@ -331,9 +331,9 @@ def _long_first(problem: PipelineJob, loads: tuple[Load, ...]) -> Iterator[str]:
     first, others = used[0].busy, max(load.busy for load in used[1:])
     if 0 < LONGER * others < first:
         yield (
-            f"{used[0].name}, with the first stage, is busy {show_percent(first / others - 1, 0)} "
-            f"longer than any other: with few microbatches ({problem.batch} in "
-            f"{len(used)} stages) the others wait for fill and drain, in which it works."
+            f"{used[0].name}, with the first stage, is busy {first / others:.3g} times as long as "
+            f"any other: with few microbatches ({problem.batch} in {len(used)} stages) the others "
+            "wait for fill and drain, in which it works."
         )
 
 

@@ -28,7 +28,6 @@ from ..instances import (
     Sharding,
     Solution,
     Workload,
-    is_stream,
     plan_of,
 )
 from ..instances.common.arrays import Floats
@@ -53,57 +52,6 @@ CHANGED = "under user constraints"
 
 #: Function that says whether a solution is accepted.
 Keeps = Callable[[Solution], bool]
-
-#: Problem (``stream`` for pipelines that are streams) → method → its program, the best one first.
-STATED_BY = {
-    "throughput": {"milp": "by-device"},
-    "pipeline": {"milp": "actions"},
-    "stream": {"milp": "slots"},
-    "latency": {"milp": "potentials", "milp-big-m": "big-m"},
-    "mapping": {"joint": "joint"},
-    "sharding": {"milp": "flows", "milp-compact": "compact"},
-}
-
-
-def _stated_by(problem: Problem) -> dict[str, str]:
-    """Return the methods that state a program of a problem, with the program's name."""
-    return STATED_BY["stream" if is_stream(problem) else problem.name]
-
-
-def solve_constrained(
-    workload: Workload | str | Path,
-    cluster: Cluster | None,
-    problem: Problem | None,
-    constrain: Callable[[Formulation], Keeps | None],
-    *,
-    method: str,
-    limits: Limits | None,
-    start: Plan | Planned | None,
-    on_progress: Callable[[Progress], None] | None,
-) -> Result:
-    """Solve under constraints that `constrain` adds to the program; parameters as of `solve`.
-
-    InputError also for a method that states no program.
-    """
-    loaded, devices, posed = with_defaults(workload, cluster, problem)
-    able = _stated_by(posed)
-    name, _, solver = method.partition(":")
-    name = next(iter(able)) if name == "auto" else name
-    if name not in able:
-        raise InputError(
-            f"constrain: method {name} states no program that could be constrained; use "
-            f"{' or '.join(able)}"
-        )
-    stated = formulation(loaded, devices, posed, able[name])
-    keeps = constrain(stated)
-    if start is not None:
-        stated.start(start)
-    return stated.solve(
-        solver or "highs",
-        limits=limits,
-        on_progress=on_progress,
-        keeps=keeps if callable(keeps) else None,
-    )
 
 
 def formulation(
@@ -157,7 +105,7 @@ def formulation(
         raise InputError(
             f"formulation: no {name!r} for {posed.name}; use one of {', '.join(known)}"
         )
-    method = next(iter(_stated_by(posed)))
+    method = "joint" if isinstance(posed, DeviceMapping) else "milp"
     METHODS[posed.name][method].check(method, task)
     # mappings and shardings know no placement rules
     case = None if isinstance(posed, (DeviceMapping, Sharding)) else only_rule_case(task)
@@ -513,7 +461,7 @@ class Formulation(Summarised):
         """Return size and state for display."""
         table = self.describe()
         sizes = {kind: int(table.loc[table["kind"] == kind, "size"].sum()) for kind in _COUNTED}
-        changed = self.as_stated != state_of(self.model)
+        changed = not self.as_stated.is_state_of(self.model)
         return {
             "formulation": self.name,
             "problem": self.task.problem.name,
@@ -548,16 +496,15 @@ class _Model:
                 f"formulation {formulation.name}: the model has {len(now.objectives)} active "
                 "objectives; deactivate all but one"
             )
-        self.objective = now.objectives[0]
+        self.objective, expression = now.objectives[0]
         if self.objective.sense == pyo.maximize:
             raise InputError(
                 f"formulation {formulation.name}: objective {self.objective.name} is maximised; "
                 "minimise the same with the other sign"
             )
-        self.changed = before != now
-        stated = set(map(id, before.constraints))
-        self._added = [row for row in now.constraints if id(row) not in stated]
-        self.own_objective = self.objective is not before.objectives[0]
+        self.changed = not before.is_state_of(formulation.model)
+        self._added = before.added(now)
+        self.own_objective = expression is not before.objectives[0][1]
         # another objective is counted from its least possible value, so that it is never below 0
         self.least, self.scale = 0.0, formulation.scale
         self._read: tuple[Floats, float]

@@ -100,7 +100,7 @@ def job_formulation(plan: JobPlan, *, calibration: Calibration | None = None) ->
     share = 1 / STATED_OBJECTIVE  # the program's own objective is about 1
     model = linear_model("stages", program, builder.columns, builder.row_meanings, share)
     add_rows(model, program)
-    as_stated = set(map(id, model.component_data_objects(pyo.Constraint)))
+    as_stated = {id(row): row.expr for row in model.component_data_objects(pyo.Constraint)}
     scale = builder.unit * share
     return JobFormulation(model, scale, costs, builder, paths, priced.message, as_stated)
 
@@ -140,7 +140,7 @@ class JobFormulation:
     message
         Seconds of a message between two ranks.
     as_stated
-        Identities of the constraints that were not added.
+        Expressions of the constraints that were not added, by the constraints' identities.
 
     Examples
     --------
@@ -157,7 +157,7 @@ class JobFormulation:
     builder: ProgramBuilder
     paths: JobPaths
     message: float
-    as_stated: set[int]
+    as_stated: dict[int, object]
 
     @property
     def statement(self) -> str:
@@ -216,7 +216,7 @@ class JobFormulation:
 
     def _add_paths(self) -> None:
         add_rows(self.model, self.builder.program(self.paths, math.inf))
-        self.as_stated.update(map(id, self.model.path.values()))
+        self.as_stated.update((id(row), row.expr) for row in self.model.path.values())
 
 
 class _Rounds:
@@ -236,7 +236,7 @@ class _Rounds:
         f = self.f
         compiled = compile_model(f.model)
         rows = list(f.model.component_data_objects(pyo.Constraint, active=True))
-        added = [row for row in rows if id(row) not in f.as_stated]
+        added = [row for row in rows if f.as_stated.get(id(row)) is not row.expr]
 
         def read(x: Floats) -> Layout:
             everything = np.array(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import pyomo.environ as pyo
@@ -39,43 +41,41 @@ def _equation(part: Any) -> str:
     return " ".join((getattr(rule, "__doc__", None) or part.doc or "").split())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FormulationState:
-    """Parts of a model, compared by identity; held so that no later part has the same identity."""
+    """Parts of a model; held so that no later part has the identity of one of them."""
 
-    constraints: tuple[Any, ...]
-    variables: tuple[tuple[Any, ...], ...]
-    objectives: tuple[Any, ...]
+    # constraints, objectives: the active ones, each with its expression
+    constraints: tuple[tuple[Any, Any], ...]
+    objectives: tuple[tuple[Any, Any], ...]
+    variables: tuple[Any, ...]
+    values: tuple[Any, ...]  # of the variables: bounds, the value of a fixed one, continuity
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FormulationState) and all(
-            len(mine) == len(theirs) and all(map(_same, mine, theirs))
-            for mine, theirs in zip(self._parts(), other._parts(), strict=True)
+    def is_state_of(self, model: pyo.ConcreteModel) -> bool:
+        """Whether the model has these very parts, none of them changed."""
+        now = state_of(model)
+        mine, theirs = (
+            (*chain.from_iterable((*one.constraints, *one.objectives)), *one.variables)
+            for one in (self, now)
         )
+        same = len(mine) == len(theirs) and all(map(is_, mine, theirs))
+        return same and self.values == now.values
 
-    __hash__ = None  # type: ignore[assignment]
-
-    def _parts(self) -> tuple[tuple[Any, ...], ...]:
-        return self.constraints, self.variables, self.objectives
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, tuple):
-        return one[0] is other[0] and one[1:] == other[1:]
-    return one is other
+    def added(self, now: FormulationState) -> list[Any]:
+        """Return the constraints of a later state that are not in this one, or not as they were."""
+        known = {id(row): expression for row, expression in self.constraints}
+        return [row for row, expression in now.constraints if known.get(id(row)) is not expression]
 
 
 def state_of(model: pyo.ConcreteModel) -> FormulationState:
-    """Return the active constraints, the variables with their bounds, and the active objectives."""
-
-    def active(of: Any) -> tuple[Any, ...]:
-        return tuple(model.component_data_objects(of, active=True))
-
-    variables = tuple(
-        (var, var.lb, var.ub, var.fixed and var.value, var.is_continuous())
-        for var in model.component_data_objects(pyo.Var)
+    """Return the parts of a model."""
+    constraints, objectives = (
+        tuple((row, row.expr) for row in model.component_data_objects(of, active=True))
+        for of in (pyo.Constraint, pyo.Objective)
     )
-    return FormulationState(active(pyo.Constraint), variables, active(pyo.Objective))
+    variables = tuple(model.component_data_objects(pyo.Var))
+    values = tuple((v.lb, v.ub, v.fixed and v.value, v.is_continuous()) for v in variables)
+    return FormulationState(constraints, objectives, variables, values)
 
 
 def rows_kept(rows: Iterable[Any], compiled: Compiled, x: Floats) -> bool:

@@ -240,7 +240,11 @@ def _others(rules: tuple[T, ...], i: int) -> tuple[T, ...]:
 
 
 def _other_options(workload: Workload, problem: Problem) -> Iterator[tuple[str, Problem]]:
-    """Yield the problem under other schedules, and with replicas and all else that is ruled out."""
+    """Yield the problem with other splits, schedules, replicas and all else that is ruled out."""
+    if isinstance(problem, Throughput) or is_iteration(problem):
+        one_chain = not (is_iteration(problem) and (problem.chunks_per_device > 1 or problem.order))
+        if problem.split is Split.CONTIGUOUS and one_chain and not problem.relayed:
+            yield "split noncontiguous", replace(problem, split=Split.NONCONTIGUOUS)
     if is_iteration(problem) and workload.backward.any() and not problem.actions:
         for schedule in FAST_SCHEDULES:
             chained = problem.split is Split.CONTIGUOUS or schedule != PipelineSchedule.INTERLEAVED

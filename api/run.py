@@ -43,7 +43,7 @@ def run(
 
     Returns
     -------
-    list of Step
+    list of StepResult
         Number, mean loss and seconds of every step.
 
     Raises

@@ -7,26 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, overload
 
-from ..formulations.task import Task, pose
+from ..formulations.task import pose
 from ..instances import (
     Cluster,
     DeviceMapping,
     InputError,
-    Limit,
     PipelineJob,
-    PipelinePlacement,
-    PlacementRules,
     Plan,
     Planned,
     Problem,
     Solution,
     Tied,
     Workload,
-    gap_between,
     is_iteration,
     plan_of,
 )
-from ..instances.common.units import show_percent
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.job.problem import TrainingJob
@@ -46,14 +41,7 @@ from ..solvers.core.session import run_session
 from .common import Judge, result_of, with_defaults
 
 if TYPE_CHECKING:
-    from .formulation import Formulation
     from .job import JobResult
-
-#: Largest share of a search's time for the short search for a faster plan in pieces.
-PIECES_SHARE = 0.05
-
-#: Least relative gain of a plan in pieces that a note reports.
-WORTH_SAYING = 1e-3
 
 
 @overload
@@ -77,7 +65,6 @@ def solve(
     start: Plan | Planned | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     workers: Workers | int | None = None,
-    constrain: Callable[[Formulation], Callable[[Solution], bool] | None] | None = None,
 ) -> Result: ...
 
 
@@ -91,7 +78,6 @@ def solve(
     start: Plan | Planned | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     workers: Workers | int | None = None,
-    constrain: Callable[[Formulation], Callable[[Solution], bool] | None] | None = None,
 ) -> Result | JobResult:
     """Plan where the nodes of `workload` run.
 
@@ -123,10 +109,6 @@ def solve(
     workers
         Number and place of the processes that search: see `Workers`. Default: one per core; those
         beside this one start after `START_AFTER_S` seconds, for methods that have work for them.
-    constrain
-        Function that adds constraints to the program of ``milp`` (of ``joint`` for mappings), which
-        ``auto`` then uses; other methods are refused. It may return a function that says whether a
-        solution is accepted. The bound holds under these constraints.
 
     Returns
     -------
@@ -154,7 +136,7 @@ def solve(
             )
         for name, given in (
             ("method", None if method == "auto" else method), ("start", start),
-            ("on_progress", on_progress), ("workers", workers), ("constrain", constrain),
+            ("on_progress", on_progress), ("workers", workers),
         ):  # fmt: skip
             if given is not None:
                 raise InputError(f"{name}: a training job's search takes none; leave it out")
@@ -165,19 +147,6 @@ def solve(
         raise InputError("problem: of a model description it is TrainingJob(global_batch=…)")
     # what is neither is told by `with_defaults`
     cluster = cast("Cluster | None", cluster)
-    if constrain is not None:
-        from .formulation import solve_constrained  # with Pyomo, which takes a second to import
-
-        return solve_constrained(
-            workload,
-            cluster,
-            problem,
-            constrain,
-            method=method,
-            limits=limits,
-            start=start,
-            on_progress=on_progress,
-        )
     workload, cluster, problem = with_defaults(workload, cluster, problem)
     limits = DEFAULT_LIMITS[problem.name] if limits is None else checked(limits)
     if start is not None:
@@ -195,8 +164,6 @@ def solve(
     if is_iteration(problem):
         _note_exchanges(workload, problem, search)
     run_session(task, chosen_method, search, start, workers)
-    if name == "auto" and is_iteration(problem):
-        _note_pieces(task, problem, search)
     return result_of(workload, cluster, problem, search)
 
 
@@ -220,22 +187,3 @@ def _start_on(start: Plan, cluster: Cluster) -> Plan:
     except InputError as error:
         raise InputError(f"start: {error}; plan without it") from None
     return replace(start, cluster=cluster, solution=solution)
-
-
-def _note_pieces(task: Task[Problem], problem: PipelineJob, search: Search[Solution]) -> None:
-    """Add a note on a faster plan in pieces, if a short search finds one."""
-    chain, seconds = search.best, PIECES_SHARE * search.seconds
-    plain = problem.chunks_per_device == 1 and not (problem.order or problem.relayed)
-    free = problem.placement_rules == PlacementRules() and problem.split == "contiguous"
-    if not (isinstance(chain, PipelinePlacement) and plain and free):
-        return
-    if search.hit != Limit.NONE or search.seconds_left < 2 * seconds:
-        return
-    from ..solvers.job.iteration.pieces import pieces_from_chain
-
-    like = replace(problem, split="noncontiguous")
-    asked = pose(task.workload, task.cluster, like)
-    found = pieces_from_chain(asked, chain, seconds)
-    change = gap_between(search.objective, Judge(task.workload, task.cluster, like)(found))
-    if change > WORTH_SAYING:
-        search.note(f"in pieces: {show_percent(-change, signed=True)} (split noncontiguous)")

@@ -20,8 +20,6 @@ from ..instances import (
     Workload,
 )
 from ..instances.common.choices import NAMED_SCHEDULES
-from ..instances.formats.files import load
-from ..instances.model.problem import suggested_cluster
 from ..runtime import evaluate
 from ..runtime.simulate.simulator import simulate
 from ..solvers import DEFAULT_LIMITS, Limits, Progress, Result
@@ -95,21 +93,18 @@ def rank_schedules(
     """
     import pandas as pd
 
-    if not isinstance(workload, Workload):
-        workload = load(workload)
-    cluster = cluster or suggested_cluster(workload, "pipeline")
-    if cluster is None:
-        raise InputError(f"{workload.name}: it suggests no cluster; give one")
-    if problem is None:
-        if microbatches is None:
-            raise InputError("schedules: give a problem, or microbatches")
-        problem = PipelineJob(microbatches)
+    if problem is None and microbatches is None:
+        raise InputError("schedules: give a problem, or microbatches")
+    workload, cluster, posed = with_defaults(
+        workload, cluster, problem or PipelineJob(microbatches)
+    )
+    assert isinstance(posed, PipelineJob)
     if not workload.backward.any():
         raise InputError(
             f"{workload.name}: it has no backward pass, without which schedules do not differ"
         )
-    limits = limits or DEFAULT_LIMITS[problem.name]
-    asked = _problems(problem, schedules or NAMED_SCHEDULES, chunks)
+    limits = limits or DEFAULT_LIMITS[posed.name]
+    asked = _problems(posed, schedules or NAMED_SCHEDULES, chunks)
     begun = time.monotonic() if limits.since is None else limits.since
     rows = []
     for i, one in enumerate(asked):
@@ -120,9 +115,9 @@ def rank_schedules(
         result = solve(workload, cluster, one, method=method, limits=part, on_progress=on_progress)
         rows.append(_row(workload, cluster, one, result, part, method))
     table = pd.DataFrame(rows, columns=list(COLUMNS))
-    table["late"] = ~table["fits"]
-    table = table.sort_values(["late", "makespan"], kind="stable", ignore_index=True)
-    return table.drop(columns="late")
+    return table.sort_values(
+        ["fits", "makespan"], ascending=[False, True], kind="stable", ignore_index=True
+    )
 
 
 def _problems(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,21 +15,37 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..api.cases import RECORD, ComparisonCase, cases, run_cases
-from ..api.compare import Row, summaries, tabulate
-from ..instances import InputError, Workload, is_stream
+from ..api.cases import RECORD, run_cases
+from ..api.compare import Case, Row, summaries, tabulate
+from ..instances import InputError, is_stream
 from ..instances.common.escape import plain
 from ..instances.common.units import UNSPECIFIED
-from ..instances.formats.plan_json import problem_values
 from ..instances.job.plan import is_job_plan
 from ..solvers import METHODS, method_of
-from ..solvers.core.limits import DEFAULT_SECONDS
 from ..solvers.job import methods as pipeline
 from ..solvers.sharding import methods as sharding
 from .common import options
-from .common.console import ERR, OUT, check_outputs, fits, refuse, show_gap, tell_written
-from .common.launchers import NarrowedProblem, narrow_for_launcher
-from .common.pose import LIMITS, WORKERS, ProblemOptions, build, limits_of, load_workload, state
+from .common.console import (
+    ERR,
+    OUT,
+    check_outputs,
+    check_table_file,
+    fits,
+    refuse,
+    show_gap,
+    tell_written,
+)
+from .common.launchers import narrow_for_launcher
+from .common.pose import (
+    LIMITS,
+    WORKERS,
+    ProblemOptions,
+    build,
+    limits_of,
+    load_workload,
+    state,
+    with_rings,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +106,8 @@ def compare(
     of the table. Gaps are those to the best bound that any method has proved. With --global-batch,
     or plans of training jobs as WORKLOADS: what is usually done beside them, planned or read.
     """
-    check_outputs(output)
+    check_outputs(output, inputs=workloads)
+    check_table_file(output)
     record = None if output is None else output.with_name(output.name + RECORD)
     if scheduler is not None and jobs is not None:
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
@@ -103,36 +119,15 @@ def compare(
     if global_batch is not None or files:
         others = {"--methods": methods, "--problem": problems, "--jobs": jobs, "--plot": plot,
                   "--scheduler": scheduler}  # fmt: skip
-        check_outputs(output, inputs=workloads)
         ends = {"seconds": time_limit, "gap": gap}
         _compare_jobs(workloads, files, requested, (global_batch, sequence), ends, output, others)
         return
     if sequence is not None:
         raise InputError("--sequence: it is for training jobs; give --global-batch, too")
-    loaded = {name: load_workload(name) for name in workloads}
-    named: list[str | None] = [*problems] if problems else [None]
-    posed = [_pose(replace(requested, problem=one), loaded, time_limit, gap) for one in named]
-    read = {file for one in posed for file in one.files}
-    check_outputs(output, record, pictures=[plot], inputs=[*workloads, *read])
     listed = None if methods is None else [m.strip() for m in methods.split(",") if m.strip()]
-    for method in listed or ():
-        known = [one.name for one in posed if method.partition(":")[0] in METHODS[one.name]]
-        method_of((known or [posed[0].name])[0], method)  # raises if none has it
-    labels = _labels(posed, problems)
-    todo = [
-        case
-        for one, label in zip(posed, labels, strict=True)
-        for case in cases(
-            workloads,
-            _methods(one.name, listed, stream=one.stream),
-            one.words,
-            one.seconds,
-            problem=one.name,
-            label=label,
-            given=one.given,
-        )
-    ]
-    _finish(todo, loaded, output, jobs or 1, scheduler, plot)
+    todo, read = _cases(workloads, requested, problems, listed, time_limit, gap)
+    check_outputs(output, record, pictures=[plot], inputs=[*workloads, *read])
+    _finish(todo, output, jobs or 1, scheduler, plot)
 
 
 def _compare_jobs(
@@ -162,64 +157,74 @@ def _compare_jobs(
     compare_jobs(names, None, output)
 
 
-@dataclass(frozen=True)
-class _Posed:
-    """A problem on all workloads."""
-
-    name: str
-    stream: bool  # whether some workload is planned for a stream of microbatches
-    words: Sequence[str]  # the options of `solve` that pose it, as typed
-    seconds: float  # for each case
-    given: Mapping[str, str]  # by workload, the problem's fields and the devices, as text
-    files: Sequence[str]  # files read for it
-
-
-def _pose(
+def _cases(
+    names: Sequence[str],
     requested: ProblemOptions,
-    loaded: Mapping[str, Workload],
+    problems: Sequence[str] | None,
+    listed: Sequence[str] | None,
     time_limit: float | None,
     gap: float | None,
-) -> _Posed:
-    """Pose a problem on every workload; InputError before any case runs."""
-    given, known, seconds = {}, set(), 0.0
-    files: list[str] = []
-    stream = False
-    for name, workload in loaded.items():
-        stated = state(requested, workload, (LIMITS,))
-        if WORKERS in stated.others:
-            raise InputError(
-                f"{stated.file}: {WORKERS}: a case has one process; leave the table out"
-            )
-        fit = narrow_for_launcher(
-            requested.launcher,
-            stated.name,
-            workload,
-            NarrowedProblem(stated.fields, requested.cpus),
-        )
-        stated = replace(stated, fields=fit.fields)
-        _, problem, devices = build(stated, replace(requested, cpus=fit.cpus), workload)
-        seconds = limits_of(stated, time_limit, gap).seconds or DEFAULT_SECONDS
-        statement = {"problem": problem_values(problem), "cluster": devices and devices.fingerprint}
-        given[name] = json.dumps(statement, sort_keys=True, default=str)
-        known.add(stated.name)
-        stream = stream or is_stream(problem)
-        files += stated.files
-    if len(known) > 1:
-        raise InputError(
-            f"--problem: for some workloads it is {', for others '.join(sorted(known))}; give it"
-        )
-    words = requested.words() if gap is None else [*requested.words(), "--gap", str(gap)]
-    return _Posed("".join(known) or "throughput", stream, words, seconds, given, files)
+) -> tuple[list[Case], set[str]]:
+    """Return every problem on every workload with every method, and the files read for them.
 
-
-def _labels(posed: Sequence[_Posed], problems: Sequence[str] | None) -> list[str]:
-    """Return each problem's name in the table; of several problem files, the files' names."""
-    if len(posed) == 1:
-        return [posed[0].name]
-    labels = [Path(name).stem for name in problems or ()]
+    InputError before any case runs.
+    """
+    loaded = {name: load_workload(name) for name in names}
+    called = unique_names(list(loaded))
+    labels = [Path(one).stem for one in problems or ()]
     if len(set(labels)) < len(labels):
         raise InputError("--problem: two have one name; give each a file of its own name")
-    return labels
+    todo: list[Case] = []
+    read: set[str] = set()
+    asked: set[str] = set()
+    wanted: Sequence[str | None] = problems or (None,)
+    for one in wanted:
+        for name, given in loaded.items():
+            own = replace(requested, problem=one)
+            stated = state(own, given, (LIMITS,))
+            if WORKERS in stated.others:
+                raise InputError(
+                    f"{stated.file}: {WORKERS}: a case has one process; leave the table out"
+                )
+            stated, own = narrow_for_launcher(stated, own, given)
+            workload, problem, devices = build(stated, own, given)
+            label = Path(one).stem if one is not None and len(labels) > 1 else stated.name
+            limits = limits_of(stated, time_limit, gap)
+            todo += [
+                Case(
+                    called[name], workload, label, with_rings(stated, problem, method), method,
+                    devices, limits,
+                )
+                for method in _methods(stated.name, listed, stream=is_stream(problem))
+            ]  # fmt: skip
+            read.update(stated.files)
+            asked.add(stated.name)
+    for method in listed or ():
+        known = [one for one in asked if method.partition(":")[0] in METHODS[one]]
+        method_of(min(known or asked), method)  # raises if none has it
+    if not todo:
+        raise InputError("compare: give at least one method")
+    return todo, read
+
+
+def unique_names(workloads: Sequence[str]) -> dict[str, str]:
+    """Return a short name for each path: its stem, with as many folders as tell it from others.
+
+    Examples
+    --------
+    >>> unique_names(["a/net.json", "b/net.json", "b/big.json"])["b/net.json"]
+    'b/net'
+    """
+    names = {}
+    for path in workloads:
+        parts = Path(path).with_suffix("").parts
+        for length in range(1, len(parts) + 1):
+            tail = parts[-length:]
+            alike = [p for p in workloads if Path(p).with_suffix("").parts[-length:] == tail]
+            names[path] = "/".join(tail)
+            if len(alike) == 1:
+                break
+    return names
 
 
 def _methods(problem: str, listed: Sequence[str] | None, *, stream: bool) -> list[str]:
@@ -234,15 +239,14 @@ def _methods(problem: str, listed: Sequence[str] | None, *, stream: bool) -> lis
 
 
 def _finish(
-    todo: Sequence[ComparisonCase],
-    loaded: Mapping[str, Workload],
+    todo: Sequence[Case],
     output: Path | None,
     jobs: int,
     scheduler: str | None,
     plot: Path | None,
 ) -> None:
     """Run the cases, and print and draw the results."""
-    units = {case.name: loaded[case.workload].time_unit for case in todo}
+    units = {case.name: case.workload.time_unit for case in todo}
     result = _run(todo, output, jobs, scheduler, set(units.values()))
     for line in summaries(result, units):
         OUT.print_line(line)
@@ -254,7 +258,7 @@ def _finish(
 
 
 def _run(
-    todo: Sequence[ComparisonCase],
+    todo: Sequence[Case],
     output: Path | None,
     jobs: int,
     scheduler: str | None,

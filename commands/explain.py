@@ -59,13 +59,15 @@ def explain(
     from ..instances.job.plan import is_job_plan
 
     check_outputs(pictures=[plot], inputs=[workload, plan, cluster])
+    requested = ProblemOptions(
+        problem, settings or (), cluster, accelerators, cpus, memory, microbatches=microbatches
+    )
     model: str | None = workload
     if plan is None and is_job_plan(workload):
         model, plan = named_plan(workload, plan)
     if plan is not None and is_job_plan(plan):
         from .job import PLAN_SAYS, explain_job_plan
 
-        requested = ProblemOptions(problem, settings or (), cluster, accelerators, cpus, memory)
         refuse({"--node": node, **requested.given}, PLAN_SAYS)
         explain_job_plan(model, plan, time_limit, plot, as_json=as_json)
         return
@@ -73,9 +75,6 @@ def explain(
     from ..api.explain import explain as explain_plan  # once the files are there
 
     seconds = seconds_left(time_limit)
-    requested = ProblemOptions(
-        problem, settings or (), cluster, accelerators, cpus, memory, microbatches=microbatches
-    )
     if plan is not None:
         refuse(requested.given, "the plan says it")
         loaded, made = load_plan_with_form(plan, loaded)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -24,22 +23,12 @@ from ..instances.formats.writing import json_text, write_whole
 from ..instances.model.problem import objective_unit
 from .common import options
 from .common.console import OUT, check_outputs, file_of, need, refuse, show_count, tell_written
-from .common.pose import ProblemOptions, build, state
+from .common.pose import ProblemOptions, build, state, with_rings
 
-
-class To(StrEnum):
-    """Formats and launchers that a plan is written for."""
-
-    python = "python"
-    csv = "csv"
-    torchtitan = "torchtitan"
-    megatron = "megatron"
-    bridge = "bridge"
-    maxtext = "maxtext"
-    deepspeed = "deepspeed"
-    vllm = "vllm"
-    accelerate = "accelerate"
-    dtensor = "dtensor"
+#: Formats and launchers that a plan is written for.
+To = StrEnum(
+    "To", "python csv torchtitan megatron bridge maxtext deepspeed vllm accelerate dtensor"
+)
 
 
 def export(
@@ -253,9 +242,8 @@ def export_model(
     loaded = load(workload)
     stated = state(requested, loaded, ())
     check_outputs(output, inputs=[workload, *stated.files])
-    if stated.name == "mapping":  # whose program knows rings alone
-        stated = replace(stated, fields={"collective": "ring", **stated.fields})
     loaded, posed, devices = build(stated, requested, loaded)
+    posed = with_rings(stated, posed, "joint")
     from ..api.formulation import formulation as state_program  # Pyomo takes a second to import
 
     program = state_program(loaded, devices, posed, formulation)

@@ -17,6 +17,7 @@ from .common.console import (
     INFEASIBLE,
     OUT,
     check_plan_file,
+    check_table_file,
     end,
     end_with,
     print_json,
@@ -192,8 +193,7 @@ def _plan_front(
     """Plan a job on several numbers of devices; print the front and write it as CSV."""
     from ..api.job_front import front
 
-    if output is not None and output.suffix != ".csv":
-        raise InputError(f"{output}: a front is a table; write it to a file that ends in .csv")
+    check_table_file(output)
     found = front(
         model, posed.cluster, posed.job, posed.gpus, price=posed.price, limits=posed.limits
     )

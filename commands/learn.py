@@ -18,8 +18,8 @@ from ..instances import InputError, Latency, PipelineJob, Split, Throughput
 from ..instances.common.errors import quote
 from ..instances.formats.writing import write_whole
 from .common import options
-from .common.console import ERR, OUT, check_outputs, need, parse_bytes, show_count, tell_written
-from .common.pose import choose_cluster, setting_record
+from .common.console import ERR, OUT, check_outputs, need, show_count, tell_written
+from .common.pose import ProblemOptions, choose_cluster, setting_record
 
 if TYPE_CHECKING:
     from ..api.learn import Update
@@ -126,10 +126,11 @@ def learn(
             raise InputError("--family: its graphs have clusters of their own; leave devices out")
         graphs = family_set(_families(family or ""), count, seed)
     else:
-        room = None if memory is None else parse_bytes(memory, "--memory")
+        devices = ProblemOptions(
+            cluster=cluster, accelerators=accelerators, cpus=cpus, memory=memory
+        )
         graphs = workload_set(
-            workloads.split(","),
-            lambda one: choose_cluster(one, cluster, accelerators, cpus, room, problem),
+            workloads.split(","), lambda one: choose_cluster(one, devices, problem)
         )
     on = TrainingSet(graphs, _problems(problem, split, microbatches), reward)
     how = LearnOptions(

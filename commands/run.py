@@ -289,9 +289,7 @@ def print_measured(plan: JobPlan, steps: tuple[MeasuredStep, ...]) -> None:
 
 def planned_terms(plan: JobPlan) -> dict[str, Any]:
     """Return the plan's seconds by measured term."""
-    from ..instances.costs.calibration import calibration
-    from ..runtime.estimate import iteration_time
+    from ..api.estimate import estimate
 
-    table = calibration(plan.cluster.accelerator.family, plan.layout.software)
-    terms = iteration_time(plan.model, plan.layout, plan.cluster, table).terms
+    terms = estimate(plan.model, plan.layout, plan.cluster).terms
     return {name: sum(terms.get(each, 0.0) for each in of) for name, of in _TERMS.items()}

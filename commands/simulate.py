@@ -242,9 +242,15 @@ def show_sharded_timeline(
 ) -> None:
     """Print, draw and trace the timeline of a sharding."""
     from ..runtime.pictures.marks import sharded_marks
-    from ..runtime.simulate.sharded import sharded_timeline
+    from ..runtime.verify.sharding import ShardingReport
+    from ..runtime.verify.verify import evaluate
 
-    timeline = sharded_timeline(workload, plan)
+    plan.check_made_for(workload)
+    report = evaluate(workload, plan.cluster, plan.problem, plan.solution)
+    assert isinstance(report, ShardingReport)
+    if not report.lying:
+        raise InputError(f"plan: {report.violations[0]}; plan again")
+    timeline = report.timeline
     marks = sharded_marks(timeline)
     if trace is not None:
         from ..runtime.pictures.marks import trace_of

@@ -33,16 +33,16 @@ from .common.console import (
     show_count,
     tell_written,
 )
-from .common.launchers import NarrowedProblem, exports_of, narrow_for_launcher
+from .common.launchers import exports_of, narrow_for_launcher
 from .common.pose import (
     WORKERS,
     ProblemOptions,
     Statement,
     build,
-    choose_ties,
     limits_of,
     load_workload,
     state,
+    with_rings,
     workers_of,
 )
 
@@ -114,13 +114,10 @@ def solve(
     from ..instances.model.problem import objective_unit
     from ..runtime import evaluate
 
-    stated = state(requested, loaded)
-    fit = narrow_for_launcher(launcher, stated.name, loaded, NarrowedProblem(stated.fields, cpus))
-    stated, ranked = _split_ranking(replace(stated, fields=fit.fields))
-    if stated.name == "mapping" and method in ("milp", "joint"):  # which know rings alone
-        stated = replace(stated, fields={"collective": "ring", **stated.fields})
-    loaded = choose_ties(loaded, stated.name, stated.fields.get("microbatches"))
-    loaded, posed, devices = build(stated, replace(requested, cpus=fit.cpus), loaded)
+    stated, requested = narrow_for_launcher(state(requested, loaded), requested, loaded)
+    stated, ranked = _split_ranking(stated)
+    loaded, posed, devices = build(stated, requested, loaded)
+    posed = with_rings(stated, posed, method)
     check_outputs(output, pictures=[plot], inputs=[workload, start, *stated.files])
     check_plan_file(output)
     limits = replace(limits_of(stated, time_limit, gap), since=clock.STARTED)
@@ -154,15 +151,15 @@ def solve(
             save(plan, output, loaded)
         if plot is not None:
             _draw(loaded, plan, report, plot)
-    from .show.plan import as_dict, facts_of, print_result
+    from .show.plan import as_dict, print_result
 
-    apart = isinstance(posed, DeviceMapping | Sharding)
-    facts = facts_of(loaded, result, objective_given=problem is not None or apart)
     if as_json:
-        print_json(as_dict(loaded, posed, result, report, facts))
+        print_json(as_dict(loaded, posed, result, report))
     else:
+        apart = isinstance(posed, DeviceMapping | Sharding)
         exports = "" if plan is None or apart else exports_of(loaded, plan, launcher)
-        print_result(loaded, posed, result, report, facts, exports)
+        given = problem is not None or apart
+        print_result(loaded, posed, result, report, exports, problem_given=given)
         if report is not None:
             tell_written(output, plot)
     end_with(result.status)

@@ -36,7 +36,7 @@ from .model.cluster import (
     PairLink,
     accelerators_and_cpus,
 )
-from .model.completed import Assumptions, complete
+from .model.completed import complete
 from .model.costs import Costs, price
 from .model.costs import without_links as without_links
 from .model.layers import Layers
@@ -74,7 +74,6 @@ __all__ = [
     "ACCELERATOR",
     "CPU",
     "TIME_UNITS",
-    "Assumptions",
     "CallPlacement",
     "Cluster",
     "Costs",

@@ -130,7 +130,7 @@ class _Reader:
                 parameters[number] = Parameter(value.name, elements, size, False)
             else:
                 buffers.add(number)
-        inputs = {self._new(v.name) for v in self.graph.input if v.name not in fixed}
+        inputs = [self._new(v.name) for v in self.graph.input if v.name not in fixed]
         steps = []
         taken: dict[str, int] = {}
         for node in self.graph.node:
@@ -153,7 +153,7 @@ class _Reader:
             sizes=tuple(self.sizes),
             parameters={s: p for s, p in parameters.items() if s in used},
             buffers=frozenset(buffers),
-            inputs=frozenset(inputs),
+            inputs=tuple(inputs),
             outputs=tuple(self._read(value.name) for value in self.graph.output),
             unused=tuple(p for s, p in parameters.items() if s not in used),
         )
@@ -176,10 +176,9 @@ class _Reader:
             flops = 0.0 if count is None else count(node, self.shapes)
             made = sum(self._bytes(name) for name in outputs)
             seen = made if node.op_type in _LOOKUPS else sum(map(self._bytes, dict.fromkeys(given)))
-            kernels = (KernelCall(node.op_type, node.op_type, flops, made + seen),)
+            kernels = (KernelCall(node.op_type, flops, made + seen),)
         return ExecutedNode(
             name=path if taken[path] == 1 else f"{path}#{taken[path]}",
-            kind=node.op_type,
             modules=("", *(".".join(words[: k + 1]) for k in range(len(words)))),
             reads=reads,
             writes=tuple(self.storage[name] for name in outputs) if kernels else (),

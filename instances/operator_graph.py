@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 class KernelCall:
     """Kernel call below autograd."""
 
-    operator: str  # such as ``aten.mm.default``
-    signature: str  # operator, types, shapes and plain arguments, on which its time depends
+    # operator (such as ``aten.mm.default``), types, shapes and plain arguments, on which its time
+    # depends
+    signature: str
     flops: float  # as torch's FlopCounterMode counts: matrix products, convolutions, attention
     moved_bytes: float  # bytes of the tensors that it reads and writes
 
@@ -58,7 +59,6 @@ class ExecutedNode:
     """A node of the fx graph, executed."""
 
     name: str  # the fx node's
-    kind: str  # the operator's short name, such as ``linear``
     modules: tuple[str, ...]  # paths of the modules whose call it is part of, outermost first
     reads: tuple[Read, ...]  # reads, writes: tensors given to it; storages it made or changed
     writes: tuple[int, ...]
@@ -115,13 +115,13 @@ class Recording:
     steps: tuple[ExecutedNode, ...]
     backward: tuple[BackwardStep, ...]
     sizes: tuple[float, ...]  # bytes of each storage
-    # parameters, buffers, inputs: storages that exist before the pass
+    # parameters, buffers, inputs: storages that exist before the pass; of inputs that of each
+    # tensor, in order
     parameters: Mapping[int, Parameter]
     buffers: frozenset[int]
-    inputs: frozenset[int]
+    inputs: tuple[int, ...]
     outputs: tuple[Read, ...]  # tensors that the model returns
     unused: tuple[Parameter, ...] = field(default=())
-    given: tuple[int, ...] = ()  # the storage of each tensor that is an input, in order
     # steps that make tensors without a fixed size, each with a reader of these
     together: tuple[tuple[int, int], ...] = ()
     # by name of the fx node; those that give no single tensor are left out
@@ -163,25 +163,12 @@ class OperatorGraphBuilder:
                 return self.readers[storage][0]
         return -1
 
-    def graph(self) -> OperatorGraph:
-        """Return the finished operator graph."""
-        classes = sorted(tuple(sorted(c)) for c in self.colours.to_sets() if len(c) > 1)
-        return OperatorGraph(
-            operators=tuple(self.operators),
-            flows=tuple(self.flows),
-            sizes=self.recording.sizes,
-            colours=tuple(classes),
-            shared=tuple(self.shared),
-            anywhere=tuple(self.anywhere),
-        )
-
 
 @dataclass
 class TracedOperator:
     """A node of the operator graph; bytes as in `Workload.extra`."""
 
     name: str  # the fx node's, for a backward operator followed by autograd's name
-    kind: str
     modules: tuple[str, ...]
     kernels: tuple[KernelCall, ...]
     backward: bool = False
@@ -251,7 +238,14 @@ def operator_graph(recording: Recording, training: bool) -> OperatorGraph:
     add_backward(draft)
     for i, j in recording.together:
         draft.colours.union(*{draft.of_step[step] for step in (i, j) if step in draft.of_step})
-    return draft.graph()
+    return OperatorGraph(
+        operators=tuple(draft.operators),
+        flows=tuple(draft.flows),
+        sizes=recording.sizes,
+        colours=tuple(sorted(tuple(sorted(c)) for c in draft.colours.to_sets() if len(c) > 1)),
+        shared=tuple(draft.shared),
+        anywhere=tuple(draft.anywhere),
+    )
 
 
 def add_forward(draft: OperatorGraphBuilder) -> None:
@@ -286,9 +280,7 @@ def add_forward(draft: OperatorGraphBuilder) -> None:
 def _operator(draft: OperatorGraphBuilder, i: int) -> int:
     step = draft.recording.steps[i]
     v = len(draft.operators)
-    draft.operators.append(
-        TracedOperator(step.name, step.kind, step.modules, step.kernels, parts=[step.name])
-    )
+    draft.operators.append(TracedOperator(step.name, step.modules, step.kernels, parts=[step.name]))
     _connect(draft, i, v)
     return v
 
@@ -349,9 +341,7 @@ def add_backward(draft: OperatorGraphBuilder) -> None:
         name += f".{names[name]}" if names[name] > 1 else ""
         number[i] = len(draft.operators)
         modules = draft.operators[partner].modules if partner >= 0 else made_by.modules
-        draft.operators.append(
-            TracedOperator(name, step.name, modules, step.kernels, True, partner, [name])
-        )
+        draft.operators.append(TracedOperator(name, modules, step.kernels, True, partner, [name]))
         if partner >= 0:
             draft.colours.union(partner, number[i])
     for i in range(len(steps)):

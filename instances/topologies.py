@@ -21,7 +21,7 @@ import numpy as np
 from .common.arrays import Ints
 from .common.choices import Routing
 from .common.errors import InputError, prefix_errors, quote
-from .formats.source import NEWEST, TOPOLOGY, Record, Source, Whole, read_file, read_source
+from .formats.source import NEWEST, TOPOLOGY, Record, Whole, read_file, read_source
 from .formats.stagecut_json import finite
 from .formats.writing import json_text, write_whole
 from .model.topology import Topology, check_links, check_size
@@ -56,11 +56,7 @@ class TopologyFile(Record):
 
 def load_topology(path: str | Path) -> Topology:
     """Return the topology in a file; InputError names file, field and remedy."""
-    return read_topology(read_source(path))
-
-
-def read_topology(source: Source) -> Topology:
-    """Return the topology in a Stagecut topology file."""
+    source = read_source(path)
     file = read_file(source, TopologyFile, TOPOLOGY)
     with prefix_errors(source.file, file.name):
         return make_topology(file)

@@ -118,7 +118,6 @@ OPTIONS = "a public function, whose options are keywords that stand alone"
 #: Functions above 80 lines or 8 parameters, each with its reason.
 LARGE = {
     "api/sweeps.py: rank_schedules": OPTIONS,
-    "api/solve.py: solve": OPTIONS,
     "instances/pytorch/profile.py: profile": OPTIONS,
     "runtime/execution/own_loop/loop.py: __init__": OPTIONS,
     "runtime/simulate/stages.py: chain": OPTIONS,

@@ -113,6 +113,12 @@ def check_plan_file(path: Path | None) -> None:
         raise InputError(f"{path}: a plan is no table; write it to a file that ends in .json")
 
 
+def check_table_file(path: Path | None) -> None:
+    """Refuse, before the work, to write a table as CSV into a file with another name."""
+    if path is not None and path.suffix.lower() == ".json":
+        raise InputError(f"{path}: a table is written as CSV, to a file that ends in .csv")
+
+
 def _identity(path: Path) -> object:
     """Return the identity of a file, the same for all of its names."""
     try:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from glob import escape
-from typing import NamedTuple
 
 from ...instances import InputError, PipelineSchedule, Plan, Workload
 from ...instances.common.units import FROM_PYTORCH, ON_NUMBERS, TO_RUN
 from ...instances.formats.problem_toml import Table
 from . import options
 from .console import ERR
+from .pose import ProblemOptions, Statement
 
 #: Name of `stagecut run` as a value of `--for`.
 RUN = "run"
@@ -49,25 +50,19 @@ def exports_of(workload: Workload, plan: Plan, target: str | None) -> str:
     return names
 
 
-class NarrowedProblem(NamedTuple):
-    """Parts of a problem that `--for` narrows, so that a launcher can take the plan."""
-
-    fields: Table  # of the problem
-    cpus: int | None
-
-
 def narrow_for_launcher(
-    target: str | None, problem: str, workload: Workload, given: NarrowedProblem
-) -> NarrowedProblem:
+    stated: Statement, requested: ProblemOptions, workload: Workload
+) -> tuple[Statement, ProblemOptions]:
     """Return the user's problem, narrowed so that a launcher can take the plan; print the changes.
 
-    `target` is the launcher's name, or ``run`` for `stagecut run`. Without one nothing changes, but
-    a warning says if the plan may not run. InputError if no change makes the plan fit, with what to
-    profile or plan instead.
+    The launcher is that of ``--for``, or ``run`` for `stagecut run`. Without one nothing changes,
+    but a warning says if the plan may not run. InputError if no change makes the plan fit, with
+    what to profile or plan instead.
     """
+    target, problem = requested.launcher, stated.name
     if target is None:
         _warn_of_numbers(workload)
-        return given
+        return stated, requested
     from ...runtime.export.registry import LAUNCHERS, PYTHON, kept_whole
 
     option = f"--for {target}"
@@ -78,46 +73,42 @@ def narrow_for_launcher(
         uncut, why = kept_together(workload)
         if uncut:
             ERR.print(why)
-        return given._replace(fields=_together(given.fields, [[uncut]])) if uncut else given
+        return _together(stated, [[uncut]]) if uncut else stated, requested
     if target not in options.LAUNCHERS:
         raise InputError(f"{option}: it must be one of {', '.join((RUN, *options.LAUNCHERS))}")
     if problem in ("latency", "sharding") or (problem == "mapping" and target != PYTHON):
         raise InputError(f"{option}: it runs pipelines; plan with --problem pipeline")
-    schedule, split = (given.fields.get(key) for key in ("schedule", "split"))
+    schedule, split = (stated.fields.get(key) for key in ("schedule", "split"))
     staged = problem == "pipeline" and (
         workload.layers is not None or schedule == PipelineSchedule.STREAM
     )
     if target == PYTHON and staged:
         raise InputError(f"{option}: it runs placements; profile without --layers")
     launcher = LAUNCHERS.get(target)
-    fit, changes = given, []
-    if launcher is not None:
-        if staged:
-            _check_levels(option, given.fields)
-        if launcher.schedules and schedule not in (
-            None,
-            PipelineSchedule.STREAM,
-            *launcher.schedules,
-        ):
-            runs = " and ".join(launcher.schedules)
-            raise InputError(f"{option}: it runs {runs}; leave --schedule {schedule} out")
-        groups = kept_whole(workload, target)
-        if groups:
-            rules = [[escape(workload.names[v]) for v in nodes] for nodes in groups]
-            fit = fit._replace(fields=_together(given.fields, rules))
-            changes.append(f"each of {len(groups)} modules that it keeps whole together")
-        if launcher.pipeline:
-            if given.cpus is None:
-                fit = fit._replace(cpus=0)
-                changes.append("--cpus 0")
-            if split not in (None, "contiguous"):
-                raise InputError(f"{option}: it runs chains; leave --split {split} out")
-            if not staged and split is None:
-                fit = fit._replace(fields={**fit.fields, "split": "contiguous"})
-                changes.append("--split contiguous")
+    if launcher is None:
+        return stated, requested
+    if staged:
+        _check_levels(option, stated.fields)
+    if launcher.schedules and schedule not in (None, PipelineSchedule.STREAM, *launcher.schedules):
+        runs = " and ".join(launcher.schedules)
+        raise InputError(f"{option}: it runs {runs}; leave --schedule {schedule} out")
+    changes = []
+    if groups := kept_whole(workload, target):
+        rules = [[escape(workload.names[v]) for v in nodes] for nodes in groups]
+        stated = _together(stated, rules)
+        changes.append(f"each of {len(groups)} modules that it keeps whole together")
+    if launcher.pipeline:
+        if requested.cpus is None:
+            requested = replace(requested, cpus=0)
+            changes.append("--cpus 0")
+        if split not in (None, "contiguous"):
+            raise InputError(f"{option}: it runs chains; leave --split {split} out")
+        if not staged and split is None:
+            stated = replace(stated, fields={**stated.fields, "split": "contiguous"})
+            changes.append("--split contiguous")
     if changes:
         ERR.print(f"{option}: planned with {', '.join(changes)}", style="dim", highlight=False)
-    return fit
+    return stated, requested
 
 
 def _warn_of_numbers(workload: Workload) -> None:
@@ -132,11 +123,11 @@ def _warn_of_numbers(workload: Workload) -> None:
         )
 
 
-def _together(fields: Table, rules: list[list[str]]) -> Table:
-    """Return the fields of a problem with rules that keep nodes together."""
-    given = fields.get("placement_rules", {})
+def _together(stated: Statement, rules: list[list[str]]) -> Statement:
+    """Return a problem with rules that keep nodes together."""
+    given = stated.fields.get("placement_rules", {})
     joined = {**given, "together": [*given.get("together", ()), *rules]}
-    return {**fields, "placement_rules": joined}
+    return replace(stated, fields={**stated.fields, "placement_rules": joined})
 
 
 def _check_levels(option: str, fields: Table) -> None:

@@ -34,7 +34,7 @@ from ...instances import (
     Workload,
     accelerators_and_cpus,
 )
-from ...instances.common.choices import Primitive, Rounds, Tied
+from ...instances.common.choices import Collective, Primitive, Rounds, Tied
 from ...instances.common.errors import quote
 from ...instances.common.units import parse_seconds
 from ...instances.formats.files import load_fixed, load_rules
@@ -53,6 +53,7 @@ from ...instances.model.completed import complete
 from ...instances.model.placement_rules import NO_RULES, PlacementRules
 from ...instances.model.problem import suggested_cluster, usual_problem
 from ...instances.model.schedule import given_order
+from ...instances.model.tied_weights import are_copied, tied_as
 from .console import ERR, file_of, parse_bytes, parse_rate, refuse, show_bytes
 from .options import NETWORKS
 
@@ -109,17 +110,9 @@ class ProblemOptions:
     @property
     def given(self) -> dict[str, bool]:
         """Options that are given, each with the value True."""
-        return dict.fromkeys(self.words()[::2], True)
-
-    def words(self) -> list[str]:
-        """Return the options as typed."""
         typed = {"settings": "--set", "launcher": "--for"}
-        found = []
-        for name, value in vars(self).items():
-            option = typed.get(name, f"--{name}")
-            for one in value if name == "settings" else [value]:
-                found += [] if one is None else [option, str(one)]
-        return found
+        given = [name for name, value in vars(self).items() if value not in (None, ())]
+        return {typed.get(name, f"--{name}"): True for name in given}
 
 
 @dataclass(frozen=True)
@@ -309,8 +302,8 @@ def build(
 ) -> tuple[Workload, Problem, Cluster | None]:
     """Return the workload, completed for the problem, the problem with its rules, and its devices.
 
-    The devices are None if a field of the problem gives them. InputError if a field is missing or
-    wrong, or there are no devices.
+    Tied weights of an iteration are all-reduced once. The devices are None if a field of the
+    problem gives them. InputError if a field is missing or wrong, or there are no devices.
     """
     kind, fields = PROBLEMS[statement.name], dict(statement.fields)
     for key in required_fields(kind):
@@ -329,14 +322,9 @@ def build(
             each = np.full(problem.topology.size, requested.memory_bytes, np.float64)
             problem = replace(problem, topology=replace(problem.topology, memory_bytes=each))
         return complete(workload, problem), problem, None
-    cluster = choose_cluster(
-        workload,
-        requested.cluster,
-        requested.accelerators,
-        requested.cpus,
-        requested.memory_bytes,
-        statement.name,
-    )
+    cluster = choose_cluster(workload, requested, statement.name)
+    if isinstance(problem, PipelineJob) and workload.layers is None and are_copied(workload):
+        workload = tied_as(workload, Tied.COPIES, problem.microbatches or 1)
     workload = complete(workload, problem, cluster)
     if isinstance(problem, PipelineJob):
         problem = problem.for_workload(workload)
@@ -433,17 +421,12 @@ def workers_of(statement: Statement) -> Workers:
     return make_record(Workers, dict(statement.others.get(WORKERS, {})), statement.file)
 
 
-def choose_cluster(
-    workload: Workload,
-    path: str | None,
-    accelerators: int | None,
-    cpus: int | None,
-    memory_bytes: float | None,
-    problem: str = "throughput",
-) -> Cluster:
+def choose_cluster(workload: Workload, requested: ProblemOptions, problem: str) -> Cluster:
     """Return the cluster of a file or a workload, with the options' numbers in place of its own."""
     from ...instances.formats.files import load_cluster
 
+    path, memory_bytes = requested.cluster, requested.memory_bytes
+    accelerators, cpus = requested.accelerators, requested.cpus
     for option, count in (("--accelerators", accelerators), ("--cpus", cpus)):
         if count is not None and count < 0:
             raise InputError(f"{option}: {count}; it must be at least 0")
@@ -478,16 +461,12 @@ def choose_cluster(
     return cluster.with_counts(accelerators, cpus, memory_bytes)
 
 
-def choose_ties(workload: Workload, problem: str, microbatches: object) -> Workload:
-    """Return the workload whose tied weights are all-reduced once in an iteration."""
-    from ...instances.model.tied_weights import are_copied, tied_as
-
-    iteration = problem == "pipeline" and workload.layers is None
-    if not (iteration and are_copied(workload)):
-        return workload
-    if not isinstance(microbatches, int):  # what is no number is refused later
-        microbatches = 1
-    return tied_as(workload, Tied.COPIES, microbatches)
+def with_rings(statement: Statement, problem: Problem, method: str) -> Problem:
+    """Return a mapping with rings for a method that knows them alone, unless others are given."""
+    known = method in ("milp", "joint") and "collective" not in statement.fields
+    if isinstance(problem, DeviceMapping) and known:
+        return replace(problem, collective=Collective.RING)
+    return problem
 
 
 def choose_network(

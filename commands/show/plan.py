@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from ...api.gain import Gain, gain
+from ...api.gain import gain
 from ...instances import (
     DeviceMapping,
     PipelineJob,
@@ -58,7 +58,6 @@ def as_dict(
     problem: Problem,
     result: Result,
     report: Report | None,
-    facts: Facts | None,
 ) -> dict[str, Any]:
     """Return the object for `--json`; times in the workload's unit, sizes in bytes.
 
@@ -92,9 +91,7 @@ def as_dict(
         ]
         if report.calls:
             answer["calls"] = [_call(call) for call in report.calls if call.number]
-    if facts is not None:
-        answer |= facts_json(facts, result)
-    return answer
+    return answer | gain_dict(workload, result)
 
 
 def _device(device: DeviceReport) -> dict[str, Any]:
@@ -131,12 +128,14 @@ def print_result(
     problem: Problem,
     result: Result,
     report: Report | None,
-    facts: Facts | None,
     exports: str = "",
+    *,
+    problem_given: bool,
 ) -> None:
     """Print the tables of a plan, then objective, bound, gap, method, time; or why there is none.
 
-    `exports` is a line on the launchers that can take the plan; empty: none.
+    `exports` is a line on the launchers that can take the plan; empty: none. `problem_given`: the
+    user named the problem, and needs no line on its use.
     """
     unit = workload.time_unit
     what = "per microbatch as profiled"
@@ -169,7 +168,7 @@ def print_result(
             )
         else:
             OUT.print(_device_table(report, title, of_unit))
-    rows = {} if facts is None else facts_rows(facts, unit)
+    rows = gain_rows(workload, result, problem_given=problem_given)
     if exports:
         rows["export to"] = exports
     _print_end(objective_unit(problem, unit), result, report, what, rows)
@@ -438,57 +437,40 @@ def collectives(report: ShardingReport) -> dict[tuple[str, int], tuple[int, floa
     return dict(sorted(found.items()))
 
 
-@dataclass(frozen=True)
-class Facts:
-    """Speed-up and bubble of a plan."""
-
-    gain: Gain  # over one device
-    # of an iteration: the share of the devices' time in which they are idle
-    bubble: float | None = None
-    streams: bool = False  # whether to print that a plan of least max-load is for streams
-
-
-def facts_of(workload: Workload, result: Result, *, objective_given: bool) -> Facts | None:
-    """Return the facts of a result's plan; None for other problems, and without a plan.
-
-    `objective_given`: the user named the problem, and needs no line on its use.
-    """
-    gained = gain(workload, result)
-    if gained is None or result.plan is None:
-        return None
-    if is_iteration(result.plan.problem):
-        return Facts(gained, simulate(workload, result.plan).bubble)
-    return Facts(gained, streams=not objective_given and bool(workload.backward.any()))
-
-
-def facts_json(facts: Facts, result: Result) -> dict[str, Any]:
-    """Return the facts as an object for `--json`."""
-    assert result.plan is not None
+def gain_dict(workload: Workload, result: Result) -> dict[str, Any]:
+    """Return speed-up and bubble of a plan for `--json`; empty where it has none."""
+    gained, plan = gain(workload, result), result.plan
+    if gained is None or plan is None:
+        return {}
     answer: dict[str, Any] = {
-        "one_device": facts.gain.one_device,
-        "speed_up": facts.gain.speed_up,
-        "no_gain_because": facts.gain.reason,
+        "one_device": gained.one_device,
+        "speed_up": gained.speed_up,
+        "no_gain_because": gained.reason,
     }
-    problem, solution = result.plan.problem, result.plan.solution
+    problem, solution = plan.problem, plan.solution
     if is_iteration(problem) and isinstance(solution, PipelinePlacement):
         answer |= {
             "schedule": problem.schedule,
             "microbatches": problem.batch,
-            "per_microbatch": result.plan.objective / problem.batch,
-            "bubble": facts.bubble,
+            "per_microbatch": plan.objective / problem.batch,
+            "bubble": simulate(workload, plan).bubble,
             "stages": list(solution.devices),
         }
     return answer
 
 
-def facts_rows(facts: Facts, unit: str) -> dict[str, str]:
-    """Return the lines below a table of devices, by name."""
+def gain_rows(workload: Workload, result: Result, *, problem_given: bool) -> dict[str, str]:
+    """Return the lines on a plan's gain below a table of devices, by name."""
+    gained, plan = gain(workload, result), result.plan
+    if gained is None or plan is None:
+        return {}
     rows = {}
-    if math.isfinite(facts.gain.speed_up):
-        rows["speed-up"] = facts.gain.text(unit)
-    if facts.bubble is not None:
-        rows["bubble"] = f"{show_percent(facts.bubble)} of the time of the devices in use"
-    if facts.streams:
+    if math.isfinite(gained.speed_up):
+        rows["speed-up"] = gained.text(workload.time_unit)
+    if is_iteration(plan.problem):
+        share = show_percent(simulate(workload, plan).bubble)
+        rows["bubble"] = f"{share} of the time of the devices in use"
+    elif not problem_given and workload.backward.any():
         rows["right for"] = (
             "streams of microbatches without end; plan an iteration with --microbatches"
         )

@@ -29,7 +29,7 @@ from functools import cached_property
 import numpy as np
 
 from ...instances import Latency
-from ...instances.common.arrays import Bools, Floats, Ints, frozen
+from ...instances.common.arrays import Bools, Floats, Ints, frozen, grouped, increasing
 from ..digraph import demand_order
 from ..task import Task
 
@@ -117,18 +117,13 @@ def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
         units = {int(unit_of[v]) for v in members}
         if len(units) > 1:
             group[list(units)] = colour
-    after: list[list[int]] = [[] for _ in order]
-    before: list[list[int]] = [[] for _ in order]
-    for u, v in sorted(edges.tolist()):
-        after[u].append(v)
-        before[v].append(u)
     return LatencyGraph(
         unit_of=frozen(unit_of, np.int64),
         members=tuple(map(tuple, members_of)),
         group=frozen(group, np.int64),
         aside=frozen(place[order] != 0, np.bool_),
-        successors=tuple(map(tuple, after)),
-        predecessors=tuple(map(tuple, before)),
+        successors=grouped(increasing(edges), size),
+        predecessors=grouped(increasing(edges[:, ::-1]), size),
         kinds=kinds,
         count=frozen(costs.count[list(kinds)], np.int64),
         capacity_bytes=frozen(costs.capacity_bytes[list(kinds)], np.float64),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
@@ -170,32 +168,24 @@ def _check_order(task: Task[Problem], groups: DeviceGroups, allowed: Bools) -> N
             pinned.setdefault(d, {}).setdefault(of[v], groups.pins[g][0])
     waits: nx.DiGraph[int] = nx.DiGraph()
     for d, sources in pinned.items():
-        reached = _reached_from(ahead, sources)
+        ahead.add_edges_from((-1 - d, part) for part in sources)
+        reached = nx.descendants(ahead, -1 - d)
         for e, targets in pinned.items():
             found = next((part for part in targets if part in reached), None)
             if e != d and found is not None:
-                waits.add_edge(d, e, ends=(sources[reached[found]], targets[found]))
+                waits.add_edge(d, e, fed=found)
     circle = next(iter(sorted(nx.simple_cycles(waits, length_bound=2), key=len)), None)
     if circle is None:
         try:
             circle = [d for d, _ in nx.find_cycle(waits)]
         except nx.NetworkXNoCycle:
             return
-    arcs = list(zip(circle, [*circle[1:], circle[0]], strict=True))
-    ends = [waits.edges[arc]["ends"] for arc in arcs]
+    ends = []
+    for d, e in zip(circle, [*circle[1:], circle[0]], strict=True):
+        part = waits.edges[d, e]["fed"]
+        feeding = min(pinned[d].keys() & nx.ancestors(ahead, part))
+        ends.append((pinned[d][feeding], pinned[e][part]))
     ids = task.workload.ids
     feeds = " and ".join(f"{ids[a.node]} feeds {ids[b.node]}" for a, b in ends)
     named = ", ".join(dict.fromkeys(pin.rule for pair in ends for pin in pair))
     raise InfeasibleError(f"{feeds}, so {named} cannot hold with a contiguous split")
-
-
-def _reached_from(ahead: nx.DiGraph[int], sources: Iterable[int]) -> dict[int, int]:
-    """Return the parts reachable from `sources`, each with one source that reaches it."""
-    origin: dict[int, int] = {}
-    queue = deque((v, g) for g in sources for v in ahead.successors(g))
-    while queue:
-        v, g = queue.popleft()
-        if v not in origin:
-            origin[v] = g
-            queue.extend((w, g) for w in ahead.successors(v))
-    return origin

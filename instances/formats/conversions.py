@@ -1,4 +1,4 @@
-"""Workloads and clusters from pandas and networkx: the inverses of their `to_…` methods."""
+"""Workloads from pandas and networkx: the inverses of their `to_…` methods."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from . import (
 )
 from .outline import placed_numbers
 from .source import CLUSTER, JOB_PLAN, PLAN, PROGRAM, WORKLOAD, Source, read_file, read_source
-from .stagecut_json import ClusterFile
+from .stagecut_json import ClusterFile, make_cluster
 from .tensor_program_json import read_program, write_program
 from .writing import json_text, write_whole
 
@@ -129,7 +129,9 @@ def load_cluster(path: str | Path) -> Cluster:
     >>> load_cluster("cluster.json").size
     2
     """
-    return stagecut_json.read_cluster(read_source(path))
+    source = read_source(path)
+    file = read_file(source, ClusterFile, CLUSTER)
+    return make_cluster(source, file.kinds, file.links)
 
 
 def load_plan(path: str | Path, workload: Workload, cluster: Cluster | None = None) -> Plan:

@@ -126,21 +126,18 @@ def read_certificate(
 ) -> PriceCertificate | HubCertificate | ShardingCertificate | None:
     """Return a plan's certificate for a number of nodes and of kinds of devices.
 
-    None if its origin is not one of `CHECKED`. Errors as of `price_certificate`.
+    None if its origin is not one of `CHECKED`. InputError if a field is missing, of another type or
+    length, or holds no number up to `LARGEST`.
     """
     origin = values.get("origin")
     if origin == PRICES:
-        return price_certificate(values, nodes, kinds)
+        return _price_certificate(values, nodes, kinds)
     if origin == HUBS:
         return hub_certificate(values, nodes, kinds)
     return _read(values, ShardingCertificate) if origin in CHECKED else None
 
 
-def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> PriceCertificate:
-    """Return a certificate by prices, for a number of nodes and of kinds of devices.
-
-    InputError if a field is missing, of another type or length, or holds no number up to `LARGEST`.
-    """
+def _price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> PriceCertificate:
     found = _read(values, PriceCertificate)
     _check_sizes(found, {"prices": nodes, "memory_prices": kinds, "transfer_prices": kinds})
     _check_range("order", found.order, nodes, "node")
@@ -148,10 +145,7 @@ def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> P
 
 
 def hub_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> HubCertificate:
-    """Return a certificate by hubs, for a number of nodes and of kinds of devices.
-
-    Errors as of `price_certificate`.
-    """
+    """Return a certificate by hubs; errors as of `read_certificate`."""
     found = _read(values, HubCertificate)
     _check_range("kind", [found.kind], kinds, "kind")
     _check_range("hubs", found.hubs, nodes, "node")

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..common.arrays import Ints
 from ..common.errors import InputError, quote
 from ..common.units import NodeId
 from ..model.cluster import Cluster
@@ -277,9 +276,7 @@ def _part_of(parts: Sequence[Sequence[NodeId]], workload: Workload) -> list[int]
 def encode_stages(solution: StagePlacement, workload: Workload, cluster: Cluster) -> StagesRecord:
     """Return the record of a plan's stages."""
     layers = layers_of(workload)
-    first = np.searchsorted(layers.node, np.arange(workload.n), sorter=_by_node(layers))
-    position = np.empty(layers.size, np.int64)
-    position[_by_node(layers)] = np.arange(layers.size)
+    own = _by_node(layers, workload.n)
     return StagesRecord(
         [
             StageRecord(
@@ -287,7 +284,7 @@ def encode_stages(solution: StagePlacement, workload: Workload, cluster: Cluster
                 replicas=stage.replicas,
                 degree=stage.degree,
                 nodes=[
-                    ChosenRecord(workload.ids[v], layers.label[c], int(position[c] - first[v]))
+                    ChosenRecord(workload.ids[v], layers.label[c], own[v].index(c))
                     for v, c in zip(stage.nodes, stage.configuration, strict=True)
                 ],
             )
@@ -299,10 +296,7 @@ def encode_stages(solution: StagePlacement, workload: Workload, cluster: Cluster
 def decode_stages(record: StagesRecord, workload: Workload, cluster: Cluster) -> StagePlacement:
     """Return the stages in a record; raises InputError where they do not fit the workload."""
     layers = layers_of(workload)
-    order = _by_node(layers).tolist()
-    mine: list[list[int]] = [[] for _ in workload.ids]
-    for c in order:
-        mine[int(layers.node[c])].append(c)
+    own = _by_node(layers, workload.n)
     kinds = [kind.name for kind in cluster.kinds]
     _part_of([[entry.node for entry in part.nodes] for part in record.stages], workload)
     stages = []
@@ -318,13 +312,13 @@ def decode_stages(record: StagesRecord, workload: Workload, cluster: Cluster) ->
         chosen = []
         for entry in part.nodes:
             v = workload.index[entry.node]
-            if not 0 <= entry.number < len(mine[v]):
+            if not 0 <= entry.number < len(own[v]):
                 raise InputError(
                     f"solution: node {plain_id(entry.node)} has no configuration "
-                    f"number {quote(entry.number)}; it has {len(mine[v])}: give the workload that "
+                    f"number {quote(entry.number)}; it has {len(own[v])}: give the workload that "
                     "the plan was made for"
                 )
-            c = mine[v][entry.number]
+            c = own[v][entry.number]
             if entry.configuration != layers.label[c]:
                 raise InputError(
                     f"solution: node {plain_id(entry.node)}: configuration "
@@ -339,8 +333,12 @@ def decode_stages(record: StagesRecord, workload: Workload, cluster: Cluster) ->
     return in_stages(stages, cluster)
 
 
-def _by_node(layers: Layers) -> Ints:
-    return np.argsort(layers.node, kind="stable")
+def _by_node(layers: Layers, nodes: int) -> list[list[int]]:
+    """Return the numbers of each node's configurations."""
+    found: list[list[int]] = [[] for _ in range(nodes)]
+    for c, v in enumerate(layers.node.tolist()):
+        found[v].append(c)
+    return found
 
 
 def encode_sharding(

@@ -43,7 +43,7 @@ class TieRecord(Record):
     exchange: list[int | str] = msgspec.field(default_factory=list)
 
 
-class ConfigurationRecord(msgspec.Struct, forbid_unknown_fields=True):
+class ConfigurationRecord(Record):
     """One configuration of a node; `sync_in`, `sync_out`: bytes by the id at an edge's other end.
 
     `sharding` has the signatures of the layer's operators, separated by spaces.
@@ -61,7 +61,7 @@ class ConfigurationRecord(msgspec.Struct, forbid_unknown_fields=True):
     sharding: str = ""
 
 
-class LayersRecord(msgspec.Struct, forbid_unknown_fields=True):
+class LayersRecord(Record):
     """Data shared by all layers; bytes of each edge in the order of the file's edges."""
 
     edge_bytes: list[float]
@@ -247,12 +247,6 @@ def write_workload(workload: Workload) -> dict[str, object]:
         "nodes": nodes,
         "edges": [[workload.ids[u], workload.ids[v]] for u, v in workload.edges.tolist()],
     }
-
-
-def read_cluster(source: Source) -> Cluster:
-    """Return the cluster in a Stagecut cluster file."""
-    file = read_file(source, ClusterFile, CLUSTER)
-    return make_cluster(source, file.kinds, file.links)
 
 
 def write_cluster(cluster: Cluster) -> dict[str, object]:

@@ -323,7 +323,9 @@ def refusal(known: LauncherSettings, layout: Layout, layers: int | None = None) 
 
 
 def _passes(known: LauncherSettings, layout: Layout) -> _Refusal:
-    """Return an unsupported precision, recording, compilation, order of axes or schedule."""
+    """Return an unsupported pipeline, precision, recording, compilation, order or schedule."""
+    if layout.pipeline > 1 and not known.zero_in_pipeline:
+        return f"pipeline: {layout.pipeline}", "1"
     if layout.recipe.compute not in known.formats:
         return f"recipe: products in {layout.recipe.compute}", _listed(known.formats)
     if layout.graphs not in known.graphs:
@@ -342,10 +344,8 @@ def _division(known: LauncherSettings, layout: Layout) -> _Refusal:
     piped = layout.pipeline > 1
     stages = known.zero_in_pipeline if piped else known.zero
     if layout.zero not in stages:
-        where = " in a pipeline" if piped else ""
-        return f"zero: {layout.zero}{where}", (_listed(stages) or "none") + (
-            " there" if piped else ""
-        )
+        where, there = (" in a pipeline", " there") if piped else ("", "")
+        return f"zero: {layout.zero}{where}", f"{_listed(stages)}{there}"
     if known.always_sharded and not layout.zero and layout.tensor * layout.context > 1:
         return "zero: 0 beside tensor or context parallelism", f"{_listed(stages - {0})} there"
     if layout.shards < layout.replicas and layout.zero and layout.zero not in known.sharded_groups:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral, Real
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +14,6 @@ from ..common.arrays import Floats, Ints, frozen
 from ..common.errors import InputError, all_differ, quote
 from ..common.units import LARGEST, SMALLEST
 from .summary import Tabled
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ACCELERATOR = "accelerator"
 CPU = "cpu"
@@ -111,37 +106,6 @@ class PairLink:
 
     def __str__(self) -> str:
         return " – ".join(quote(end).strip('"') for end in self.ends)
-
-
-def link_table(links: Sequence[PairLink], named: Mapping[str, Sequence[int]], size: int) -> Ints:
-    """Return the link that joins each pair of `size` devices; shape (D, D), −1 for none.
-
-    Of several links that name a pair the last one counts; `named` has the devices of each name.
-    InputError if an end does not exist, a link joins a device with itself only, a pair of ends is
-    given twice, or there are more than `MAX_LINKED_DEVICES` devices.
-    """
-    if size > MAX_LINKED_DEVICES:
-        raise InputError(
-            f"cluster: links between {size} devices; at most {MAX_LINKED_DEVICES} can be linked"
-        )
-    table = np.full((size, size), -1)
-    seen: set[frozenset[str]] = set()
-    for i, pair in enumerate(links):
-        if not isinstance(pair, PairLink):
-            raise InputError(f"cluster: {quote(pair)} is not a PairLink")
-        for end in pair.ends:
-            if end not in named:
-                raise InputError(f"cluster: link {pair}: no accelerator or kind {quote(end)}")
-        if frozenset(pair.ends) in seen:
-            raise InputError(f"cluster: link {pair} is given twice; remove one")
-        seen.add(frozenset(pair.ends))
-        a, b = (np.asarray(named[end], np.int64) for end in pair.ends)
-        if len(a) == len(b) == 1 and a[0] == b[0]:
-            raise InputError(f"cluster: link {pair} joins a device with itself; name two devices")
-        table[np.ix_(a, b)] = i
-        table[np.ix_(b, a)] = i
-    np.fill_diagonal(table, -1)
-    return frozen(table, np.int64)
 
 
 def number(value: object, what: str) -> float:
@@ -315,15 +279,36 @@ class Cluster(Tabled):
     @cached_property
     def link_of(self) -> Ints:
         """Shape (D, D): number of the link between two devices, −1 for none."""
-        hosts = [kind.host for kind in self.kinds]
+        if self.size > MAX_LINKED_DEVICES:
+            raise InputError(
+                f"cluster: links between {self.size} devices; at most {MAX_LINKED_DEVICES} can be "
+                "linked"
+            )
+        linkable = [(d, x) for d, x in enumerate(self.devices) if not self.kinds[x.kind].host]
         named: dict[str, list[int]] = {kind.name: [] for kind in self.kinds if not kind.host}
-        for d, device in enumerate(self.devices):
-            if not hosts[device.kind]:
-                named[self.kinds[device.kind].name].append(d)
-        for d, device in enumerate(self.devices):
-            if not hosts[device.kind]:
-                named.setdefault(device.name, [d])
-        return link_table(self.links, named, self.size)
+        for d, device in linkable:
+            named[self.kinds[device.kind].name].append(d)
+        for d, device in linkable:
+            named.setdefault(device.name, [d])
+        table = np.full((self.size, self.size), -1)
+        seen: set[frozenset[str]] = set()
+        for i, pair in enumerate(self.links):
+            if not isinstance(pair, PairLink):
+                raise InputError(f"cluster: {quote(pair)} is not a PairLink")
+            for end in pair.ends:
+                if end not in named:
+                    raise InputError(f"cluster: link {pair}: no accelerator or kind {quote(end)}")
+            if frozenset(pair.ends) in seen:
+                raise InputError(f"cluster: link {pair} is given twice; remove one")
+            seen.add(frozenset(pair.ends))
+            a, b = (named[end] for end in pair.ends)
+            if a == b and len(a) == 1:
+                raise InputError(
+                    f"cluster: link {pair} joins a device with itself; name two devices"
+                )
+            table[np.ix_(a, b)] = table[np.ix_(b, a)] = i
+        np.fill_diagonal(table, -1)
+        return frozen(table, np.int64)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -380,29 +365,6 @@ class Cluster(Tabled):
             return self
         kinds = (replace(kind, count=0) if kind.host else kind for kind in self.kinds)
         return Cluster(tuple(kinds))
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row per kind, indexed by name.
-
-        Links between devices are not in it.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns: count, memory_bytes, host, times, slowdown, link_latency_s and
-            link_bytes_per_s (both NaN without a link).
-        """
-        import pandas as pd
-
-        rows = []
-        for kind in self.kinds:
-            row = {key: value for key, value in vars(kind).items() if key != "link"}
-            link = kind.link
-            row["link_latency_s"] = math.nan if link is None else link.latency_s
-            row["link_bytes_per_s"] = math.nan if link is None else link.bytes_per_s
-            rows.append(row)
-        frame = pd.DataFrame(rows).astype({"times": "object"})
-        return frame.set_index("name")
 
 
 def accelerators_and_cpus(

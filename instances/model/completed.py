@@ -8,14 +8,14 @@ assumptions, each of which is noted in the workload.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..common.errors import InputError, quote
 from ..common.units import LARGEST, SMALLEST, TIME_UNITS, UNSPECIFIED, show_percent
-from .cluster import ACCELERATOR, Cluster, number
+from .cluster import ACCELERATOR, Cluster
 from .pipeline_job import PipelineJob, is_iteration, is_stream
 from .problem import DeviceMapping, Problem
 from .sharding import Sharding
@@ -29,55 +29,16 @@ ASSUMED = "assumed"
 FORWARD_SHARE = 1 / 3
 
 
-@dataclass(frozen=True)
-class Assumptions:
-    """Values that are assumed where a file does not give them.
-
-    Parameters
-    ----------
-    time_unit
-        ``s``, ``ms``, ``us`` or ``ns``.
-    bandwidth
-        Bytes per second that a device sends and receives.
-    weight_share
-        Fraction of a forward node's memory that is weights; the rest are activations.
-
-    Raises
-    ------
-    InputError
-        If one is none of its choices, or out of range.
-
-    Examples
-    --------
-    >>> Assumptions(time_unit="us").bandwidth
-    25000000000.0
-    """
-
-    time_unit: str = "ms"
-    bandwidth: float = 25e9
-    weight_share: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.time_unit not in TIME_UNITS:
-            known = ", ".join(TIME_UNITS)
-            raise InputError(f"time_unit: {quote(self.time_unit)} is not one of {known}")
-        if not SMALLEST <= number(self.bandwidth, "bandwidth") <= LARGEST:
-            raise InputError(f"bandwidth: {quote(self.bandwidth)}; it must be above 0")
-        if not 0 <= number(self.weight_share, "weight_share") <= 1:
-            raise InputError(f"weight_share: {quote(self.weight_share)}; it must be from 0 to 1")
+#: Values that are assumed by default: unit of time; bytes per second that a device sends and
+#: receives; fraction of a forward node's memory that is weights, the rest being activations.
+TIME_UNIT, BANDWIDTH, WEIGHT_SHARE = "ms", 25e9, 1.0
 
 
-#: Assumptions by default.
-USUAL = Assumptions()
-
-
-def complete(
-    workload: Workload,
-    problem: Problem,
-    cluster: Cluster | None = None,
-    assumptions: Assumptions = USUAL,
-) -> Workload:
+def complete(workload: Workload, problem: Problem, cluster: Cluster | None = None) -> Workload:
     """Return the workload in the form that a problem needs, completed by assumptions.
+
+    Times without a unit are in ms, links without a bandwidth move 25 GB/s, and memory of forward
+    nodes that names no weights is weights.
 
     Parameters
     ----------
@@ -88,8 +49,6 @@ def complete(
         with configurations.
     cluster
         The cluster whose links price transfers; default: the workload's.
-    assumptions
-        Values for what the workload does not give.
 
     Returns
     -------
@@ -114,16 +73,16 @@ def complete(
     if isinstance(problem, Sharding):
         return workload
     if isinstance(problem, DeviceMapping):
-        made = _with_bytes(_with_unit(workload, assumptions), assumptions)
+        made = _with_bytes(_with_unit(workload))
         sums = problem.replicas > 1 and problem.mode != "p2p"
-        return _with_weights(made, assumptions) if sums else made
+        return _with_weights(made) if sums else made
     if is_stream(problem) and workload.layers is None:
-        workload = _as_layers(workload, assumptions)
+        workload = _as_layers(workload)
     elif is_iteration(problem) and workload.layers is not None:
         workload = passes_of(workload)
     if isinstance(problem, PipelineJob) and workload.layers is not None:
-        return workload if problem.bandwidth else _with_bandwidth(workload, assumptions)
-    return _with_transfers(workload, cluster or workload.cluster, assumptions)
+        return workload if problem.bandwidth else _with_bandwidth(workload)
+    return _with_transfers(workload, cluster or workload.cluster)
 
 
 def filled(
@@ -134,18 +93,25 @@ def filled(
 ) -> Workload:
     """Return the workload with unit, bandwidth and share of weights filled in where it has none.
 
-    They are as in `Assumptions`. A bandwidth makes bytes of times of transfers, and the reverse.
+    The unit is one of `TIME_UNITS`, the bandwidth in bytes per second, the share from 0 to 1. A
+    bandwidth makes bytes of times of transfers, and the reverse. InputError if one is out of range.
     """
-    taken = Assumptions(
-        USUAL.time_unit if time_unit is None else time_unit,
-        USUAL.bandwidth if bandwidth is None else bandwidth,
-        USUAL.weight_share if weight_share is None else weight_share,
-    )
-    made = workload if time_unit is None else _with_unit(workload, taken)
+    if time_unit is not None:
+        if time_unit not in TIME_UNITS:
+            known = ", ".join(TIME_UNITS)
+            raise InputError(f"time_unit: {quote(time_unit)} is not one of {known}")
+        workload = _with_unit(workload, time_unit)
     if bandwidth is not None:
-        made = _with_transfers(_with_bytes(made, taken), None, taken)
-        made = made if made.layers is None else _with_bandwidth(made, taken)
-    return made if weight_share is None else _with_activations(_with_weights(made, taken), taken)
+        if not SMALLEST <= bandwidth <= LARGEST:
+            raise InputError(f"bandwidth: {quote(bandwidth)}; it must be above 0")
+        workload = _with_transfers(_with_bytes(workload, bandwidth), None, bandwidth)
+        if workload.layers is not None:
+            workload = _with_bandwidth(workload, bandwidth)
+    if weight_share is not None:
+        if not 0 <= weight_share <= 1:
+            raise InputError(f"weight_share: {quote(weight_share)}; it must be from 0 to 1")
+        workload = _with_activations(_with_weights(workload, weight_share), weight_share)
+    return workload
 
 
 def assumed(workload: Workload) -> list[str]:
@@ -160,78 +126,78 @@ def _noted(workload: Workload, note: str, **fields: Any) -> Workload:
     return replace(workload, **fields, provenance={**workload.provenance, ASSUMED: notes})
 
 
-def _with_unit(workload: Workload, taken: Assumptions) -> Workload:
+def _with_unit(workload: Workload, time_unit: str = TIME_UNIT) -> Workload:
     """Return the workload with a unit of time."""
     if workload.time_unit != UNSPECIFIED:
         return workload
-    note = f"times are in {taken.time_unit}: the file names no unit"
-    return _noted(workload, note, time_unit=taken.time_unit)
+    note = f"times are in {time_unit}: the file names no unit"
+    return _noted(workload, note, time_unit=time_unit)
 
 
-def _bandwidth(workload: Workload, taken: Assumptions) -> tuple[Workload, float]:
+def _bandwidth(workload: Workload, bandwidth: float) -> tuple[Workload, float]:
     """Return the workload and bytes per time unit over a link: the file's, else as assumed."""
     if workload.layers is not None and workload.layers.bandwidth is not None:
         return workload, workload.layers.bandwidth
-    workload = _with_unit(workload, taken)
-    note = f"links move {taken.bandwidth / 1e9:g} GB/s: the file names no bandwidth"
-    return _noted(workload, note), taken.bandwidth * TIME_UNITS[workload.time_unit]
+    workload = _with_unit(workload)
+    note = f"links move {bandwidth / 1e9:g} GB/s: the file names no bandwidth"
+    return _noted(workload, note), bandwidth * TIME_UNITS[workload.time_unit]
 
 
-def _with_bytes(workload: Workload, taken: Assumptions) -> Workload:
+def _with_bytes(workload: Workload, bandwidth: float = BANDWIDTH) -> Workload:
     """Return the workload with the bytes of outputs."""
     if workload.output_bytes is not None or workload.transfer is None:
         return workload
-    workload, per_unit = _bandwidth(workload, taken)
+    workload, per_unit = _bandwidth(workload, bandwidth)
     assert workload.transfer is not None
     return replace(workload, output_bytes=workload.transfer * per_unit)
 
 
-def _with_transfers(workload: Workload, cluster: Cluster | None, taken: Assumptions) -> Workload:
+def _with_transfers(
+    workload: Workload, cluster: Cluster | None, bandwidth: float = BANDWIDTH
+) -> Workload:
     """Return the workload with transfer times, unless the cluster's links price all transfers."""
     kinds = () if cluster is None else cluster.kinds
     linked = [kind.link is not None for kind in kinds if not kind.host and kind.count]
     if any(linked) or (cluster is not None and cluster.links):  # which take seconds and bytes
-        workload = _with_bytes(_with_unit(workload, taken), taken)
+        workload = _with_bytes(_with_unit(workload), bandwidth)
     if workload.transfer is not None or (linked and all(linked)):
         return workload
-    workload, per_unit = _bandwidth(workload, taken)
+    workload, per_unit = _bandwidth(workload, bandwidth)
     assert workload.output_bytes is not None  # a workload has one of the two
     return replace(workload, transfer=workload.output_bytes / per_unit)
 
 
-def _with_bandwidth(workload: Workload, taken: Assumptions) -> Workload:
+def _with_bandwidth(workload: Workload, bandwidth: float = BANDWIDTH) -> Workload:
     """Return a workload of layers with a bandwidth."""
-    workload, per_unit = _bandwidth(workload, taken)
+    workload, per_unit = _bandwidth(workload, bandwidth)
     assert workload.layers is not None
     return replace(workload, layers=replace(workload.layers, bandwidth=per_unit))
 
 
-def _with_weights(workload: Workload, taken: Assumptions) -> Workload:
+def _with_weights(workload: Workload, share: float = WEIGHT_SHARE) -> Workload:
     """Return the workload with the bytes of weights of forward nodes."""
     known = {"weight_bytes", "gradient_bytes"} & set(workload.extra)
     if known or workload.layers is not None:
         return workload
-    weights = np.where(workload.backward, 0.0, workload.memory_bytes * taken.weight_share)
-    part = show_percent(taken.weight_share, 0)
-    note = f"weights are {part} of the memory of nodes: the file names none"
+    weights = np.where(workload.backward, 0.0, workload.memory_bytes * share)
+    note = f"weights are {show_percent(share, 0)} of the memory of nodes: the file names none"
     return _noted(workload, note, extra={**workload.extra, "weight_bytes": weights})
 
 
-def _with_activations(workload: Workload, taken: Assumptions) -> Workload:
+def _with_activations(workload: Workload, weight_share: float = WEIGHT_SHARE) -> Workload:
     """Return the workload with the bytes of activations of forward nodes."""
     if "activation_bytes" in workload.extra or workload.layers is not None:
         return workload
-    share = 1 - taken.weight_share
+    share = 1 - weight_share
     sizes = np.where(workload.backward, 0.0, workload.memory_bytes * share)
     note = f"activations are {show_percent(share, 0)} of the memory of nodes: the file names none"
     return _noted(workload, note, extra={**workload.extra, "activation_bytes": sizes})
 
 
-def _as_layers(workload: Workload, taken: Assumptions) -> Workload:
+def _as_layers(workload: Workload) -> Workload:
     """Return forward and backward nodes as layers with configurations."""
     if workload.backward.any():
-        workload = _with_weights(_with_bytes(workload, taken), taken)
-        workload = _with_activations(workload, taken)
+        workload = _with_activations(_with_weights(_with_bytes(workload)))
     return training_layers(workload)
 
 

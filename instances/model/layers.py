@@ -7,17 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..common.arrays import Bools, Floats, Ints, checked, rebuild
 from ..common.errors import InputError, quote
 from ..common.units import LARGEST, MOST_COUNT, SMALLEST
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 #: Fields of `Layers` with a value for each configuration that files write as it is.
 PER_CONFIGURATION = (
@@ -129,12 +124,6 @@ class Layers:
         if any(self.sharding):
             digest.update(repr(self.sharding).encode())
         return digest.hexdigest()
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row per configuration."""
-        import pandas as pd
-
-        return pd.DataFrame({key: getattr(self, key) for key in ("node", *PER_CONFIGURATION)})
 
     __reduce__ = rebuild
 

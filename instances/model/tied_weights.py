@@ -26,7 +26,7 @@ from ..common.arrays import Floats, Ints
 from ..common.choices import Tied
 from ..common.errors import InputError
 from ..common.units import NodeId
-from .workload import Copy, Tie, Workload
+from .workload import Copy, Tie, Workload, node_columns
 
 
 def tied_as(workload: Workload, tied: Tied | str, microbatches: int = 1) -> Workload:
@@ -133,23 +133,14 @@ def _without_ties(workload: Workload) -> Workload:
             for v in copy.nodes:
                 labels[v] = ids[min(copy.nodes)] if len(copy.nodes) > 1 else None
     colours, names = _numbered(labels)
-
-    def part(values: Floats | None) -> Floats | None:
-        return None if values is None else values[rows]
-
     once = replace(
         workload,
+        **node_columns(workload, rows),
         ids=ids,
         edges=np.array(edges, np.int64).reshape(-1, 2),
-        times={kind: values[rows] for kind, values in workload.times.items()},
-        memory_bytes=workload.memory_bytes[rows],
-        transfer=part(workload.transfer),
-        output_bytes=part(workload.output_bytes),
-        backward=workload.backward[rows],
         colours=colours,
         colour_labels=names,
         names=tuple(workload.names[v] for v in rows.tolist()),
-        extra={key: values[rows] for key, values in workload.extra.items()},
         ties=(),
     )
     return _with_bytes(once, ties, -1.0) if are_copied(workload) else once
@@ -188,23 +179,18 @@ def _copied(once: Workload, ties: Sequence[Tie], microbatches: int) -> Workload:
         made.append(replace(tie, exchange=tuple(range(first, len(ids)))))
     new = len(sizes)
     colours, names = _numbered(labels)
-
-    def longer(values: Floats, more: Sequence[float] = ()) -> Floats:
-        return np.concatenate([values, np.array(more or [0.0] * new)])
-
+    columns = node_columns(once, np.append(np.arange(once.n), np.full(new, -1)))
+    for key, values in (("transfer", times), ("output_bytes", sizes), ("backward", [True] * new)):
+        if columns[key] is not None:
+            columns[key][once.n :] = values
     grown = replace(
         once,
+        **columns,
         ids=tuple(ids),
         edges=np.array(edges, np.int64).reshape(-1, 2),
-        times={kind: longer(values) for kind, values in once.times.items()},
-        memory_bytes=longer(once.memory_bytes),
-        transfer=None if once.transfer is None else longer(once.transfer, times),
-        output_bytes=None if once.output_bytes is None else longer(once.output_bytes, sizes),
-        backward=np.concatenate([once.backward, np.ones(new, np.bool_)]),
         colours=colours,
         colour_labels=names,
         names=(*once.names, *map(str, ids[once.n :])),
-        extra={key: longer(values) for key, values in once.extra.items()},
         ties=tuple(made),
     )
     return _with_bytes(grown, ties, 1.0)

@@ -13,9 +13,10 @@ from functools import cached_property, partial
 from heapq import heappop, heappush
 from numbers import Integral
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..common.arrays import Bools, Floats, Ints, checked, frozen, grouped, increasing, rebuild
 from ..common.errors import InputError, all_differ, quote
@@ -502,6 +503,23 @@ def describe_cycle(ids: tuple[NodeId, ...], edges: Ints) -> str:
     cycle = [str(ids[u]) for u, _ in nx.find_cycle(graph)]
     around = [*cycle[:8], "…"] if len(cycle) > 8 else cycle
     return f"the edges close a cycle: {' → '.join([*around, cycle[0]])}"
+
+
+def node_columns(workload: Workload, rows: Ints) -> dict[str, Any]:
+    """Return the costs of the nodes of these numbers as fields of `Workload`; 0 for number −1.
+
+    Those are times, memory, transfers, output sizes, extra numbers, and passes.
+    """
+
+    def part(values: NDArray[Any] | None) -> NDArray[Any] | None:
+        return None if values is None else np.append(values, values.dtype.type(0))[rows]
+
+    columns = ("memory_bytes", "transfer", "output_bytes", "backward")
+    return {
+        **{key: part(getattr(workload, key)) for key in columns},
+        "times": {kind: part(values) for kind, values in workload.times.items()},
+        "extra": {key: part(values) for key, values in workload.extra.items()},
+    }
 
 
 def kept_bytes(workload: Workload) -> tuple[Floats, Floats, Floats]:

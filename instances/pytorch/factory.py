@@ -81,6 +81,8 @@ def make(
         raise InputError(
             f"--batch: {reference} returns its inputs itself; give it a parameter `batch`"
         )
+    elif shape is not None:
+        raise InputError(f"--input: {reference} returns its inputs itself; leave --input out")
     return made_of(model, inputs, dtype, device)
 
 

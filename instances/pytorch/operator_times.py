@@ -23,6 +23,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import torch
+from platformdirs import user_cache_path
 from torch import fx, nn
 
 from ..common.arrays import Floats
@@ -60,14 +61,6 @@ _Number = Annotated[float, msgspec.Meta(ge=0.0)]
 _Row = tuple[_Number, _Number, _Number]
 
 
-@dataclass(frozen=True)
-class ModelSeconds:
-    """Seconds that the whole model takes, forward and backward."""
-
-    forward: Timing
-    backward: Timing
-
-
 class Cache:
     """Cache of kernel timings: a file per device, library version and number of threads.
 
@@ -101,13 +94,6 @@ class Cache:
             write_whole(self.path, json.dumps(rows, indent=0))
         except (OSError, InputError) as error:  # the measurements are used nevertheless
             self.notes.append(f"what was measured is not kept for later: {error}")
-
-
-def cache_folder() -> Path:
-    """Return the default folder of measurements."""
-    import pooch
-
-    return Path(pooch.os_cache("stagecut")) / "kernels"
 
 
 def machine_name(device: str) -> str:
@@ -220,8 +206,8 @@ def host_clock(device: torch.device) -> Callable[[], float]:
 
 def measure_whole(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
-) -> ModelSeconds:
-    """Return the seconds of the model itself, called as by its user."""
+) -> tuple[Timing, Timing]:
+    """Return the times of the model itself, called as by its user: forward and backward."""
     device = device_of((*model.parameters(), *tensors((args, dict(kwargs)))))
     clock = host_clock(device)
     forward: list[float] = []
@@ -243,7 +229,7 @@ def measure_whole(
         _wait(device)
         backward.append(clock() - start if roots else 0.0)
     _forget_gradients(model.parameters())
-    return ModelSeconds(_summary(forward[WARM_UP:]), _summary(backward[WARM_UP:]))
+    return _summary(forward[WARM_UP:]), _summary(backward[WARM_UP:])
 
 
 def _forget_gradients(parameters: Any) -> None:
@@ -293,12 +279,12 @@ def measured_times(
         raise InputError("model: it is on the device meta, where nothing runs; estimate its times")
     if device.type not in ("cpu", "cuda"):
         raise InputError(f"model: it is on {device}; times are measured on cpu and cuda only")
-    store = Cache(cache or cache_folder(), str(device))
+    store = Cache(cache or user_cache_path("stagecut") / "kernels", str(device))
     wanted = {k.signature for op in graph.operators for k in op.kernels}
     before = [] if fresh else [store.timings[k].when for k in wanted if k in store.timings]
     try:
         timings = measure_kernels(recorded.traced, training, store, wanted, fresh=fresh)
-        whole = measure_whole(model, args, kwargs, training)
+        forward, behind = measure_whole(model, args, kwargs, training)
     except RuntimeError as error:  # such as a changed saved tensor, which fake tensors do not show
         raise InputError(f"model: it fails when it runs: {reason_of(error, model)}") from None
     fallback = estimated_ms(graph.operators, CPU_CORE)
@@ -320,10 +306,7 @@ def measured_times(
             f"{len(before)} of {len(wanted)} kernels were measured before, {ago} ({store.path}); "
             "--fresh measures all of them"
         )
-    for what, mask, target in (
-        ("forward", ~backward, whole.forward),
-        ("backward", backward, whole.backward),
-    ):
+    for what, mask, target in (("forward", ~backward, forward), ("backward", backward, behind)):
         if mask.any() and target.seconds > 0:
             ms[mask], factor, text = corrected(ms[mask], kernels[mask], 1e3 * target.seconds)
             provenance[f"{what}_check"] = text

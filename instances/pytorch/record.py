@@ -127,7 +127,7 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
             self.random = True
         self.written += written(func, args, kwargs)
         self.kernels.append(
-            KernelCall(str(func), sign, flops_of(func, args, kwargs, out), moved(func, args, out))
+            KernelCall(sign, flops_of(func, args, kwargs, out), moved(func, args, out))
         )
         return out
 
@@ -248,7 +248,6 @@ class _RecordedPass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed
         self.steps.append(
             ExecutedNode(
                 name=n.name,
-                kind=_kind(n),
                 modules=_modules(n),
                 reads=reads,
                 writes=tuple(sorted(writes)),
@@ -334,7 +333,7 @@ def _record_on_zeros(traced: Traced, training: bool) -> Recording:
 
 def _sized_by_running(step: ExecutedNode) -> bool:
     """Whether a step's kernels make tensors whose sizes are known only from a run."""
-    return any(k.operator.startswith("aten.mkldnn_rnn_layer") for k in step.kernels)
+    return any(k.signature.startswith("aten.mkldnn_rnn_layer") for k in step.kernels)
 
 
 def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Recording:
@@ -363,8 +362,7 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
         sizes=tuple(storages.sizes),
         parameters={s: p for s, p in parameters.items() if s in used},
         buffers=buffers,
-        inputs=frozenset(places),
-        given=places,
+        inputs=places,
         outputs=tuple(storages.read(t) for t in output),
         unused=tuple(p for s, p in parameters.items() if s not in used),
         together=tuple(
@@ -412,14 +410,6 @@ def _attributes(
         if isinstance(value, torch.Tensor) and storages.number(value) not in parameters:
             buffers.add(storages.number(value))
     return attributes, parameters, frozenset(buffers)
-
-
-def _kind(n: fx.Node) -> str:
-    target = n.target
-    if isinstance(target, str):
-        return target
-    packet = getattr(target, "overloadpacket", None)
-    return str(getattr(packet or target, "__name__", target))
 
 
 def _modules(n: fx.Node) -> tuple[str, ...]:

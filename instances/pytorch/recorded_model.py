@@ -36,6 +36,7 @@ from .tracing.traced import (
     as_fake,
     flat_inputs,
     has_no_data,
+    listed,
     mode_of,
     off_meta,
     on_inputs,
@@ -251,7 +252,7 @@ def check_complete(
     where = f"{type(model).__name__}: its trace is not the model"
     lost = sorted(own.read - traced.read)
     if lost:
-        raise InputError(f"{where}: no operator of it has {_listed(lost)}, which the model reads")
+        raise InputError(f"{where}: no operator of it has {listed(lost)}, which the model reads")
     if len(own.outputs) != len(traced.outputs):
         raise InputError(
             f"{where}: it returns {len(traced.outputs)} tensors, and the model {len(own.outputs)}"
@@ -260,12 +261,8 @@ def check_complete(
         lost = sorted(wanted - found)
         if lost:
             raise InputError(
-                f"{where}: its output {k} does not depend on {_listed(lost)}, and the model's does"
+                f"{where}: its output {k} does not depend on {listed(lost)}, and the model's does"
             )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _of_run(
@@ -351,6 +348,6 @@ def _of_graph(recording: Recording, graph: OperatorGraph) -> _Ancestry:
 def _sources(recording: Recording) -> dict[int, list[str]]:
     """Return the names of the parameters and inputs of each storage."""
     names = {storage: [parameter.name] for storage, parameter in recording.parameters.items()}
-    for k, storage in enumerate(recording.given):
+    for k, storage in enumerate(recording.inputs):
         names.setdefault(storage, []).append(f"input {k}")
     return names

@@ -120,9 +120,6 @@ def _axis_of(text: str, letter: str, shape: Shape) -> int:
     return axis if axis >= 0 and shape[axis] > 1 else COPIED
 
 
-#: Letters of the axis, which cannot be split, in a pick's input, its index, and its source.
-_WHOLE, _PICKED, _PUT = "A", "B", "C"
-
 #: Bytes of a statistic.
 _FLOAT = 4.0
 
@@ -466,55 +463,35 @@ def _embedding_backward(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shap
     return Rule((f"{letters}z", letters), ("vz",), ((0,),))
 
 
-def _axis(node: fx.Node, at: int, default: int, count: int) -> int:
-    given: Any = node.args[at] if len(node.args) > at else node.kwargs.get("dim", default)
-    return int(given) % max(count, 1)
+def _along(at: int, default: int, text: str, linear: Sequence[tuple[int, ...]] = ()) -> Maker:
+    """Make a maker of rules for operators along the axis that argument `at` names.
+
+    The text has a capital letter for that axis in each tensor, and a small one for a list of
+    positions along it. There is no rule for tensors whose other axes differ.
+    """
+
+    def rule(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule | None:
+        read, made = (side.split(",") for side in text.split("->"))
+        whole = [s for s, c in zip((*inputs, *outputs), (*read, *made), strict=True) if c.isupper()]
+        (axis,) = _axes(_argument(node, at, "dim", default), max(len(inputs[0]), 1))
+        if len({(len(s), s[:axis] + s[axis + 1 :]) for s in whole}) > 1:
+            return None
+        letters = string.ascii_lowercase[: len(inputs[0])]
+
+        def of(c: str) -> str:
+            return f"{letters[:axis]}{c}{letters[axis + 1 :]}" if c.isupper() else c.upper()
+
+        return Rule(tuple(map(of, read)), tuple(map(of, made)), tuple(linear))
+
+    return rule
 
 
-def _texts(shapes: Sequence[Shape], axis: int, letters: str) -> tuple[str, ...] | None:
-    """Return letters of tensors that differ along one axis only; None if other axes differ."""
-    count = len(shapes[0])
-    others = {shape[:axis] + shape[axis + 1 :] for shape in shapes}
-    if len(others) > 1 or any(len(shape) != count for shape in shapes):
-        return None
-    plain = string.ascii_lowercase[:count]
-    return tuple(f"{plain[:axis]}{one}{plain[axis + 1 :]}" for one in letters)
-
-
-def _safe_softmax(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
-    texts = _texts(inputs, _axis(node, 1, -1, len(inputs[0])), _WHOLE)
-    return None if texts is None else Rule(texts, texts)
-
-
-def _topk(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule | None:
-    axis = _axis(node, 2, -1, len(inputs[0]))
-    texts = _texts((*inputs, outputs[0]), axis, _WHOLE + _PICKED)
-    return None if texts is None else Rule(texts[:1], texts[1:] * 2)
-
-
-def _gather(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
-    texts = _texts(inputs, _axis(node, 1, 0, len(inputs[0])), _WHOLE + _PICKED)
-    return None if texts is None else Rule(texts, texts[1:], ((0,),))
-
-
-def _scatter(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
+def _scatter(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule | None:
     """Scatter: the source may be longer than the index, or a number."""
-    axis = _axis(node, 1, 0, len(inputs[0]))
-    texts = _texts(inputs, axis, (_WHOLE + _PICKED + _PUT)[: len(inputs)])
-    if texts is None or (len(inputs) == 3 and inputs[1] != inputs[2]):
-        return None
-    return Rule(texts, texts[:1], ((0, 2),) if len(inputs) == 3 else ())
-
-
-def _index_add(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
-    texts = _texts((inputs[0], inputs[2]), _axis(node, 1, 0, len(inputs[0])), _WHOLE + _PICKED)
-    return None if texts is None else Rule((texts[0], _PICKED, texts[1]), texts[:1], ((0, 2),))
-
-
-def _index_select(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule | None:
-    axis = _axis(node, 1, 0, len(inputs[0]))
-    texts = _texts((inputs[0], outputs[0]), axis, _WHOLE + _PICKED)
-    return None if texts is None else Rule((texts[0], _PICKED), texts[1:], ((0,),))
+    if len(inputs) == 2:
+        return _along(1, 0, "A,B->A")(node, inputs, outputs)
+    put = _along(1, 0, "A,B,C->A", [(0, 2)])
+    return put(node, inputs, outputs) if inputs[1] == inputs[2] else None
 
 
 def _index(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
@@ -522,7 +499,7 @@ def _index(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule |
     if not _by_rows(node, inputs):
         return None
     rest = string.ascii_lowercase[1 : len(inputs[0])]
-    return Rule((f"{_WHOLE}{rest}", "a"), (f"a{rest}",), ((0,),))
+    return Rule((f"A{rest}", "a"), (f"a{rest}",), ((0,),))
 
 
 def _index_put(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
@@ -532,7 +509,7 @@ def _index_put(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Ru
     rest = string.ascii_lowercase[1 : len(inputs[0])]
     if inputs[2] != (*inputs[1], *inputs[0][1:]):
         return None
-    whole = f"{_WHOLE}{rest}"
+    whole = f"A{rest}"
     return Rule((whole, "a", f"a{rest}"), (whole,), ((0, 2),), additive=(0,))
 
 
@@ -540,11 +517,6 @@ def _by_rows(node: fx.Node, inputs: Sequence[Shape]) -> bool:
     """Whether the tensor is indexed along its first axis alone, by one index tensor."""
     indices: Any = node.args[1]
     return len(indices) == 1 and len(inputs[1]) == 1
-
-
-def _cumsum(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
-    texts = _texts(inputs, _axis(node, 1, 0, len(inputs[0])), _WHOLE)
-    return None if texts is None else Rule(texts, texts, ((0,),))
 
 
 def _pad(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule:
@@ -598,25 +570,8 @@ def _leading(shape: Shape) -> dict[int, int]:
     return {math.prod(shape[:axis]): axis for axis, extent in enumerate(shape) if extent != 1}
 
 
-#: Makers of the rules of picks, by the operator's name.
-PICKS: Mapping[str, Maker] = {
-    "_safe_softmax": _safe_softmax,
-    "topk": _topk,
-    "gather": _gather,
-    "scatter": _scatter,
-    "scatter_add": _scatter,
-    "index_add": _index_add,
-    "index_select": _index_select,
-    "index": _index,
-    "index_put": _index_put,
-    "cumsum": _cumsum,
-    "constant_pad_nd": _pad,
-    "mse_loss": _mse_loss,
-    "mse_loss_backward": _mse_loss_backward,
-}
-
-#: Makers of the rules of exchanges, by the operator's name.
-EXCHANGES: Mapping[str, Maker] = {
+#: Makers of rules, by the operator's name: of exchanges, of picks, and of others.
+_MAKERS: Mapping[str, Maker] = {
     "native_batch_norm": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,
     "_softmax": _softmax(2, 1),
@@ -627,9 +582,6 @@ EXCHANGES: Mapping[str, Maker] = {
     "nll_loss_backward": _loss_backward,
     "embedding": _embedding,
     "embedding_dense_backward": _embedding_backward,
-}
-
-_MAKERS: Mapping[str, Maker] = {
     "addmm": _addmm,
     "slice_backward": _slice_backward,
     "select_backward": _select_backward,
@@ -643,6 +595,17 @@ _MAKERS: Mapping[str, Maker] = {
     "convolution_backward": _convolution_backward,
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
-    **EXCHANGES,
-    **PICKS,
+    "_safe_softmax": _along(1, -1, "A->A"),
+    "topk": _along(2, -1, "A->B,B"),
+    "gather": _along(1, 0, "A,B->B", [(0,)]),
+    "scatter": _scatter,
+    "scatter_add": _scatter,
+    "index_add": _along(1, 0, "A,b,B->A", [(0, 2)]),
+    "index_select": _along(1, 0, "A,b->B", [(0,)]),
+    "index": _index,
+    "index_put": _index_put,
+    "cumsum": _along(1, 0, "A->A", [(0,)]),
+    "constant_pad_nd": _pad,
+    "mse_loss": _mse_loss,
+    "mse_loss_backward": _mse_loss_backward,
 }

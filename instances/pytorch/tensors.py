@@ -384,16 +384,6 @@ class LayerProgram:
     gradients: tuple[int | None, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class _Traced:
-    """A layer's graph, with names of outputs and of gradients of inputs; None without gradient."""
-
-    graph: TrainingGraph
-    outputs: tuple[str, ...]
-    learned: tuple[bool, ...]
-    gradients: tuple[str | None, ...]
-
-
 def layer_program(
     module: nn.Module,
     inputs: Sequence[TensorValue],
@@ -408,11 +398,15 @@ def layer_program(
     the inputs in order and returns a tuple, of which it makes the `outputs` itself; other tensors
     only pass through. InputError says why it cannot be traced.
     """
-    traced = _traced(module, inputs, outputs)
-    program = program_of_graph(traced.graph, target)
+    graph, learned, reached = _traced(module, inputs, outputs)
+    ends = [_tensor_name(graph, node) for node in graph.losses]
+    last = max(graph.losses[: len(outputs)], key=list(graph.graph.nodes).index)
+    graph = replace(graph, losses=(last,))
+    program = program_of_graph(graph, target)
     number = {tensor.name: t for t, tensor in enumerate(program.tensors)}
-    made = tuple(number[name] for name in traced.outputs)
-    gradients = tuple(None if name is None else number[name] for name in traced.gradients)
+    made = tuple(number[name] for name in ends[: len(outputs)])
+    left = (number[name] for name in ends[len(outputs) :])
+    gradients = tuple(next(left) if one else None for one in reached)
     read = sorted({*made, *(t for t in gradients if t is not None)})
     copied = Signature((COPIED,) * len(read), (COPIED,))
     done = len(program.tensors)
@@ -424,20 +418,19 @@ def layer_program(
         for one in program.operators
     )
     return LayerProgram(
-        traced.graph,
-        TensorProgram(
-            (*program.tensors, Tensor(LEAVES, ())),
-            (*arriving, leaves),
-        ),
+        graph,
+        TensorProgram((*program.tensors, Tensor(LEAVES, ())), (*arriving, leaves)),
         tuple(number.get(f"input {k}") for k in range(len(inputs))),
         made,
-        tuple(number.get(f"input {next(names)}") if has else None for has in traced.learned),
+        tuple(number.get(f"input {next(names)}") if has else None for has in learned),
         gradients,
     )
 
 
-def _traced(module: nn.Module, inputs: Sequence[TensorValue], outputs: Sequence[int]) -> _Traced:
-    """Return the training graph, and the names of the tensors that leave the layer."""
+def _traced(
+    module: nn.Module, inputs: Sequence[TensorValue], outputs: Sequence[int]
+) -> tuple[TrainingGraph, list[bool], list[bool]]:
+    """Return a graph of outputs and inputs' gradients, and which outputs and inputs have one."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     held = {x.device for x in (*module.parameters(), *module.buffers())}
     device = next((x for x in held if x.type != "meta"), torch.device("cpu"))
@@ -487,17 +480,7 @@ def _traced(module: nn.Module, inputs: Sequence[TensorValue], outputs: Sequence[
             "a layer holds a tensor that is no parameter or buffer; register it as a buffer, or "
             "plan it without tensor degrees"
         )
-    graph = named_graph(traced, weights, buffers, trained, (given, arriving))
-    after = list(graph.graph.nodes)
-    last = max(graph.losses[: len(made)], key=after.index)
-    ends = [_tensor_name(graph, node) for node in graph.losses]
-    left = iter(ends[len(made) :])
-    return _Traced(
-        replace(graph, losses=(last,)),
-        tuple(ends[: len(made)]),
-        tuple(learned),
-        tuple(next(left) if one else None for one in reached),
-    )
+    return named_graph(traced, weights, buffers, trained, (given, arriving)), learned, reached
 
 
 def _tensor_name(graph: TrainingGraph, node: fx.Node) -> str:

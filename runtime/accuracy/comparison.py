@@ -244,10 +244,8 @@ def join(simulation: Simulation, recording: RunRecording, warm_up: int | None = 
     steps = recording.steps
     if warm_up is None:
         warm_up = min(1, len(steps) - 1)
-    if warm_up < 0:
-        raise InputError(f"warm_up: {warm_up}; it must be at least 0")
-    if warm_up >= len(steps):
-        raise InputError(f"warm_up: {warm_up}; it leaves none of the {len(steps)} steps to compare")
+    if not 0 <= warm_up < len(steps):
+        raise InputError(f"--warm-up: {warm_up}; it must be from 0 to {len(steps) - 1}")
     found = Comparison(simulation, recording, steps[warm_up:])
     _check(found)
     return found

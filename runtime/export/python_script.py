@@ -183,7 +183,7 @@ def main():
                 outputs = schedule.eval(*batch)
             if last and replica == 0:
                 mean = (outputs[0] if isinstance(outputs, tuple) else outputs).float().mean()
-                print(f"step {{step}}: mean of the first output {{mean:.8g}}", flush=True)
+                print(f"step {{step + 1}}: mean of the first output {{mean:.8g}}", flush=True)
             continue
         losses = []
         nothing = torch.zeros(MICROBATCHES, device=DEVICE)  # yours: targets, if loss_of takes any
@@ -202,7 +202,7 @@ def main():
             if several:
                 dist.all_reduce(loss, group=alike)
             if replica == 0:
-                print(f"step {{step}}: loss {{loss:.8g}}", flush=True)
+                print(f"step {{step + 1}}: loss {{loss:.8g}}", flush=True)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 
 from ...instances import InputError, Plan, Role, Sharding, TensorSharding, Workload, program_of
-from ..verify.sharding import Properties, ShardingReport, check
+from ..simulate.sharded import Properties
+from ..verify.sharding import ShardingReport, check
 from .torchtitan import assigned, configured
 
 _HEAD = '''"""{title}.

@@ -15,21 +15,47 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...instances import (
-    InputError,
-    Plan,
-    Sharding,
-    TensorProgram,
-    TensorSharding,
-    Workload,
-    program_of,
-)
+from ...instances import Sharding, TensorProgram
 from ...instances.common.units import TIME_UNITS
-from ...instances.model.sharding import Groups, gradient_buckets, operator_groups, phases
+from ...instances.model.sharding import (
+    Groups,
+    conversion_places,
+    gradient_buckets,
+    operator_groups,
+    phases,
+)
 from ...instances.model.summary import Summarised
-from ..verify.sharding import Converted, check
+
+#: Properties of a tensor: a text such as ``S0`` for each axis of the mesh.
+Properties = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ConversionStep:
+    """Step of a conversion: a collective along one axis of the mesh, or a local operation."""
+
+    # a `Primitive`'s text; ``slice``, ``pad`` or ``keep-one`` where nothing is sent
+    collective: str
+    axis: int  # of the mesh, along which it runs
+    # how the tensor lies then; ``I`` is whole on the first device of the axis, ``I1`` on the second
+    after: Properties
+    bytes: float  # sent, over all devices
+    seconds: float  # by latency and bandwidth of the axis's link
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Conversion of a tensor, done once for all operators that read it with one property."""
+
+    tensor: int  # its number in the program
+    before: Properties  # before, after: its property on either side
+    after: Properties
+    steps: tuple[ConversionStep, ...]  # first to last
+    # numbers of the operators that read it with that property; of a gradient, its parameter
+    readers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -70,30 +96,20 @@ class ShardedTimeline(Summarised):
         }
 
 
-def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
-    """Return the timeline of a sharding, whose makespan is the objective ``time``.
-
-    InputError if the plan is no sharding, was made for another workload, or breaks a rule.
-    """
-    plan.check_made_for(workload)
-    problem, solution = plan.problem, plan.solution
-    if not isinstance(problem, Sharding) or not isinstance(solution, TensorSharding):
-        raise InputError(f"the plan is for {problem.name}, not a sharding")
-    report = check(workload, plan.cluster, problem, solution)
-    if report.lying == ():
-        raise InputError(f"plan: {report.violations[0]}; plan again")
-    program = program_of(workload)
-    placed = bool(problem.placement)
+def sharded_timeline(
+    program: TensorProgram,
+    problem: Sharding,
+    times: Sequence[float],
+    converted: Sequence[Converted],
+    time_unit: str,
+) -> ShardedTimeline:
+    """Return the timeline of a sharding, given the times of its operators, and its conversions."""
+    placed, unit = bool(problem.placement), TIME_UNITS[time_unit]
     groups = operator_groups(program, problem.placement)
-    phase = phases(program, groups)
-    unit = TIME_UNITS[workload.time_unit]
+    phase, places = phases(program, groups), conversion_places(program, groups)
     events: list[CollectiveEvent] = []
     now = [0.0] * (problem.mesh.shape[0] if placed else 1)
     reduced = list(now)  # end of the buckets of each group
-    full: dict[int, list[int]] = {}  # gradients of the buckets that an operator completes
-    for bucket in gradient_buckets(program, problem):
-        full.setdefault(max(program.maker[t] for t in bucket), []).extend(bucket)
-    bucketed = {t for bucket in full.values() for t in bucket}
 
     def wait() -> None:
         now[:] = [max(now)] * len(now)
@@ -107,66 +123,67 @@ def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
         for j in range(len(now)) if group is None else (group,):
             now[j] = begin + time
 
-    def convert(one: Converted) -> None:
-        name = program.tensors[one.tensor].name
-        for step in one.steps:
-            time = step.seconds / unit
-            take(where[one.tensor, one.after], name, step.collective, step.axis, time, step.bytes)
+    def convert(ones: Sequence[Converted]) -> None:
+        for one in ones:
+            name, group = program.tensors[one.tensor].name, _own_group(program, groups, one)
+            for step in one.steps:
+                take(group, name, step.collective, step.axis, step.seconds / unit, step.bytes)
 
-    def convert_bucket(v: int) -> None:
-        """Convert the gradients of a bucket beside their group's compute."""
-        group = groups[v] or 0
-        computed, now[group] = now[group], max(reduced[group], now[group])
-        for one in report.converted:
-            if one.tensor in full[v]:
-                convert(one)
-        reduced[group], now[group] = now[group], computed
-
-    where: dict[tuple[int, tuple[str, ...]], int | None] = {}
-    due: dict[tuple[int, bool], list[Converted]] = defaultdict(list)
-    for one in report.converted:
-        where[one.tensor, one.after], by, early = _due(program, problem, groups, one)
-        if one.tensor not in bucketed:
-            due[by, early].append(one)
-    for one in due[-1, False]:
-        convert(one)
+    # conversions before each operator and after it, and in the bucket that it completes
+    before, after, beside = (defaultdict[int, list[Converted]](list) for _ in range(3))
+    ready = {
+        t: max(program.maker[u] for u in bucket)
+        for bucket in gradient_buckets(program, problem)
+        for t in bucket
+    }
+    for one in converted:
+        if one.tensor in ready:
+            beside[ready[one.tensor]].append(one)
+            continue
+        reader = _reader(program, problem, groups, places, one)
+        due, by = (after, program.maker[one.tensor]) if reader is None else (before, reader)
+        due[by].append(one)
+    convert(before[-1])
     done: int | None = None
     for v, operator in enumerate(program.operators):
         if operator.role == "operator" and (phase[v] is None or phase[v] != done):
             wait()
             done = phase[v]
-        for one in due[v, True]:
-            convert(one)
+        convert(before[v])
         kind = "backward" if operator.backward else "forward"
         if operator.role == "operator" or not placed:
-            take(groups[v], str(operator.name), kind, -1, report.times[v], 0.0)
-        for one in due[v, False]:
-            convert(one)
-        if v in full:
-            convert_bucket(v)
-    return ShardedTimeline(tuple(events), problem.mesh.shape, workload.time_unit, len(now))
+            take(groups[v], str(operator.name), kind, -1, times[v], 0.0)
+        convert(after[v])
+        if v in beside:  # beside the group's compute
+            group = groups[v] or 0
+            computed, now[group] = now[group], max(reduced[group], now[group])
+            convert(beside[v])
+            reduced[group], now[group] = now[group], computed
+    return ShardedTimeline(tuple(events), problem.mesh.shape, time_unit, len(now))
 
 
-def _due(
-    program: TensorProgram, problem: Sharding, groups: Groups, one: Converted
-) -> tuple[int | None, int, bool]:
-    """Return the group that converts a tensor alone, if any, the operator, and whether before it.
+def _own_group(program: TensorProgram, groups: Groups, one: Converted) -> int | None:
+    """Return the group of devices that converts a tensor alone; None for all devices."""
+    return groups[program.maker[one.tensor]] if one.before[0] == one.after[0] else None
 
-    If the last value is false it is converted after the operator; the operator is -1 for tensors
-    that are converted first of all.
+
+def _reader(
+    program: TensorProgram,
+    problem: Sharding,
+    groups: Groups,
+    places: Sequence[int],
+    one: Converted,
+) -> int | None:
+    """Return the operator before which a tensor is converted; None if that is when it is made.
+
+    It is -1 for tensors that are converted first of all.
     """
     maker = program.maker[one.tensor]
-    group, source = groups[maker], program.operators[maker].role != "operator"
-    alone = group is not None and one.before[0] == one.after[0]
-    readers = [
-        v
-        for v, operator in enumerate(program.operators)
-        if one.tensor in operator.inputs and (groups[v] == group if alone else v in one.readers)
-    ]
-    if problem.placement and source and group is None:
-        return None, -1, False
-    by_reader = not problem.overlap
-    if problem.placement:
-        by_reader = group is not None and (source or not alone)
-    early = bool(readers) and by_reader
-    return group if alone else None, min(readers) if early else maker, early
+    source, alone = program.operators[maker].role != "operator", _own_group(program, groups, one)
+    if problem.placement and groups[maker] is None:
+        return -1 if source else None
+    if alone is not None:
+        return places[one.tensor] if places[one.tensor] != maker else None
+    if problem.overlap and not problem.placement:
+        return None
+    return min((v for v in one.readers if one.tensor in program.operators[v].inputs), default=None)

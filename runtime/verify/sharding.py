@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...instances import (
     Cluster,
@@ -26,40 +26,18 @@ from ...instances import (
 from ...instances.common.choices import Primitive
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.sharding import conversion_places, gradient_buckets, operator_groups, phases
+from ..simulate.sharded import (
+    ConversionStep,
+    Converted,
+    Properties,
+    ShardedTimeline,
+    sharded_timeline,
+)
 from .report import Report
 from .rules import usable_bytes
 
-#: Properties of a tensor: a text such as ``S0`` for each axis of the mesh.
-Properties = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ConversionStep:
-    """Step of a conversion: a collective along one axis of the mesh, or a local operation."""
-
-    # a `Primitive`'s text; ``slice``, ``pad`` or ``keep-one`` where nothing is sent
-    collective: str
-    axis: int  # of the mesh, along which it runs
-    # how the tensor lies then; ``I`` is whole on the first device of the axis, ``I1`` on the second
-    after: Properties
-    bytes: float  # sent, over all devices
-    seconds: float  # by latency and bandwidth of the axis's link
-
-
 #: Bytes of a number, the least that an all-reduce inside an operator moves.
 _NUMBER_BYTES = 4.0
-
-
-@dataclass(frozen=True)
-class Converted:
-    """Conversion of a tensor, done once for all operators that read it with one property."""
-
-    tensor: int  # its number in the program
-    before: Properties  # before, after: its property on either side
-    after: Properties
-    steps: tuple[ConversionStep, ...]  # first to last
-    # numbers of the operators that read it with that property; of a gradient, its parameter
-    readers: tuple[int, ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,6 +55,8 @@ class ShardingReport(Report):
         Property with which each tensor is made.
     converted
         Conversions, tensor by tensor.
+    timeline
+        Operators and collectives over time, whose end is the objective ``time``.
     parameter_bytes, activation_bytes
         Bytes on each device: parameters with gradients and optimizer state, and tensors kept for
         the backward pass.
@@ -101,6 +81,7 @@ class ShardingReport(Report):
     added: tuple[tuple[float, float], ...] = ()
     lying: tuple[Properties, ...] = ()
     converted: tuple[Converted, ...] = ()
+    timeline: ShardedTimeline = field(default_factory=lambda: ShardedTimeline((), (), ""))
     parameter_bytes: float = 0.0
     activation_bytes: float = 0.0
 
@@ -143,13 +124,12 @@ def check(
         own_cost(program, problem, operator, rows[v], (*read[v], *made[v]), workload.time_unit)
         for v, operator in enumerate(program.operators)
     ]
-    costs = [cost for cost, _ in own]
-    if problem.objective == "time":
-        unit = TIME_UNITS[workload.time_unit]
-        objective = _step_end(program, problem, costs, converted, unit)
-    else:
+    times = tuple(time for _, time in own)
+    timeline = sharded_timeline(program, problem, times, converted, workload.time_unit)
+    objective = timeline.makespan
+    if problem.objective != "time":
         sent = (step.bytes for one in converted for step in one.steps)
-        objective = math.fsum([*costs, *sent])
+        objective = math.fsum([*(cost for cost, _ in own), *sent])
     each = range(problem.mesh.shape[0] if problem.placement else 1)
     parameters, activations = max(
         (_memory(program, problem, read, made, lying, j) for j in each), key=sum
@@ -162,61 +142,14 @@ def check(
         )
     return ShardingReport(
         objective, (), tuple(broken),
-        times=tuple(time for _, time in own),
+        times=times,
         added=tuple(
             added(problem, o, rows[v], (*read[v], *made[v])[0])
             for v, o in enumerate(program.operators)
         ),
-        lying=tuple(lying), converted=converted,
+        lying=tuple(lying), converted=converted, timeline=timeline,
         parameter_bytes=parameters, activation_bytes=activations,
     )  # fmt: skip
-
-
-def _step_end(
-    program: TensorProgram,
-    problem: Sharding,
-    times: Sequence[float],
-    converted: Sequence[Converted],
-    unit: float,
-) -> float:
-    """Return the end of a step in which groups of devices work in parallel between barriers.
-
-    All devices wait for each other at operators and conversions of more than one group. With
-    overlap a group converts the gradients that it makes after the last barrier in buckets, in
-    parallel with its compute.
-    """
-    groups, phase, places = work_places(program, problem)
-    buckets = gradient_buckets(program, problem)
-    takes: dict[int, float] = dict.fromkeys((t for bucket in buckets for t in bucket), 0.0)
-    together: list[float] = []
-    alone: dict[tuple[int | None, int | None], list[tuple[int, float]]] = {}
-    for v, time in enumerate(times):
-        if phase[v] is None:
-            together.append(time)
-        else:
-            alone.setdefault((phase[v], groups[v]), []).append((v, time))
-    for one in converted:
-        group, place = groups[program.maker[one.tensor]], places[one.tensor]
-        taken = math.fsum(step.seconds / unit for step in one.steps)
-        within = group is not None and (
-            not problem.placement or one.before[0] == one.after[0] == on_group(group)
-        )
-        if not within:
-            together.append(taken)
-        elif one.tensor in takes:
-            takes[one.tensor] += taken
-        else:
-            alone.setdefault((phase[place], group), []).append((place, taken))
-    longest: dict[int | None, float] = {}
-    for (s, group), each in alone.items():
-        done = 0.0
-        for bucket in buckets:
-            ready = max(program.maker[t] for t in bucket)
-            if (phase[ready], groups[ready]) == (s, group):
-                done = max(done, math.fsum(time for v, time in each if v <= ready))
-                done += math.fsum(takes[t] for t in bucket)
-        longest[s] = max(longest.get(s, 0.0), done, math.fsum(time for _, time in each))
-    return math.fsum([*together, *longest.values()])
 
 
 def work_places(

@@ -116,9 +116,6 @@ class Outcome:
     x: Floats | None  # (n,): the best solution, or None; integer columns are whole
     objective: float  # objective of x
     bound: float  # lower bound on the objective; `-inf` if none is known
-    # whether the start was feasible and the outcome is no worse; None without a start, or without
-    # a solution, as where the limit came before HiGHS looked at it
-    start_used: bool | None = None
 
 
 def run_highs(
@@ -137,9 +134,9 @@ def run_highs(
     The presolve of HiGHS 1.12 can call a feasible program infeasible where columns have no upper
     bound; there "infeasible" counts only if a solve without presolve confirms it.
 
-    `start`, shape (n,), is NaN where unknown: given the integer columns alone, an LP finds the rest
-    and shows whether the start is feasible. Callbacks run in the caller's thread and get each
-    better solution or bound; they end the solve by returning True or raising, and an exception
+    `start`, shape (n,), is NaN where unknown: given the integer columns alone, HiGHS finds the rest
+    by an LP, and ignores a start that has none. Callbacks run in the caller's thread and get
+    each better solution or bound; they end the solve by returning True or raising, and an exception
     reaches the caller. Nothing is offered to the search. `seconds` limits this solve besides the
     search's deadline; the option ``mip_max_nodes`` replaces the search's node limit. StagecutError
     if HiGHS refuses the program or an option, or the program is unbounded.
@@ -154,22 +151,14 @@ def run_highs(
         **(options or {}),
     }
 
-    def until(highs: highspy.Highs, monitor: Monitor) -> bool:
-        left = seconds - (time.monotonic() - begin)
-        if math.isfinite(left):
-            _option(highs, "time_limit", max(0.0, left))
-        return drive(highs, monitor, lambda: time.monotonic() - begin >= seconds, search)
-
-    first, started = None, None
-    if start is not None:
-        first = _complete(linear, start, until)
-        started = first is not None
     highs = load(linear, settings)
-    if first is not None:
-        columns = np.arange(len(first), dtype=np.int32)
-        _check(highs.setSolution(len(first), columns, first), "the start")
+    if start is not None:
+        known = np.flatnonzero(~np.isnan(start)).astype(np.int32)
+        highs.setSolution(len(known), known, start[known])  # refused if outside of the box
+    if math.isfinite(seconds):
+        _option(highs, "time_limit", max(0.0, seconds - (time.monotonic() - begin)))
     monitor = Monitor(linear, on_incumbent, on_bound)
-    finished = until(highs, monitor)
+    finished = drive(highs, monitor, lambda: time.monotonic() - begin >= seconds, search)
     if finished:
         outcome = _outcome(linear, highs, monitor)
     else:
@@ -178,7 +167,7 @@ def run_highs(
     doubtful = (outcome.status == "infeasible" and unbounded) or (
         finished and _ended_in_error(highs)
     )
-    if doubtful and (started or settings.get(PRESOLVE) != "off"):
+    if doubtful and settings.get(PRESOLVE) != "off":
         left = seconds - (time.monotonic() - begin)
         second = run_highs(
             linear,
@@ -191,30 +180,7 @@ def run_highs(
         )
         if outcome.status == "infeasible" or second.x is not None:
             outcome = second
-        return replace(outcome, start_used=started)
-    if started and first is not None:
-        claim = float(linear.cost @ first) + linear.offset
-        most = claim + 1e-6 * max(1.0, abs(claim))
-        started = None if outcome.x is None else outcome.objective <= most
-    return replace(outcome, start_used=started)
-
-
-def _complete(
-    linear: Linear, start: Floats, until: Callable[[highspy.Highs, Monitor], bool]
-) -> Floats | None:
-    """Return `start` with its NaNs filled in by an LP, or None if it cannot be completed."""
-    known = ~np.isnan(start)
-    lower = np.where(known, start, linear.column_lower)
-    upper = np.where(known, start, linear.column_upper)
-    outside = known & ((start < linear.column_lower - 1e-6) | (start > linear.column_upper + 1e-6))
-    if outside.any():
-        return None
-    rest = replace(linear, column_lower=lower, column_upper=upper, integer=linear.integer & ~known)
-    highs = load(rest, {})
-    if not until(highs, Monitor(rest)):
-        return None
-    solution = highs.getSolution()
-    return np.array(solution.col_value) if solution.value_valid and _found(highs) else None
+    return outcome
 
 
 def load(linear: Linear, settings: Mapping[str, bool | int | float | str]) -> highspy.Highs:

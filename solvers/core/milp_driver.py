@@ -206,8 +206,8 @@ class _Solve(Generic[S]):
         except StagecutError as error:
             search.note(f"{self.name} failed, and proves nothing more: {error}")
             return None
-        had_plan = self.program.read is not None and math.isfinite(self.stated_at)
-        if outcome.start_used is False or (start is None and had_plan):
+        known = self.stated_at * (1 + OPTIMAL_GAP)
+        if outcome.x is not None and outcome.objective * self.program.scale > known:
             search.note(f"{self.name} did not take the plan known before as its start")
         return outcome
 

@@ -50,6 +50,7 @@ def auto(task: Task[Throughput], search: Search[Solution]) -> None:
         search.method = "multilevel"
         search.note(f"auto: multilevel planning, for {task.workload.n} nodes")
         multilevel(task, search)
+        swap_devices(task, search)
         return
     if task.problem.relayed:
         search.method = "dp"

@@ -72,12 +72,6 @@ def states_of(count: Ints) -> DeviceStates:
     return DeviceStates(stride, used, count - used)
 
 
-def bytes_needed(ideals: int, lattice: Lattice, states: int) -> int:
-    """Return the bytes of a lattice of `ideals` ideals with its tables, by the steps of another."""
-    steps = len(lattice.to) / lattice.size
-    return int(ideals * (8 * lattice.members.shape[1] + 8 * steps + 60 + 16 * states))
-
-
 def least_maximum(
     pipe: IdealPipeline,
     lattice: Lattice,
@@ -600,7 +594,9 @@ def all_ideals(pipe: IdealPipeline, search: Search[Solution]) -> Lattice | None:
     if lattice.complete or search.should_stop():
         return lattice if lattice.complete else None
     seconds = (search.seconds - began) / lattice.size
-    needed = bytes_needed(1, lattice, len(states_of(pipe.count).used))
+    # bytes of an ideal: its bits, its steps, and its rows of the tables
+    states, steps = len(states_of(pipe.count).used), len(lattice.to) / lattice.size
+    needed = 8 * lattice.members.shape[1] + 8 * steps + 60 + 16 * states
     most = int(MEMORY_SHARE * psutil.virtual_memory().available / needed)
     number, counted = count_ideals(len(order), edges, LISTED_AT_ONCE)
     least = "" if counted else "at least "

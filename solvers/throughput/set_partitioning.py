@@ -11,7 +11,7 @@ from ...formulations.task import Task
 from ...formulations.throughput.certificate import Prices, certificate
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
-from ...instances import Placement, Solution, Throughput
+from ...instances import Solution, Throughput
 from ...instances.common.arrays import Ints
 from ..core.search import OPTIMAL_GAP, Clock, Search
 from .baselines import greedy
@@ -19,7 +19,6 @@ from .column_generation.column_generation import DualState, Outcome, boxstep
 from .column_generation.frontier import orders
 from .column_generation.pricing_problem import first_prices, pricing_problem
 from .neighbourhood import Neighbourhood
-from .split_kernels import linear_split
 
 ORIGIN = "set partitioning"
 
@@ -90,7 +89,7 @@ def splits(task: Task[Throughput], search: Search[Solution]) -> None:
     graph = hypergraph(task)
     if why_infeasible(task, graph) is not None:
         return
-    tried = _begin(task, graph, search, known=search.best is not None)
+    tried = _begin(task, graph, search)
     if search.best is None:
         return
     rng = np.random.default_rng(search.limits.seed)
@@ -106,24 +105,12 @@ def splits(task: Task[Throughput], search: Search[Solution]) -> None:
         moves = MOVES if better else min(2 * moves, GROWTH * MOVES)
 
 
-def _begin(
-    task: Task[Throughput], graph: Hypergraph, search: Search[Solution], *, known: bool = False
-) -> list[Ints]:
-    """Return orders of the units with small frontiers; offer first splits unless `known`.
-
-    These are greedy ones, and orders cut into one segment per device.
-    """
+def _begin(task: Task[Throughput], graph: Hypergraph, search: Search[Solution]) -> list[Ints]:
+    """Return orders of the units with small frontiers; offer a first split if none is known."""
     with search.phase("start"):
-        tried, rng = orders(graph), np.random.default_rng(search.limits.seed)
-        if not known:
+        if search.best is None:
             greedy(task, search)
-        for order in () if known else tried:
-            devices = rng.permutation(task.cluster.size)
-            if search.should_stop():
-                break
-            where = linear_split(task, graph, order, devices, search.objective)
-            if where is not None:
-                search.offer(Placement(graph.expand(where)))
+        tried = orders(graph)
     if search.best is None:
         from .packing import packing  # imported only if needed
 

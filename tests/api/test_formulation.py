@@ -99,6 +99,14 @@ def test_what_describes_a_formulation_names_its_equations() -> None:
     assert "(1)" in f.statement
 
 
+def test_a_row_that_is_changed_in_place_counts_as_a_constraint_of_the_user() -> None:
+    f = unet()
+    row = f.model.placed_once[0]
+    row.set_value(2 * row.body == 2 * row.upper)
+    assert "model=changed" in repr(f)
+    assert "under user constraints" in f.solve(limits=Limits(gap=0.3)).bound_origin
+
+
 def test_a_changed_model_is_relaxed_and_written(tmp_path: Path) -> None:
     f = unet()
     free = f.relax().bound
@@ -163,36 +171,20 @@ def test_programs_start_where_they_end() -> None:
             assert value == pytest.approx(plan.objective), name
 
 
-def test_solve_takes_constraints_and_a_check_of_solutions() -> None:
+def test_constraints_and_a_check_of_solutions_hold() -> None:
     cluster, problem = stagecut.accelerators_and_cpus(3, cpus=0), Throughput("noncontiguous")
-
-    def few(f: stagecut.Formulation) -> None:
-        f.model.few = pyo.Constraint(expr=f.count("accelerator 1") <= 2)
-
-    result = stagecut.solve(
-        "unet", cluster, problem, constrain=few, limits=Limits(gap=0.3, seconds=300)
-    )
+    f = stagecut.formulation("unet", cluster, problem, "by-device")
+    f.model.few = pyo.Constraint(expr=f.count("accelerator 1") <= 2)
+    result = f.solve(limits=Limits(gap=0.3, seconds=300))
     assert result.plan is not None
     assert int((result.plan.placement == 1).sum()) <= 2
     assert result.bound_origin.startswith("by-device program under user constraints")
     assert "under user constraints" in str(result.plan.certificate["origin"])
 
-    def none_on_two(f: stagecut.Formulation) -> Any:
-        few(f)
-        return lambda solution: not (solution.device == 2).any()
-
-    checked = stagecut.solve(
-        "unet", cluster, problem, constrain=none_on_two, limits=Limits(gap=0.3, seconds=3)
+    checked = f.solve(
+        limits=Limits(gap=0.3, seconds=3), keeps=lambda split: not (split.device == 2).any()
     )
     assert checked.plan is None or not (checked.plan.placement == 2).any()
-
-
-@pytest.mark.parametrize("method", ["dp", "greedy", "local-search"])
-def test_methods_that_state_no_program_refuse_constraints_by_name(method: str) -> None:
-    with pytest.raises(InputError, match=f"constrain: method {method} states no program"):
-        stagecut.solve("unet", method=method, problem=Throughput(), constrain=print)
-    with pytest.raises(InputError, match="knows no 'nonesuch'"):
-        stagecut.solve("unet", method="milp:nonesuch", problem=Throughput(), constrain=print)
 
 
 def test_values_that_miss_an_added_constraint_are_not_taken(

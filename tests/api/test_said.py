@@ -71,3 +71,6 @@ def test_a_long_first_stage_is_explained_by_few_microbatches() -> None:
 def test_a_long_first_stage_before_stages_of_no_time_needs_no_sentence() -> None:
     loads = tuple(SimpleNamespace(name="a device", nodes=(0,), busy=busy) for busy in (1.0, 0.0))
     assert not list(_long_first(PipelineJob(4), loads))  # type: ignore[arg-type]
+    loads[1].busy = 1 / 376
+    (said,) = _long_first(PipelineJob(4), loads)  # type: ignore[arg-type]
+    assert "is busy 376 times as long as any other" in said

@@ -159,7 +159,13 @@ def test_bad_input_exits_2_in_one_line(
     is_one_line(code, capsys.readouterr().err, words, named)
 
 
-@pytest.mark.parametrize("command", dict.fromkeys(words[0] for words, _ in BAD))
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(name, marks=() if name == "solve" else pytest.mark.slow)
+        for name in dict.fromkeys(words[0] for words, _ in BAD)
+    ],
+)
 def test_bad_input_exits_2_in_a_process_of_its_own(command: str, tmp_path: Path) -> None:
     words, named = next(bad for bad in BAD if bad[0][0] == command)
     path = placement_file(tmp_path)

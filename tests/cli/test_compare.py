@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import os
+from collections.abc import Callable, Hashable, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from cli_cases import placement_file, run_here
+from cli_cases import compare_here, placement_file
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -25,20 +26,21 @@ from stagecut import (
     Workload,
     accelerators_and_cpus,
     compare,
+    load,
     save,
     topology,
 )
-from stagecut.api import cases as cases_module
-from stagecut.api.cases import ComparisonCase, cases, read_record, run_cases
-from stagecut.api.compare import Row, summaries, tabulate
+from stagecut.api.cases import read_record, run_cases
+from stagecut.api.compare import Case, Row, summaries, tabulate
 from stagecut.cli import app
-from stagecut.commands.compare import _cells, _table
-from stagecut.instances import Cluster, DeviceKind
+from stagecut.commands.compare import _cells, _table, unique_names
+from stagecut.instances import Cluster, Problem
 from stagecut.runtime.pictures.charts import draw_comparison
 
 METHODS = ["greedy", "dp"]
 #: Of each case: no test waits for it, however busy the machine.
 SECONDS = 300
+CONTIGUOUS = Throughput(split="contiguous")
 
 
 def chain() -> Workload:
@@ -55,31 +57,37 @@ def chain() -> Workload:
     )
 
 
-class Here:
-    """An executor without threads."""
+def cases(
+    workloads: Sequence[Workload],
+    methods: Sequence[str],
+    problem: Problem = CONTIGUOUS,
+    cluster: Cluster | None = None,
+) -> list[Case]:
+    """Return every workload with every method."""
+    limits = Limits(seconds=SECONDS, gap=0.01)
+    return [
+        Case(one.name, one, "throughput", problem, method, cluster, limits)
+        for one in workloads
+        for method in methods
+    ]
 
-    def unordered(
-        self, function: Callable[[ComparisonCase], Row], arguments: Sequence[ComparisonCase]
-    ) -> Iterator[tuple[ComparisonCase, Row]]:
-        return ((argument, function(argument)) for argument in arguments)
 
-    def close(self) -> None:
-        """Nothing is open."""
+def some_cases(tmp_path: Path, *methods: str) -> list[Case]:
+    """Return cases of one workload."""
+    return cases([load(placement_file(tmp_path))], methods)
 
 
 @pytest.fixture
 def _cases_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run cases in this process; other tests show that each has one of its own."""
-    monkeypatch.setattr(cases_module.subprocess, "run", run_here)
-    monkeypatch.setattr(cases_module, "executor_of", lambda *_: Here())
+    compare_here(monkeypatch)
 
 
 def test_a_table_with_a_row_per_case_that_resumes(tmp_path: Path) -> None:
-    names = [
-        str(placement_file(tmp_path, f"net {i}.json", maxFPGAs=i, maxSizePerFPGA=200.0))
-        for i in (1, 2)
+    files = [
+        placement_file(tmp_path, f"net {i}.json", maxFPGAs=i, maxSizePerFPGA=200.0) for i in (1, 2)
     ]
-    todo = cases(names, METHODS, ["--split", "contiguous"], SECONDS)
+    todo = cases([load(file) for file in files], METHODS)
     seen: list[Row] = []
     table = run_cases(todo[:3], tmp_path / "table.csv", on_row=seen.append)
     assert len(table) == len(seen) == 3
@@ -95,20 +103,26 @@ def test_a_table_with_a_row_per_case_that_resumes(tmp_path: Path) -> None:
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
 
 
+class Ends(Limits):
+    """Limits that end the process that reads them."""
+
+    def __reduce__(self) -> tuple[Callable[[int], object], tuple[int]]:
+        return os._exit, (7,)
+
+
 def test_a_case_that_crashes_is_a_row(tmp_path: Path) -> None:
-    path = placement_file(tmp_path)
-    good, bad = cases([str(path)], METHODS, [], SECONDS)
-    silent = dataclasses.replace(bad, options=("--help",))  # ends without an answer
-    bad = dataclasses.replace(bad, options=("--no-such-option",))
+    good, silent, bad = some_cases(tmp_path, "greedy", "dp", "random")
+    silent = dataclasses.replace(silent, limits=Ends(seconds=SECONDS))
+    bad = dataclasses.replace(bad, problem=Throughput(split="contiguous", relayed=True))
     table = run_cases([bad, silent, good], tmp_path / "table.csv")
     assert list(table["status"]) == ["error", "crashed", "feasible"]
-    assert table["error"][0].startswith("No such option: --no-such-option")
-    assert table["error"][1].startswith("exit code 0")
+    assert table["error"][0].startswith("method: random cannot price relayed")
+    assert table["error"][1].startswith("exit code 7: ")
 
 
 @pytest.mark.usefixtures("_cases_here")
 def test_a_comparison_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> None:
-    todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], SECONDS)
+    todo = some_cases(tmp_path, "greedy", "single")
     record = tmp_path / "table.csv.jsonl"
     run_cases(todo[:1], tmp_path / "table.csv")
     record.write_text(record.read_text() + '{"key": "b", "ro')
@@ -118,21 +132,9 @@ def test_a_comparison_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("_cases_here")
-def test_the_cluster_can_be_given(tmp_path: Path) -> None:
-    path, cluster = str(placement_file(tmp_path)), tmp_path / "cluster.json"
-    save(Cluster((DeviceKind("accelerator", 4),)), cluster)
-    options = ["--cluster", str(cluster), "--accelerators", "3"]
-    (fast,) = cases([path], ["single"], options, SECONDS)
-    assert run_cases([fast], tmp_path / "table.csv")["objective"][0] == 8.0
-    save(Cluster((DeviceKind("accelerator", 4, slowdown=2.0),)), cluster)
-    (slow,) = cases([path], ["single"], options, SECONDS, given={path: "slower"})
-    assert run_cases([slow], tmp_path / "table.csv")["objective"][0] == 16.0
-
-
-@pytest.mark.usefixtures("_cases_here")
 def test_cases_of_damaged_lines_run_again(tmp_path: Path) -> None:
     record = tmp_path / "table.csv.jsonl"
-    todo = cases([str(placement_file(tmp_path))], ["greedy", "single"], [], SECONDS)
+    todo = some_cases(tmp_path, "greedy", "single")
     table = run_cases(todo, tmp_path / "table.csv")
     whole = record.read_bytes()
     first, second = whole.splitlines(keepends=True)
@@ -163,25 +165,14 @@ def test_cases_of_damaged_lines_run_again(tmp_path: Path) -> None:
         assert len(read_record(record)[0]) == len(asked)
 
 
-def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    for folder in ("small", "large"):
-        (tmp_path / folder).mkdir()
-    names = [str(placement_file(tmp_path / folder, "net.json")) for folder in ("small", "large")]
-    todo = cases(names, ["greedy"], [], SECONDS)
-    assert [case.name for case in todo] == ["small/net", "large/net"]
-
-
-def test_nothing_to_compare_or_an_unknown_method_is_bad_input(tmp_path: Path) -> None:
-    path = str(placement_file(tmp_path))
-    with pytest.raises(InputError, match="at least one"):
-        cases([], METHODS, [], SECONDS)
-    with pytest.raises(InputError, match="no 'magic'"):
-        cases([path], ["magic"], [], SECONDS)
+def test_files_of_one_name_are_told_apart() -> None:
+    names = unique_names(["small/net.json", "large/net.json"])
+    assert list(names.values()) == ["small/net", "large/net"]
 
 
 def test_cases_run_on_a_dask_cluster(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
-    todo = cases([str(placement_file(tmp_path))], METHODS, [], SECONDS)
+    todo = some_cases(tmp_path, *METHODS)
     with distributed.LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
     ) as local:
@@ -191,7 +182,7 @@ def test_cases_run_on_a_dask_cluster(tmp_path: Path) -> None:
 
 def test_a_dask_address_without_a_scheduler_is_bad_input(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
-    todo = cases([str(placement_file(tmp_path))], ["greedy"], [], SECONDS)
+    todo = some_cases(tmp_path, "greedy")
     with pytest.raises(InputError, match=r"^scheduler: no Dask scheduler answers"):
         run_cases(todo, tmp_path / "table.csv", scheduler="nonsense://127.0.0.1:1")
 
@@ -295,7 +286,7 @@ def test_the_command_takes_what_solve_takes_of_the_problem(tmp_path: Path) -> No
     (row,) = run("--problem", "latency", "--set", "calls=2", "--methods", "greedy")
     assert row["status"] in ("feasible", "optimal")
     asked = " ".join(read_record(tmp_path / "table.csv.jsonl")[0])
-    assert '"--set", "calls=2"' in asked
+    assert '"calls": 2' in asked
     for options, refusal in (
         (["--set", "calls=2"], "unknown field .calls.; use one of split"),
         (["--set", "workers.count=2"], "unknown field .workers."),
@@ -349,12 +340,15 @@ def test_a_table_of_one_workload_has_room_for_the_names_of_methods() -> None:
     assert [word in both for word in ("workload", "second")] == [True] * 2
 
 
-def test_another_schedule_in_the_same_file_is_another_case(tmp_path: Path) -> None:
-    path = str(placement_file(tmp_path))
-    (one, other) = (
-        cases([path], ["single"], [], SECONDS, given={path: text})[0] for text in ("a", "b")
-    )
-    assert one.key != other.key
+def test_another_cluster_problem_or_limit_is_another_case() -> None:
+    (case,) = cases([chain()], ["single"])
+    others = [
+        dataclasses.replace(case, cluster=accelerators_and_cpus(2)),
+        dataclasses.replace(case, problem=Throughput(split="contiguous", relayed=True)),
+        dataclasses.replace(case, workload=dataclasses.replace(chain(), memory_bytes=np.zeros(3))),
+        dataclasses.replace(case, limits=Limits(seconds=SECONDS, gap=0.02)),
+    ]
+    assert len({one.key for one in (case, *others)}) == 5
 
 
 def test_a_method_without_a_plan_says_why() -> None:

@@ -207,6 +207,17 @@ def test_a_plan_is_not_written_into_a_table(
         assert "plan.csv: a plan is no table" in err
 
 
+def test_a_table_is_not_written_into_a_plan(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plan = tmp_path / "table.json"
+    job = ["llama3.2-1b", "--cluster", "h100", "--global-batch", "16"]
+    for words in (["solve", *job], ["compare", *job], ["compare", "unet"]):
+        code, out, err = run(capsys, *words, "-o", str(plan))
+        assert (code, out, err.count("\n"), plan.exists()) == (2, "", 1, False)
+        assert "table.json: a table is written as CSV" in err
+
+
 @pytest.mark.parametrize(
     ("cluster", "setting", "said"),
     [
@@ -280,6 +291,8 @@ def test_a_plan_over_time(
     assert "rank 1" in files["html"].read_text()
     code, _, err = run(capsys, "simulate", "llama3.2-1b", plans[1], "--schedule", "gpipe")
     assert (code, "--schedule: the plan of a training job says it" in err) == (2, True)
+    code, _, err = run(capsys, "explain", plans[0], "--microbatches", "4")
+    assert (code, "--microbatches: the plan of a training job says it" in err) == (2, True)
 
 
 def test_plans_are_explained_and_told_apart(

@@ -22,7 +22,7 @@ from ranks import program_on_ranks  # noqa: E402
 def test_two_ranks_write_what_planner_and_mapper_read(tmp_path) -> None:
     ran = program_on_ranks(
         2, "stagecut", "measure", "-o", "cluster.json", "--topology", "t.json",
-        "--plot", "fit.png", "--seconds", "0.2", "--largest", "256KiB", "--device", "cpu",
+        "--plot", "fit.png", "--seconds", "0.05", "--largest", "256KiB", "--device", "cpu",
         "--products", "--json", folder=tmp_path,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
@@ -80,7 +80,7 @@ def test_what_cannot_be_measured_is_refused(
 
 def test_collectives_along_the_axes_of_a_mesh_are_links_for_shardings(tmp_path) -> None:
     ran = program_on_ranks(
-        4, "stagecut", "measure", "-o", "cluster.json", "--mesh", "2x2", "--seconds", "0.2",
+        4, "stagecut", "measure", "-o", "cluster.json", "--mesh", "2x2", "--seconds", "0.05",
         "--largest", "64KiB", "--json", folder=tmp_path,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

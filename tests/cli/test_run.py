@@ -18,12 +18,14 @@ from typer.testing import CliRunner
 import stagecut
 from stagecut import InputError, PlacementRules, Plan, Throughput, Workload
 from stagecut.cli import app, run_command
-from stagecut.commands.common.launchers import NarrowedProblem, kept_together, narrow_for_launcher
+from stagecut.commands.common.launchers import kept_together, narrow_for_launcher
+from stagecut.commands.common.pose import ProblemOptions, Statement
 from stagecut.instances import Placement
 from stagecut.instances.formats.files import load_plan, save
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
+from ranks import program_on_ranks  # noqa: E402
 from torch import nn  # noqa: E402
 
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
@@ -97,13 +99,16 @@ def files(folder: Path, devices: int) -> Path:
     return folder / "plan.json"
 
 
-def ran(folder: Path, processes: int, *options: str) -> list[str]:
-    """Run a plan under torchrun with a recording; return the lines that it prints."""
-    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={processes}", "-m", "stagecut", "run", "plan.json"]
-    command += ["--model", "model.py:make", "--record", "run.json", *options]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+def ran(folder: Path, processes: int, *options: str, torchrun: bool = True) -> list[str]:
+    """Run a plan with a recording, under torchrun or as it would; return the lines printed."""
+    words = ["run", "plan.json", "--model", "model.py:make", "--record", "run.json", *options]
+    if not torchrun:
+        done = program_on_ranks(processes, "stagecut", *words, folder=folder)
+    else:
+        command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+        command += [f"--nproc-per-node={processes}", "-m", "stagecut", *words]
+        env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -154,11 +159,11 @@ def test_stages_of_tensor_degree_two_train(
         assert {f"{rank.rank // 2}{kind}{j}" for kind in "FB" for j in range(4)} <= actions
 
 
-def test_two_processes_train(tmp_path: Path) -> None:
+@pytest.mark.parametrize("torchrun", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_two_processes_train(torchrun: bool, tmp_path: Path) -> None:
     files(tmp_path, 2)
-    told = ran(
-        tmp_path, 2, "--steps", "3", "--microbatches", "4", "--workload", "w.json", "--check"
-    )
+    asked = ("--steps", "3", "--microbatches", "4", "--workload", "w.json", "--check")
+    told = ran(tmp_path, 2, *asked, torchrun=torchrun)
     assert len([line for line in told if line.startswith("step ")]) == 2  # the inputs end
     assert "the inputs ended after 2 steps" in told
     assert "checked: loss and gradients of the first step are those of one process" in told
@@ -309,7 +314,9 @@ def test_what_cannot_run_is_said_before_planning(tmp_path: Path) -> None:
     for target in ("run", "python"):
         with pytest.raises(InputError, match=f"--for {target}: .* is of no PyTorch model"):
             narrow_for_launcher(
-                target, "throughput", stagecut.load("gpt2-xl"), NarrowedProblem({}, None)
+                Statement("throughput", {}, {}),
+                ProblemOptions(launcher=target),
+                stagecut.load("gpt2-xl"),
             )
 
 

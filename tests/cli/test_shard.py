@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from cli_cases import compare_here
 from conformance import task
 from trainer_config import trainer_config
 
@@ -249,9 +250,13 @@ def test_methods_of_shardings_are_compared() -> None:
 
 
 def test_the_command_compares_methods_and_meshes(
-    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Several problems are several files."""
+    compare_here(monkeypatch)
     table, asked = tmp_path / "table.csv", ["compare", program, "--memory", "1GB"]
     for name, mesh in (("narrow", "2"), ("one wide", "2x2")):
         file = tmp_path / f"{name}.toml"

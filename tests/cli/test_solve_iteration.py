@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer
+from cli_cases import compare_here
 from training_cases import random_training_case
 from typer.testing import CliRunner
 
@@ -188,7 +189,10 @@ def as_in(plan: Path) -> tuple[str, str]:
     return "--set", f"placement_rules.fixed='{plan}'"
 
 
-def test_a_fixed_part_is_kept_by_compare_and_export_model(file: Path, tmp_path: Path) -> None:
+def test_a_fixed_part_is_kept_by_compare_and_export_model(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare_here(monkeypatch)
     plan, table, model = tmp_path / "plan.json", tmp_path / "t.csv", tmp_path / "m.lp"
     asked = ("--microbatches", 4, "--accelerators", 2)
     pinned = json.loads(

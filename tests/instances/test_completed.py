@@ -17,7 +17,7 @@ from project import ROOT
 
 import stagecut
 from stagecut import InputError, PipelineJob, Throughput, Workload, cli
-from stagecut.instances.model.completed import Assumptions, assumed, complete
+from stagecut.instances.model.completed import assumed, complete, filled
 from stagecut.instances.model.workload import kept_bytes
 
 LAYERS = 4
@@ -193,7 +193,7 @@ def test_assumptions_of_the_users_own_are_written(files: dict[str, Path], tmp_pa
 )
 def test_wrong_assumptions_are_refused(fields: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        Assumptions(**fields)  # type: ignore[arg-type]
+        filled(stagecut.load("gpt2-xl"), **fields)  # type: ignore[arg-type]
 
 
 def test_unknown_bytes_of_a_node_are_taken_as_in_a_workload_without_them() -> None:

@@ -317,7 +317,7 @@ def test_a_whole_that_its_parts_do_not_explain_is_a_warning_with_the_likely_reas
 
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     nothing = operator_times.Timing(0.0, 0.0)
-    whole = operator_times.ModelSeconds(operator_times.Timing(2 * ratio, 0.0), nothing)
+    whole = (operator_times.Timing(2 * ratio, 0.0), nothing)
     monkeypatch.setattr(operator_times, "measure_kernels", kernels)
     monkeypatch.setattr(operator_times, "measure_whole", lambda *_: whole)
     before = torch.get_num_threads()
@@ -454,6 +454,7 @@ def test_made_up_inputs(user_file: str) -> None:
         ("broken", {}, "KeyError: 'weights'"),
         ("number", {}, "no function, class or model"),
         ("fixed", {"batch": 3}, "--batch"),
+        ("fixed", {"shape": "4"}, "--input"),
         ("build", {"dtype": "float99"}, "--dtype"),
     ],
 )

@@ -23,13 +23,13 @@ from stagecut.instances.operator_graph import (
 from stagecut.instances.pytorch.operator_times import corrected
 from stagecut.instances.to_workload import by_layer
 
-KERNEL = KernelCall("op", "op", 1.0, 8.0)
+KERNEL = KernelCall("op", 1.0, 8.0)
 
 
 def step(name: str, reads: list[int], writes: list[int], **others: Any) -> ExecutedNode:
     given = {"modules": ("",), "kernels": (KERNEL,), "random": False, "saved": ()} | others
     read = tuple(Read(s, 0, 8.0) for s in reads)
-    return ExecutedNode(name, name, reads=read, writes=tuple(writes), **given)
+    return ExecutedNode(name, reads=read, writes=tuple(writes), **given)
 
 
 def recorded(
@@ -39,7 +39,7 @@ def recorded(
     learned = {s: Parameter(f"p{s}", 2, 8.0, True) for s in parameters}
     last = steps[-1].writes[:1]
     return Recording(
-        steps, (), (8.0,) * 10, learned, frozenset(buffers), frozenset([0]),
+        steps, (), (8.0,) * 10, learned, frozenset(buffers), (0,),
         tuple(Read(s, 0, 8.0) for s in last),
     )  # fmt: skip
 
@@ -116,7 +116,7 @@ def test_layers_never_wait_for_each_other_in_a_circle(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(5, 60))
     operators = tuple(
-        TracedOperator(f"o{v}", "op", ("", f"m{rng.integers(4)}"), (KERNEL,)) for v in range(n)
+        TracedOperator(f"o{v}", ("", f"m{rng.integers(4)}"), (KERNEL,)) for v in range(n)
     )
     flows = tuple(
         Flow(u, v, Read(u, 0, 1.0)) for v in range(n) for u in range(v) if rng.random() < 0.08
@@ -133,7 +133,7 @@ def test_layers_never_wait_for_each_other_in_a_circle(seed: int) -> None:
 
 def test_a_module_around_its_children_is_cut_where_it_must() -> None:
     paths = [("",), ("", "a"), ("", "a", "a.x"), ("", "a"), ("",)]
-    operators = tuple(TracedOperator(f"o{v}", "op", p, (KERNEL,)) for v, p in enumerate(paths))
+    operators = tuple(TracedOperator(f"o{v}", p, (KERNEL,)) for v, p in enumerate(paths))
     flows = tuple(Flow(v, v + 1, Read(v, 0, 1.0)) for v in range(4))
     graph = OperatorGraph(operators, flows, (1.0,) * 5, (), (), ())
     assert by_layer(graph, 1).names == ("model", "a", "model#2")

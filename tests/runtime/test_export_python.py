@@ -129,6 +129,9 @@ def test_scripts_train_as_the_model_alone(tmp_path: Path) -> None:
     for name, lines in zip([*cases, "gpt"], said, strict=False):
         got = [float(line.partition("loss ")[2]) for line in lines]
         assert got == pytest.approx(losses(name), rel=1e-5), name
+        assert [line.partition(":")[0] for line in lines] == [
+            f"step {k + 1}" for k in range(len(lines))
+        ]
     model, inputs = MODELS["gpt"]()
     with torch.no_grad():
         mean = float(model.eval()(*inputs)[0].mean())

@@ -59,7 +59,7 @@ def planned(seed: int) -> tuple[Workload, Plan] | None:
 @pytest.fixture(scope="module")
 def plans() -> list[tuple[Workload, Plan]]:
     """Plans of all schedules."""
-    made = [plan for plan in map(planned, range(16)) if plan is not None]
+    made = [plan for plan in map(planned, range(10)) if plan is not None]
     schedules = {plan.problem.schedule for _, plan in made}  # type: ignore[union-attr]
     assert schedules == set(SCHEDULES)
     return made

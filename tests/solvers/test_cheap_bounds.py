@@ -182,12 +182,6 @@ def test_tolerances_of_the_linear_program_make_no_bound_wrong() -> None:
             assert bound <= best, f"seed {seed}: {origin}"
 
 
-def test_the_critical_path_pays_for_what_memory_keeps_off_the_accelerators() -> None:
-    workload = chain([1.0] * 10, [1.0] * 10, [5.0] * 10)
-    cluster = accelerators_and_cpus(2, 1, memory_bytes=2.0)
-    assert bounds(workload, cluster, Latency())["critical path"] == pytest.approx(4 * 1 + 6 * 5)
-
-
 @pytest.mark.parametrize(
     ("method", "problem"),
     [

@@ -32,13 +32,16 @@ from stagecut.solvers import METHODS
 #: Ends what hangs; no test waits for it.
 LIMITS = Limits(seconds=120, nodes=2000)
 FEW = Limits(seconds=120, nodes=20)  # restarts
+ROUNDS = Limits(seconds=120, nodes=6)  # of prices
 
 
 def agree(workload: Workload, cluster: Cluster, problem: Problem, method: str, best: float) -> None:
     """A method proves the optimum if it is exact, and else claims nothing that is not so."""
     limits = (
-        FEW
-        if method in ("local-search", "random", "column-generation", "lns", "learned")
+        ROUNDS
+        if method == "column-generation"
+        else FEW
+        if method in ("local-search", "random", "lns", "learned")
         else LIMITS
     )
     try:

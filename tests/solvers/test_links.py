@@ -30,6 +30,7 @@ from stagecut import (
 from stagecut.instances import CallPlacement, PairLink, Placement
 from stagecut.instances.formats.files import load_cluster, load_plan, save
 from stagecut.runtime import evaluate
+from stagecut.solvers.throughput import auto
 
 
 def star() -> tuple[Workload, Cluster]:
@@ -182,7 +183,7 @@ def test_relayed_data_over_links_is_sound() -> None:
     assert found > 6
 
 
-def test_an_uneven_pair_of_pairs() -> None:
+def test_an_uneven_pair_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four devices in a row: which of them hold neighbours decides.
 
     A chain of four nodes, one per device (memory), each of time 1, outputs of 4 bytes. Host memory
@@ -208,6 +209,10 @@ def test_an_uneven_pair_of_pairs() -> None:
         assert result.status == "optimal"
         assert result.plan is not None
         assert result.plan.placement.tolist() in ([0, 2, 1, 3], [3, 1, 2, 0])
+    monkeypatch.setattr(auto, "LARGE", 0)
+    result = stagecut.solve(workload, cluster, Throughput("contiguous"))
+    assert result.method == "multilevel"
+    assert result.objective == pytest.approx(3.0)
 
 
 def test_the_simulator_prices_links_alike() -> None:

@@ -5,8 +5,12 @@ Nothing of the package computes here but the pricing of nodes and the list of pi
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -30,7 +34,7 @@ def best_max_load(workload: Workload, cluster: Cluster, problem: Throughput) -> 
         reach |= np.outer(reach[:, via], reach[via])
     link, message = pair_prices(workload, cluster)
     return float(
-        _search(
+        compiled_once(_search)(
             n,
             workload.edges,
             np.array(pipeline_edges(workload), dtype=np.int64).reshape(-1, 2),
@@ -51,6 +55,19 @@ def best_max_load(workload: Workload, cluster: Cluster, problem: Throughput) -> 
             _orders(cluster.size if problem.relayed else 0),
         )
     )
+
+
+def compiled_once(function: Any) -> Callable[..., Any]:
+    """Return a function whose first call waits for other processes that compile it, or load it."""
+    if function.signatures:
+        return function  # type: ignore[no-any-return]
+
+    def first_call(*arguments: Any) -> Any:
+        with Path(function.stats.cache_path, f"{function.__module__}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return function(*arguments)
+
+    return first_call
 
 
 def max_load(workload: Workload, cluster: Cluster, problem: Throughput, where: Ints) -> float:

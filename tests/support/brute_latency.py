@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from brute import most_bytes, pair_prices
+from brute import compiled_once, most_bytes, pair_prices
 from numba import njit
 
 from stagecut import Cluster, Latency, Workload
@@ -26,7 +26,7 @@ def least_latency(workload: Workload, cluster: Cluster, problem: Latency) -> flo
     )
     link, message = pair_prices(workload, cluster)
     return float(
-        _search(
+        compiled_once(_search)(
             workload.n,
             workload.edges,
             costs.compute,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
-import subprocess
-from collections.abc import Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from stagecut.cli import run_command
+import pytest
+
+from stagecut.api import cases as cases_module
+from stagecut.api.compare import Case, Row, row_of
 
 
 def placement_file(folder: Path, name: str = "a small net.json", **changes: object) -> Path:
@@ -32,12 +32,24 @@ def placement_file(folder: Path, name: str = "a small net.json", **changes: obje
     return path
 
 
-def run_here(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
-    """Run a command of ours in this process, in place of `subprocess.run`.
+class Here:
+    """An executor without threads."""
 
-    A process of its own would take a second to import what it needs.
-    """
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = run_command(list(command[command.index("stagecut") + 1 :]))
-    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
+    def unordered(
+        self, function: Callable[[Case], Row], arguments: Sequence[Case]
+    ) -> Iterator[tuple[Case, Row]]:
+        return ((argument, function(argument)) for argument in arguments)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def row_here(case: Case) -> Row:
+    """Return a case's row, without its plan."""
+    return {name: value for name, value in row_of(case).items() if name != "plan"}
+
+
+def compare_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the cases of comparisons in this process."""
+    monkeypatch.setattr(cases_module, "run_case", row_here)
+    monkeypatch.setattr(cases_module, "executor_of", lambda *_: Here())

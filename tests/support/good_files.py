@@ -18,7 +18,7 @@ from tied_chain import chain
 
 import stagecut
 from stagecut import Throughput
-from stagecut.api.cases import ComparisonCase, read_record, record_line
+from stagecut.api.cases import read_record, record_lines
 from stagecut.api.records import InstanceRecord, read_records, write_records
 from stagecut.instances import (
     DeviceMapping,
@@ -180,11 +180,9 @@ def _record() -> Sample:
     """Return compare's record: what is left of it must be what was written."""
     rows = {}
     for k in range(4):
-        case = ComparisonCase(
-            f"w{k}", f"w{k}.json", "f" * 8, "throughput", "dp", ("--gap", "0.01"), 20.0
-        )
-        rows[case.key] = {
-            "workload": case.name, "method": "dp", "status": "optimal", "limit": "none",
+        rows[f"case {k}"] = {
+            "workload": f"w{k}", "problem": "p", "method": "dp", "status": "optimal",
+            "limit": "none",
             "objective": 1.5 + k, "bound": 1.0 + k, "gap": 0.1, "seconds": 0.25, "verified": True,
             "trace": [[0.1, 2.0, None]], "found_by": "dp",
         }  # fmt: skip
@@ -194,7 +192,7 @@ def _record() -> Sample:
         assert all(rows.get(key) == row for key, row in found.items()), found
         return f"rows: {len(found)}"
 
-    return Sample("".join(map(record_line, rows.items())).encode(), read)
+    return Sample(record_lines(rows), read)
 
 
 def _records() -> Sample:

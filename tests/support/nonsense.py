@@ -16,8 +16,7 @@ import numpy as np
 import typer.main
 
 from stagecut import Throughput, Workload, accelerators_and_cpus, cli, save, solve
-from stagecut.api.cases import ComparisonCase
-from stagecut.api.compare import Row
+from stagecut.api.compare import Case, Row
 from stagecut.api.records import InstanceRecord, submit_record
 
 NONSENSE = [
@@ -151,9 +150,9 @@ def made_once() -> Iterator[None]:
         yield
 
 
-def no_cases_run(case: ComparisonCase) -> Row:
+def no_cases_run(case: Case) -> Row:
     """Stand in for the process of a case of `compare`."""
-    return {"workload": case.name, "method": case.method, "status": "crashed", "error": "none run"}
+    return {**case.names, "status": "crashed", "error": "none run"}
 
 
 def _without(given: list[str], option: str) -> list[str]:

@@ -81,9 +81,10 @@ def _llama(
             y = norm(net, "rmsnorm", x, "norm")
             query = linear(net, y, width, "query", bias=False)
             key = linear(net, y, narrow, "key", bias=False)
-            value = linear(net, y, narrow, "value", bias=False, cached=True)
+            value = linear(net, y, narrow, "value", bias=False)
             query = elementwise(net, "rotary", query, name="rotary_query")
-            key = elementwise(net, "rotary", key, name="rotary_key", cached=True)
+            key = elementwise(net, "rotary", key, name="rotary_key")
+            net.cache(key, value)
             y = fused_attention(net, query, key, value, causal=True)
             y = linear(net, y, width, "output", bias=False)
             x = elementwise(net, "add", x, y, name="residual")
@@ -197,8 +198,9 @@ def t5_large(batch: int, tokens: int, deeper: int = 1) -> Network:
         with net.layer(f"decoder.{i}.cross"):
             y = norm(net, "rmsnorm", z, "norm")
             query = linear(net, y, width, "query", bias=False)
-            key = linear(net, encoded, width, "key", bias=False, cached=True)
-            value = linear(net, encoded, width, "value", bias=False, cached=True)
+            key = linear(net, encoded, width, "key", bias=False)
+            value = linear(net, encoded, width, "value", bias=False)
+            net.cache(key, value)
             y = attention(net, query, key, value, heads)
             y = linear(net, y, width, "output", bias=False)
             z = elementwise(net, "add", z, y, name="residual")
@@ -240,8 +242,10 @@ def _self_attention(
     """Self-attention of `y` in unfused operators, added to `x`."""
     width = x.shape[-1]
     query = linear(net, y, width, "query", bias=affine)
-    key = linear(net, y, width, "key", bias=affine, cached=cached)
-    value = linear(net, y, width, "value", bias=affine, cached=cached)
+    key = linear(net, y, width, "key", bias=affine)
+    value = linear(net, y, width, "value", bias=affine)
+    if cached:
+        net.cache(key, value)
     y = attention(net, query, key, value, heads, bias=position)
     y = linear(net, y, width, "output", bias=affine)
     return elementwise(net, "add", x, y, name="residual")

@@ -53,10 +53,9 @@ from typing import Literal
 
 import numpy as np
 
-from ...common.arrays import Floats
 from ...common.choices import Tied
 from ...model.tied_weights import with_ties
-from ...model.workload import Copy, Tie, Workload
+from ...model.workload import Copy, Tie, Workload, node_columns
 from ...operator_graph import Flow, KernelCall, OperatorGraph, Read, SharedWeight, TracedOperator
 from ...to_workload import (
     Grouping,
@@ -153,9 +152,8 @@ def graph_of(operators: Sequence[NetworkOperator], training: bool) -> OperatorGr
     made = [
         TracedOperator(
             op.name,
-            op.kind,
             (op.layer,),
-            (_kernel(op.kind, op.flops, _moved(op)),),
+            (KernelCall(op.kind, op.flops, _moved(op)),),
             parameters=float(op.parameters),
             weight_bytes=float(NUMBER_BYTES * op.parameters),
             activation_bytes=sizes[v] if v in held else 0.0,
@@ -172,7 +170,6 @@ def graph_of(operators: Sequence[NetworkOperator], training: bool) -> OperatorGr
             made.append(
                 TracedOperator(
                     f"{op.name}.backward",
-                    op.kind,
                     (op.layer,),
                     _backward_kernels(op),
                     True,
@@ -198,18 +195,15 @@ def graph_of(operators: Sequence[NetworkOperator], training: bool) -> OperatorGr
     )
 
 
-def _kernel(kind: str, flops: float, moved: float) -> KernelCall:
-    return KernelCall(kind, kind, flops, moved)
-
-
 def _backward_kernels(op: NetworkOperator) -> tuple[KernelCall, ...]:
     """Return the kernels of the backward pass: two products, or one elementwise kernel."""
     if op.products:
-        once = _kernel(op.kind, op.backward_flops / 2, _moved(op))
+        once = KernelCall(op.kind, op.backward_flops / 2, _moved(op))
         return (once,) * (2 if op.inputs else 1)
     inputs = op.input_elements if op.saves in ("inputs", "both") else 0
     output = op.output_elements if op.saves in ("output", "both") else 0
-    return (_kernel(op.kind, op.backward_flops, _moved(op) + NUMBER_BYTES * (inputs + output)),)
+    moved = _moved(op) + NUMBER_BYTES * (inputs + output)
+    return (KernelCall(op.kind, op.backward_flops, moved),)
 
 
 def _moved(op: NetworkOperator) -> float:
@@ -263,34 +257,21 @@ def per_microbatch(once: Workload, ties: Sequence[Tie], count: int) -> tuple[Wor
     if count == 1:
         return once, list(ties)
     n, shift = once.n, np.arange(count)[:, None] * once.n
-    activations = np.tile(once.extra["activation_bytes"], count)
-    activations[:n] = once.memory_bytes
-
-    def first(values: Floats) -> Floats:
-        return np.concatenate([values, np.zeros((count - 1) * n)])
-
-    def each(values: Floats | None) -> Floats | None:
-        return None if values is None else np.tile(values, count)
-
+    columns = node_columns(once, np.tile(np.arange(n), count))
+    columns["memory_bytes"][n:] = columns["extra"]["activation_bytes"][n:]
+    for key in columns["extra"].keys() - OF_EACH:
+        columns["extra"][key][n:] = 0.0
     alone = np.arange(n) + len(once.colour_labels)
     labels = np.where(once.colours >= 0, once.colours, alone)
     _, lead, colours = np.unique(labels, return_index=True, return_inverse=True)
     workload = replace(
         once,
+        **columns,
         ids=tuple(f"{node}#{m}" for m in range(count) for node in once.ids),
         names=tuple(f"{node}#{m}" for m in range(count) for node in once.names),
         edges=(once.edges[None] + shift[:, :, None]).reshape(-1, 2),
-        times={kind: np.tile(values, count) for kind, values in once.times.items()},
-        memory_bytes=activations,
-        transfer=each(once.transfer),
-        output_bytes=each(once.output_bytes),
-        backward=np.tile(once.backward, count),
         colours=np.tile(colours, count),
         colour_labels=tuple(once.ids[v] for v in lead.tolist()),
-        extra={
-            key: np.tile(values, count) if key in OF_EACH else first(values)
-            for key, values in once.extra.items()
-        },
         provenance={**once.provenance, "microbatches": str(count)},
     )
     return workload, [

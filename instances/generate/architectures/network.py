@@ -66,7 +66,8 @@ class NetworkOperator:
     products: bool
     # floating-point operations of its backward pass, if it has inputs
     backward_flops: float
-    cached: bool  # whether its output outlives the pass in inference: keys and values of a decoder
+    # whether its output outlives the pass in inference: keys and values of a decoder
+    cached: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,31 +145,24 @@ class Network:
                 saves=saves,
                 products=products,
                 backward_flops=ratio * flops,
-                cached=False,
             )
         )
         return output
 
-    def cache(self, output: NetworkTensor) -> NetworkTensor:
-        """Mark an output as kept after the pass in inference, and return it."""
-        assert output.producer is not None
-        self.operators[output.producer] = replace(self.operators[output.producer], cached=True)
-        return output
+    def cache(self, *outputs: NetworkTensor) -> None:
+        """Mark outputs as kept after the pass in inference."""
+        for output in outputs:
+            assert output.producer is not None
+            self.operators[output.producer] = replace(self.operators[output.producer], cached=True)
 
 
 def elementwise(
-    net: Network,
-    kind: str,
-    x: NetworkTensor,
-    *others: NetworkTensor,
-    name: str = "",
-    cached: bool = False,
+    net: Network, kind: str, x: NetworkTensor, *others: NetworkTensor, name: str = ""
 ) -> NetworkTensor:
     """Apply an elementwise function: the output has the shape of `x`; names default to kinds."""
     per_element, saves = ELEMENTWISE[kind]
     flops = per_element * x.elements
-    output = net.add(kind, name or kind, (x, *others), x.shape, flops=flops, saves=saves)
-    return net.cache(output) if cached else output
+    return net.add(kind, name or kind, (x, *others), x.shape, flops=flops, saves=saves)
 
 
 def linear(
@@ -179,12 +173,11 @@ def linear(
     *,
     bias: bool = True,
     owner: str = "",
-    cached: bool = False,
 ) -> NetworkTensor:
     """Y = X·W + b: 2·rows·in·out operations. With `owner`, W is that operator's and b its own."""
     before = x.shape[-1]
     matrix = before * width
-    output = net.add(
+    return net.add(
         "linear",
         name,
         (x,),
@@ -196,7 +189,6 @@ def linear(
         saves="inputs",
         products=True,
     )
-    return net.cache(output) if cached else output
 
 
 def matmul(

@@ -33,6 +33,7 @@ from .traced import (
     has_no_data,
     is_fixed,
     is_plain,
+    listed,
     look_into,
     mode_of,
     quiet,
@@ -330,13 +331,7 @@ def _reasons_text(parts: PartRecorder) -> str:
     names: dict[str, list[str]] = {}
     for part in parts.found:
         names.setdefault(part.why, []).append(part.name)
-    return "; ".join(f"{_listed(own)}: {why}" for why, own in names.items())
-
-
-def _listed(names: list[str]) -> str:
-    once = list(dict.fromkeys(names))
-    more = f" and {len(once) - 3} more" if len(once) > 4 else ""
-    return ", ".join(once[:3] if more else once) + more
+    return "; ".join(f"{listed(own)}: {why}" for why, own in names.items())
 
 
 def _paths_of_class(model: nn.Module, path: str) -> list[str]:

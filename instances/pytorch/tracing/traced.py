@@ -124,6 +124,13 @@ def traced_as(
     return Traced(module, flat_inputs(*inputs), tuple(model.named_parameters()), how, because)
 
 
+def listed(names: Iterable[str]) -> str:
+    """Return names as text, each once; of more than four the first three."""
+    once = list(dict.fromkeys(names))
+    more = f" and {len(once) - 3} more" if len(once) > 4 else ""
+    return ", ".join(once[:3] if more else once) + more
+
+
 def reason_of(error: BaseException, model: nn.Module) -> str:
     """Return a line with type, text and module of an error."""
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from ....instances.model.tensor_program import COPIED, Property, local_shape
 from ....instances.pytorch.tensor_rules import CONSTANTS
 from ...measure.group import idle_at
-from ...verify.sharding import ConversionStep
+from ...simulate.sharded import ConversionStep
 from ..recording_file import RecordedEvent
 from .collectives import (
     MeshPosition,

@@ -19,7 +19,8 @@ from ....instances.model.sharding import gradient_buckets, operator_groups
 from ....instances.model.tensor_program import FIRST, Property, parse_axis
 from ....instances.pytorch.tensor_rules import name_of
 from ....instances.pytorch.tensor_trace import TrainingGraph
-from ...verify.sharding import ConversionStep, Properties, ShardingReport, properties_of
+from ...simulate.sharded import ConversionStep, Properties
+from ...verify.sharding import ShardingReport, properties_of
 
 #: Tensor of the program by its number, with a property on each axis of the mesh.
 PlacedTensor = tuple[int, Property]

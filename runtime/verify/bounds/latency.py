@@ -1,14 +1,7 @@
 """Lower bounds on the latency: work, the critical path, intervals of paths.
 
-Let p_v be the least time of node v on an accelerator that supports it, q_v on a CPU, m_v its bytes,
-M the bytes of all accelerators together.
-
-1. Without CPUs n accelerators share the work: T ≥ Σ_v p_v / n.
-2. The nodes of a path P run one after the other, and those in calls fit into M. So for μ ≥ 0
-
-       T ≥ Σ_{v∈P} min(q_v, p_v + μ m_v) − μ M ,
-
-   which the heaviest path makes largest; tried are some of the μ at which a minimum changes.
+1. Without CPUs n accelerators share the work: T ≥ Σ_v p_v / n, p_v the least time of node v.
+2. The nodes of a path P run one after the other: T ≥ Σ_{v∈P} p_v.
 3. *Intervals of a path.* Let P = v_1 … v_L be a path of blocks. A call meets it in an interval, as
    a block between two of its own would run both before and after it, and the path goes on after
    the call has ended. Let L(a, b) be a lower bound on the load of any call that meets P in v_a …
@@ -55,8 +48,6 @@ CUTS = 2_000
 
 #: Relative rounding allowance.
 INTERVAL_ROUNDING = 1e-11
-#: Values of μ that are tried.
-PRICES = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,41 +70,24 @@ class _OrderedBlocks:
 def latency_bound(workload: Workload, costs: Costs, calls: int, target: float) -> float:
     """Return the best lower bound on the latency, or the first one that reaches the target."""
     there = costs.count > 0
-    own = there & ~costs.host
-    fast = costs.compute[own].min(axis=0, initial=np.inf)
-    slow = costs.compute[there & costs.host].min(axis=0, initial=np.inf)
-    least = np.minimum(fast, slow)
+    least = costs.compute[there].min(axis=0, initial=np.inf)
     if not workload.n or np.isinf(least).any():
         return 0.0
-    best = 0.0
+    best = _critical_path(workload, least) * (1 - ROUNDING)
     if not (there & costs.host).any():
         work = math.fsum(least.tolist()) / int(costs.count.sum())
-        best = work * (1 - ROUNDING)
-    best = max(best, _critical_path(workload, costs, fast, slow))
+        best = max(best, work * (1 - ROUNDING))
     if best < target:
         best = max(best, path_interval_bound(workload, costs, calls, target))
     return best
 
 
-def _critical_path(workload: Workload, costs: Costs, fast: Floats, slow: Floats) -> float:
-    """Return the best bound 2 over some μ."""
-    own = (costs.count > 0) & ~costs.host
-    room = float((costs.capacity_bytes[own] * costs.count[own]).sum())
-    memory = costs.memory_bytes
-    prices = np.zeros(1)
-    both = np.isfinite(fast) & np.isfinite(slow) & (memory > 0) & (slow > fast)
-    if math.isfinite(room) and both.any():
-        corners = np.unique((slow - fast)[both] / memory[both])
-        some = np.linspace(0, len(corners) - 1, min(len(corners), PRICES)).astype(np.int64)
-        prices = np.append(prices, corners[np.unique(some)])
-    until = np.zeros((workload.n, len(prices)))
+def _critical_path(workload: Workload, least: Floats) -> float:
+    """Return the length of the longest path, by the least time of each node."""
+    until = np.zeros(workload.n)
     for v in workload.order:
-        for u in workload.predecessors[v]:
-            np.maximum(until[v], until[u], out=until[v])
-        until[v] += np.minimum(slow[v], fast[v] + prices * memory[v])
-    fee = prices * (room if math.isfinite(room) else 0.0)
-    longest = until.max(axis=0)
-    return float((longest - fee - ROUNDING * (longest + fee)).max())
+        until[v] = max((until[u] for u in workload.predecessors[v]), default=0.0) + least[v]
+    return float(until.max())
 
 
 def path_interval_bound(workload: Workload, costs: Costs, calls: int, target: float) -> float:

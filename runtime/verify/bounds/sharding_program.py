@@ -29,8 +29,8 @@ from ....instances import Operator, Sharding, Tensor, TensorProgram, Verificatio
 from ....instances.common.arrays import Floats, Ints
 from ....instances.common.units import TIME_UNITS
 from ....instances.model.sharding import gradient_buckets, operator_groups
+from ...simulate.sharded import Properties
 from ..sharding import (
-    Properties,
     broken_rules,
     latency_shares,
     local_bytes,

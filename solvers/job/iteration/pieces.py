@@ -14,7 +14,7 @@ import numpy as np
 
 from ....formulations.job.iteration_bounds import max_load_task
 from ....formulations.task import Task, pose
-from ....formulations.throughput.hypergraph import colour_units, hypergraph
+from ....formulations.throughput.hypergraph import colour_units
 from ....instances import (
     Cluster,
     DeviceKind,
@@ -29,17 +29,13 @@ from ....instances.model.costs import times_column
 from ....instances.model.workload import kept_bytes
 from ...core.limits import Limits
 from ...core.search import Search
-from ...throughput.column_generation.orders import narrow_order
 from ...throughput.max_load import max_load
 from ...throughput.methods import METHODS as THROUGHPUT_METHODS
-from ...throughput.neighbourhood import Neighbourhood
 
 #: Part of the time left for each search for placements.
 SHARE = 0.6
 
-
-#: Moves at most of pairs of devices that divide anew what a chain gives them, and of a few units
-#: while no placement fits into memory.
+#: Placements with a few units moved that are tried while none fits into memory.
 MOVES = 100
 
 
@@ -52,27 +48,6 @@ def pieces_search(task: Task[PipelineJob], search: Search[Solution]) -> None:
             _divide_memory(task, search)
     with search.phase("moves"):
         _move(task, search)
-
-
-def pieces_from_chain(
-    task: Task[PipelineJob], chain: PipelinePlacement, seconds: float
-) -> PipelinePlacement:
-    """Return a chain's nodes divided anew into pieces of small max-load, in so many seconds.
-
-    Pairs of devices divide what they hold; nothing is compiled for it.
-    """
-    like = max_load_task(task)
-    graph = hypergraph(like)
-    order = narrow_order(graph)
-    search: Search[Solution] = Search(
-        Limits(seconds=seconds), lambda solution: max_load(like, solution.device)
-    )
-    search.offer(Placement(chain.device))
-    rng = np.random.default_rng(0)
-    walk = Neighbourhood(like, graph, order, graph.restrict(chain.device), rng)
-    walk.walk(search, MOVES, compiling=False)
-    assert search.best is not None
-    return as_pieces(search.best.device)
 
 
 def as_pieces(device: Ints) -> PipelinePlacement:

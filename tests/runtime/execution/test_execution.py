@@ -42,7 +42,7 @@ def test_two_processes() -> None:
         Case("unet", "scattered", "interleaved"),
         Case("mixture", "scattered", "zb-h2"),
         Case("mlp", "contiguous", "zb-h1", recompute=True),
-        Case("gpt", "scattered", "1f1b", training=False),
+        Case("mlp", "contiguous", "1f1b", training=False),
         Case("gpt", "chunks", "given", depth=1, tied="copies"),
         Case("parted", "scattered", "zb-h1"),
     )

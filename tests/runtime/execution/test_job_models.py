@@ -26,13 +26,14 @@ from stagecut.runtime.execution.job.transformer import CoreAttention, transforme
 STEPS = 3
 
 #: Places of the layouts that `make test` runs of a model on so many processes: each of two
-#: processes once, with the model that it may trouble most, and some of four.
+#: processes once, with the model that it may trouble most, and some of four; `test_job_run.py` has
+#: the others.
 CHOSEN = {
-    ("llama", 2): (1, 2, 3, 5, 6, 9),
-    ("gpt", 2): (0, 3, 4, 7, 8),  # its weights are tied
+    ("llama", 2): (1, 2, 5, 6),
+    ("gpt", 2): (3, 4, 8),  # its weights are tied
     ("mixtral", 2): (0, 1, 4),
-    ("deepseek", 2): (2, 3, 6),
-    ("llama", 4): (1, 3, 6),
+    ("deepseek", 2): (3, 6),
+    ("llama", 4): (3, 6),
     ("mixtral", 4): (1,),
 }
 

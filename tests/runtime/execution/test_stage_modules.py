@@ -33,7 +33,7 @@ def test_all_ranks_learn_that_there_is_no_plan() -> None:
     on_ranks(2, refused)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("schedule", ["1f1b", pytest.param("gpipe", marks=pytest.mark.slow)])
 def test_a_training_loop_of_ones_own_trains_as_one_process(schedule: str) -> None:
     on_ranks(2, own_training_loop, schedule)
 

