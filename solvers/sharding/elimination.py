@@ -1,9 +1,8 @@
 """Elimination of variables: the optimum of a sharding without a limit of memory, a bound with one.
 
 Eliminating a variable replaces it, and all costs that depend on it, by a table of their least sum
-for all values of its neighbours, which become neighbours of each other. The order is greedy, by
-least fill or smallest table, whichever makes fewer entries in all; it is known, with the size of
-every table, before any is computed.
+for all values of its neighbours, which become neighbours of each other. The order is greedy, by the
+smallest table; it is known, with the size of every table, before any is computed.
 
 See R. Dechter, "Bucket elimination: a unifying framework for reasoning", 1999.
 """
@@ -98,53 +97,30 @@ def _eliminated(network: CostNetwork, order: EliminationOrder, search: Clock) ->
 
 
 def elimination_order(network: CostNetwork, most: float = math.inf) -> EliminationOrder:
-    """Return the better of the two greedy orders; an order of more entries is left unfinished."""
-    orders = [_greedy(network, score, most) for score in (_by_size, _by_fill)]
-    return min(orders, key=lambda order: order.entries)
-
-
-def _by_size(graph: list[set[int]], sizes: list[int], v: int) -> float:
-    return math.prod(sizes[u] for u in graph[v]) * sizes[v]
-
-
-def _by_fill(graph: list[set[int]], sizes: list[int], v: int) -> float:
-    around = sorted(graph[v])
-    missing = sum(
-        len(graph[u] & graph[v]) < len(graph[v]) - 1
-        and sum(sizes[u] * sizes[w] for w in around if w > u and w not in graph[u])
-        for u in around
-    )
-    return float(missing)
-
-
-def _greedy(
-    network: CostNetwork, score: Callable[[list[set[int]], list[int], int], float], most: float
-) -> EliminationOrder:
+    """Return a greedy order by size of tables; one of more entries is left unfinished."""
     graph = [set(one) for one in network.neighbours]
     sizes = list(map(len, network.cost))
-    heap = [(score(graph, sizes, v), v) for v in range(len(graph))]
-    current = [first for first, _ in heap]
+
+    def entries_of(v: int) -> int:
+        return math.prod(sizes[u] for u in graph[v]) * sizes[v]
+
+    current = [entries_of(v) for v in range(len(graph))]
+    heap = [(size, v) for v, size in enumerate(current)]
     heapq.heapify(heap)
     done = [False] * len(graph)
     order, largest, entries = [], 0, 0
     while heap and entries <= most:
-        value, v = heapq.heappop(heap)
-        if done[v] or value != current[v]:
+        size, v = heapq.heappop(heap)
+        if done[v] or size != current[v]:
             continue
         done[v] = True
         order.append(v)
-        size = math.prod(sizes[u] for u in graph[v]) * sizes[v]
         largest, entries = max(largest, size), entries + size
-        around = graph[v]
-        for u in around:
+        for u in graph[v]:
             graph[u].discard(v)
-            graph[u] |= around - {u}
-        touched = set(around)
-        if score is _by_fill:
-            for u in around:
-                touched |= graph[u]
-        for u in touched:
-            fresh = score(graph, sizes, u)
+            graph[u] |= graph[v] - {u}
+        for u in graph[v]:
+            fresh = entries_of(u)
             if fresh != current[u]:
                 current[u] = fresh
                 heapq.heappush(heap, (fresh, u))
