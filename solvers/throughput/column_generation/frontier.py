@@ -10,7 +10,6 @@ Steps between states are kept as *arcs*, as compressed rows by the state that th
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -129,31 +128,8 @@ def _states(
     )  # fmt: skip
     if len(layer_ptr) == 0:
         return None
-    if np.isfinite(most):
-        layer_ptr, step, cost = _leave_out(layer_ptr, step, cost, most * (1 + PROOF_MARGIN))
     forward = arcs_forward(layer_ptr, step, cost)
     return Frontier(order, forward, arcs_backward(layer_ptr, step, cost), exact)
-
-
-def _leave_out(layer_ptr: Ints, step: Ints, cost: Floats, most: float) -> tuple[Ints, Ints, Floats]:
-    """Return states and steps on some path from the first to the last state of cost up to `most`.
-
-    All are in the form of `build`; `cost` is `cost_in`. Step −1 leads to a state after the last.
-    """
-    total = layer_ptr[-1]
-    ahead, behind = np.full(total + 1, np.inf), np.full(total + 1, np.inf)
-    ahead[0] = behind[total - 1] = 0.0
-    layers = [slice(*ends) for ends in itertools.pairwise(layer_ptr[:-1].tolist())]
-    for x in layers:
-        np.minimum.at(ahead, step[x], ahead[x, None] + cost[x])
-    for x in reversed(layers):
-        behind[x] = np.minimum(behind[x], (cost[x] + behind[step[x]]).min(axis=1))
-    kept = ahead[:-1] + behind[:-1] <= most
-    before = np.concatenate([[0], np.cumsum(kept)])
-    some = np.flatnonzero(kept[: len(step)])
-    y, costs = step[some], cost[some]
-    through = ahead[some, None] + costs + behind[y] <= most
-    return before[layer_ptr], np.where((y >= 0) & through, before[y], -1), costs
 
 
 def arcs_forward(layer_ptr: Ints, step: Ints, cost: Floats) -> Arcs:
