@@ -26,8 +26,6 @@ from .orders import BACKWARD, FORWARD, INPUT, WEIGHT, Chain, ScheduleOrder, orde
 
 #: Factor on the passes of one rank (for the first paths) or of one stage (for paths near a plan).
 LONGER = 1.5
-#: Factor on the passes of one rank, for paths near a plan.
-SLOWER = 1.03
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,26 +88,25 @@ class JobPaths:
         self.longest(passes, sent)
         if self.pipeline == 1:
             return
-        self._slowed(passes, sent, LONGER, self.rank_of)
+        self._slowed(passes, sent, self.rank_of)
 
     def around(self, passes: Floats, sent: float) -> None:
-        """Find a plan's longest path, and those with each rank in turn slowed down a little.
+        """Find a plan's longest path, and with several chunks those with each stage slowed down.
 
-        With several chunks per rank, also those with each stage in turn slowed down much: programs
-        with many equal chunks then end in half as many rounds (docs/decisions/uneven-chunks.md).
+        Programs with many equal chunks then end in half as many rounds
+        (docs/decisions/uneven-chunks.md).
         """
         self.longest(passes, sent)
-        self._slowed(passes, sent, SLOWER, self.rank_of)
         if self.chunks > 1:
-            self._slowed(passes, sent, LONGER, np.arange(self.stages))
+            self._slowed(passes, sent, np.arange(self.stages))
 
-    def _slowed(self, passes: Floats, sent: float, factor: float, part_of: Ints) -> None:
-        """Find the longest paths with the stages of each part in turn slowed down by `factor`.
+    def _slowed(self, passes: Floats, sent: float, part_of: Ints) -> None:
+        """Find the longest paths with the stages of each part in turn slowed down.
 
         `part_of`, shape (stages,), numbers the parts: ranks, or stages.
         """
         for part in range(part_of.max() + 1):
-            self.longest(np.where((part_of == part)[:, None], factor, 1.0) * passes, sent)
+            self.longest(np.where((part_of == part)[:, None], LONGER, 1.0) * passes, sent)
 
     def _keep(self, path: Floats, messages: float) -> None:
         self.found.setdefault(path.tobytes(), (path, messages))

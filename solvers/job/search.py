@@ -396,29 +396,10 @@ class _Points:
         return bound, Reason.OPEN
 
     def solve_one_stage(self, point: int) -> float:
-        """Return the seconds of a point's best plan if it has no pipeline.
-
-        Each recomputed layer costs time and saves bytes, so the least number that fits is the best;
-        bisection finds it. If activations are offloaded, recomputation also saves transfers, and
-        all numbers are tried.
-        """
+        """Return the seconds of a point's best plan if it has no pipeline, by trying all."""
         layout = self.search.space.layout(point)
-        if not self.search.space.job.counts_layers(layout):
-            return float(self.search.consider([layout])[0])
-        if layout.offload_activations:
-            every = range(self.search.space.model.layers + 1)
-            return float(
-                self.search.consider([replace(layout, recompute_layers=k) for k in every]).min()
-            )
-        fewest, most = -1, self.search.space.model.layers  # the first does not fit
-        best = np.inf
-        while most - fewest > 1 or not np.isfinite(best):
-            middle = most if not np.isfinite(best) else (fewest + most) // 2
-            seconds = self.search.consider([replace(layout, recompute_layers=middle)])[0]
-            if np.isfinite(seconds):
-                best, most = float(seconds), middle
-            elif middle == self.search.space.model.layers:
-                return np.inf
-            else:
-                fewest = middle
-        return best
+        every = [layout]
+        if self.search.space.job.counts_layers(layout):
+            numbers = range(self.search.space.model.layers + 1)
+            every = [replace(layout, recompute_layers=k) for k in numbers]
+        return float(self.search.consider(every).min())
