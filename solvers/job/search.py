@@ -393,7 +393,7 @@ class _Points:
             paths.around(passes, self.costs[point].message)
             if len(paths.found) == known:
                 break  # the program cannot tell this plan from a better one
-        return bound, Reason.OPEN
+        return bound, Reason.PROGRAM  # `search_job` says which points stay open in the end
 
     def solve_one_stage(self, point: int) -> float:
         """Return the seconds of a point's best plan if it has no pipeline, by trying all."""
