@@ -29,7 +29,6 @@ from project import ROOT, MadeOnce
 
 from stagecut import Limits
 from stagecut.commands.common import clock
-from stagecut.instances.common import kernel
 from stagecut.instances.common.kernel import Kernel
 from stagecut.solvers import DEFAULT_LIMITS
 from stagecut.solvers.core import portfolio
@@ -215,14 +214,6 @@ def _one_process() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _compiled_for_much_work() -> Iterator[None]:
-    """Interpret kernels with few iterations, however many tests have run others before."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "MOST_ITERATIONS", math.inf)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let a worker of xdist wait for another one that compiles the same kernel, and load it."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -230,10 +221,10 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         return
     folder, compile_here = tmp_path_factory.getbasetemp().parent, Kernel._compile
 
-    def compile_alone(new: Kernel, arguments: tuple[Any, ...]) -> None:
-        with (folder / new._cache_name).open("w") as file:
+    def compile_alone(kernel: Kernel, arguments: tuple[Any, ...]) -> None:
+        with (folder / kernel._cache_name).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            compile_here(new, arguments)
+            compile_here(kernel, arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Kernel, "_compile", compile_alone)
