@@ -82,7 +82,7 @@ def row_of(case: Case) -> Row:
         )
     except StagecutError as error:
         return {**case.names, "status": "error", "error": str(error)}
-    return {**case.names, **_found(case.workload, case.problem, result)}
+    return {**case.names, **_result_columns(case.workload, case.problem, result)}
 
 
 def compare(
@@ -215,7 +215,7 @@ def _described(problem: Problem) -> str:
     return ", ".join(words)
 
 
-def _found(workload: Workload, problem: Problem, result: Result) -> Row:
+def _result_columns(workload: Workload, problem: Problem, result: Result) -> Row:
     """Return the columns of a case's result."""
     row: Row = {
         key: getattr(result, key)

@@ -171,7 +171,7 @@ def fitting(costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) ->
 
 
 def _take_out(fits: Bools, sent: dict[int, Bools], rings: dict[int, Bools], replicas: int) -> bool:
-    """Take devices out of `fits`, (S, D), by conditions 1 and 2; return whether R are left of each.
+    """Take devices out of `fits`, (S, D), by conditions 1 and 2; say if each stage has R left.
 
     `sent` and `rings` are the pairs admitted to each boundary and ring that counts, shape (D, D).
     """

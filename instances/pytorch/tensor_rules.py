@@ -464,7 +464,7 @@ def _embedding_backward(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shap
 
 
 def _along(at: int, default: int, text: str, linear: Sequence[tuple[int, ...]] = ()) -> Maker:
-    """Make a maker of rules for operators along the axis that argument `at` names.
+    """Return a maker of rules for operators along one axis, which argument `at` names.
 
     The text has a capital letter for that axis in each tensor, and a small one for a list of
     positions along it. There is no rule for tensors whose other axes differ.

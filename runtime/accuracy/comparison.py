@@ -245,7 +245,7 @@ def join(simulation: Simulation, recording: RunRecording, warm_up: int | None = 
     if warm_up is None:
         warm_up = min(1, len(steps) - 1)
     if not 0 <= warm_up < len(steps):
-        raise InputError(f"--warm-up: {warm_up}; it must be from 0 to {len(steps) - 1}")
+        raise InputError(f"warm-up: {warm_up}; it must be from 0 to {len(steps) - 1}")
     found = Comparison(simulation, recording, steps[warm_up:])
     _check(found)
     return found

@@ -103,7 +103,7 @@ def sharded_timeline(
     converted: Sequence[Converted],
     time_unit: str,
 ) -> ShardedTimeline:
-    """Return the timeline of a sharding, given the times of its operators, and its conversions."""
+    """Return the timeline of a sharding from its operators' times, in `time_unit`, and conversions."""
     placed, unit = bool(problem.placement), TIME_UNITS[time_unit]
     groups = operator_groups(program, problem.placement)
     phase, places = phases(program, groups), conversion_places(program, groups)
@@ -174,7 +174,7 @@ def _reader(
     places: Sequence[int],
     one: Converted,
 ) -> int | None:
-    """Return the operator before which a tensor is converted; None if that is when it is made.
+    """Return the operator before which a tensor is converted; None if right after it is made.
 
     It is -1 for tensors that are converted first of all.
     """

@@ -368,7 +368,10 @@ class _Points:
         return value
 
     def solve(self, point: int) -> tuple[float, Reason]:
-        """Return a point's lower bound and its reason; better plans go to the search."""
+        """Return a point's lower bound and its reason; better plans go to the search.
+
+        Whether the point stays open is known once the search has ended (`search_job`).
+        """
         search = self.search
         if search.space.pipeline[point] == 1:
             return self.solve_one_stage(point), Reason.EXHAUSTED
@@ -393,7 +396,7 @@ class _Points:
             paths.around(passes, self.costs[point].message)
             if len(paths.found) == known:
                 break  # the program cannot tell this plan from a better one
-        return bound, Reason.PROGRAM  # `search_job` says which points stay open in the end
+        return bound, Reason.PROGRAM
 
     def solve_one_stage(self, point: int) -> float:
         """Return the seconds of a point's best plan if it has no pipeline, by trying all."""

@@ -8,6 +8,7 @@ import pytest
 
 import stagecut
 from stagecut.cli import run_command
+from stagecut.commands.common.pose import ProblemOptions, build, state
 from stagecut.instances import tied_as
 
 OPTIONS = ["--accelerators", "2", "--cpus", "0", "--split", "contiguous", "--method", "greedy"]
@@ -50,3 +51,12 @@ def test_a_workload_without_ties_says_so(
     words = ["instances", "convert", "unet", str(tmp_path / "w.json"), "--tied", "copies"]
     assert run_command(words) == 0
     assert "--tied: unet names no tied weights" in capsys.readouterr().err
+
+
+def test_commands_exchange_the_gradients_of_an_iteration_once() -> None:
+    """`solve`, `compare`, `explain` and `export-model` pose their problems so."""
+    loaded, requested = stagecut.load("bert-large-training"), ProblemOptions(microbatches=4)
+    posed, problem, _ = build(state(requested, loaded, ()), requested, loaded)
+    assert isinstance(problem, stagecut.PipelineJob)
+    assert posed.fingerprint == tied_as(loaded, "copies", 4).fingerprint
+    assert posed.fingerprint != loaded.fingerprint

@@ -231,7 +231,7 @@ def test_what_does_not_belong_together_is_refused() -> None:
     with pytest.raises(InputError, match="the simulation does not do 0W0"):
         compare_run(workload, plan, changed(recording, lambda own: [*own, extra]))
     for wrong in (-1, 5):
-        with pytest.raises(InputError, match=r"^--warm-up: .* from 0 to 2$"):
+        with pytest.raises(InputError, match=r"^warm-up: .* from 0 to 2$"):
             compare_run(workload, plan, recording, warm_up=wrong)
     far = RecordedAction(2, "9F0", 0.0, 1.0)
     strange = changed(structs.replace(recording, schedule="mine"), lambda own: [*own, far])

@@ -246,8 +246,8 @@ class PointRefutation:
     def _passes(self) -> float:
         """Return a lower bound on the seconds of all passes of the busiest rank.
 
-        A rank has its ends and fewest layers at least. Or shares of the ranks' seconds are added
-        up, with each layer on the rank where it adds least.
+        It is the larger of two: the ends and the fewest layers of each rank; and a mean over the
+        ranks, weighted by their speed, to which each layer adds what it adds at least on any rank.
         """
         each = np.array([one.layers[:, F] + one.layers[:, B] for one in self.sorts])[self.sort]
         ends = np.zeros(self.ranks)

@@ -91,6 +91,8 @@ def check(seed: int, job_of: Callable[[random.Random], Any] = small_job, gap: fl
         assert first[point] <= true * (1 + 1e-9), (seed, layout)
         assert found.bound[point] <= true * (1 + 1e-5), (seed, layout)
     assert found.least_bound <= least * (1 + 1e-6), seed
+    open_points = [p for p, why in enumerate(found.reason) if why is Reason.OPEN]
+    assert (found.bound[open_points] < found.threshold).all(), seed  # others are ruled out
     known = {point_of(layout) for layout in every}
     assert all(
         replace(space.layout(point), stage_layers=()) in known for point in range(len(space))
