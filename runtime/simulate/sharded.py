@@ -103,7 +103,7 @@ def sharded_timeline(
     converted: Sequence[Converted],
     time_unit: str,
 ) -> ShardedTimeline:
-    """Return the timeline of a sharding from its operators' times, in `time_unit`, and conversions."""
+    """Return the timeline of a sharding; `times` are those of its operators, in `time_unit`."""
     placed, unit = bool(problem.placement), TIME_UNITS[time_unit]
     groups = operator_groups(program, problem.placement)
     phase, places = phases(program, groups), conversion_places(program, groups)
